@@ -1,0 +1,181 @@
+"""CapsNet: dynamic routing between capsules (Sabour, Frosst, Hinton, 2017)."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from capjax import layers
+
+
+class CapsNetOutput(NamedTuple):
+  """What the network says of a batch of images.
+
+  Attributes:
+    poses: [B J D], the vector of each class capsule.
+    activations: [B J] in [0, 1], its length: that the class is present.
+    coefficients: [B I J], the share of each primary capsule it received.
+  """
+
+  poses: Float[Array, "B J D"]
+  activations: Float[Array, "B J"]
+  coefficients: Float[Array, "B I J"]
+
+
+class CapsNet(nnx.Module):
+  """The network of the paper's figures 1 and 2; defaults are its MNIST widths.
+
+  Convolution and ReLU, primary capsules, class capsules by dynamic routing, and
+  a decoder of three dense layers that redraws the image from one capsule.
+
+  Parameters start as in the authors' code: normal, cut at two standard
+  deviations of 0.05 in the first convolution and 0.1 in the capsule layers;
+  biases at 0.1. The decoder starts as Flax's dense layers do.
+  """
+
+  def __init__(
+    self,
+    image_shape: Sequence[int] = (28, 28, 1),
+    num_classes: int = 10,
+    *,
+    conv_features: int = 256,
+    conv_kernel: int = 9,
+    num_types: int = 32,
+    part_size: int = 8,
+    primary_kernel: int = 9,
+    primary_stride: int = 2,
+    pose_size: int = 16,
+    num_iterations: int = 3,
+    leaky: bool = False,
+    decoder_features: Sequence[int] = (512, 1024),
+    dtype: jnp.dtype = jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      image_shape: height, width and channels of the images.
+      num_classes: J.
+      conv_features: channels of the first convolution.
+      conv_kernel: its taps along each axis.
+      num_types: primary capsules at each position.
+      part_size: C, length of a primary capsule.
+      primary_kernel: taps along each axis of the primary capsules.
+      primary_stride: their stride.
+      pose_size: D, length of a class capsule.
+      num_iterations: of routing; 1 shares every vote out evenly.
+      leaky: adds an orphan class to the routing, as for CIFAR-10.
+      decoder_features: widths of the decoder's hidden layers; empty for a
+        network without decoder.
+      dtype: of the convolutions; routing and decoder stay in float32.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: where the images are too small for the kernels.
+    """
+    height, width, channels = image_shape
+    grid = []
+    for size in (height, width):
+      rest = size - conv_kernel + 1
+      if rest < primary_kernel:
+        raise ValueError(
+          f"images of {height}x{width} are too small for kernels of "
+          f"{conv_kernel} and {primary_kernel}; give smaller kernels."
+        )
+      grid.append((rest - primary_kernel) // primary_stride + 1)
+    truncated = jax.nn.initializers.truncated_normal
+    bias_init = nnx.initializers.constant(0.1)
+    self.conv = layers.Conv(
+      channels,
+      conv_features,
+      conv_kernel,
+      kernel_init=truncated(0.05),
+      bias_init=bias_init,
+      dtype=dtype,
+      rngs=rngs,
+    )
+    self.primary = layers.PrimaryCaps(
+      conv_features,
+      num_types,
+      part_size,
+      primary_kernel,
+      stride=primary_stride,
+      kernel_init=truncated(0.1),
+      bias_init=bias_init,
+      dtype=dtype,
+      rngs=rngs,
+    )
+    self.classes = layers.DenseCaps(
+      math.prod(grid) * num_types,
+      part_size,
+      num_classes,
+      pose_size,
+      route=functools.partial(
+        layers.route_by_agreement, num_iterations=num_iterations, leaky=leaky
+      ),
+      transforms_init=truncated(0.1),
+      bias_init=bias_init,
+      rngs=rngs,
+    )
+    self.decoder = (
+      Decoder(num_classes * pose_size, decoder_features, image_shape, rngs=rngs)
+      if decoder_features
+      else None
+    )
+
+  def __call__(self, images: Float[Array, "B H W C"]) -> CapsNetOutput:
+    """Finds the classes in images with intensities in [0, 1]."""
+    features = jax.nn.relu(self.conv(images))
+    return CapsNetOutput(*self.classes(self.primary(features)))
+
+  def decode(
+    self, poses: Float[Array, "B J D"], classes: Int[Array, "B"]
+  ) -> Float[Array, "B H W C"]:
+    """Redraws images from one class capsule each, all others masked out.
+
+    Args:
+      poses: outputs of the class capsules.
+      classes: the capsule to draw: the true class in training, the longest
+        capsule at test.
+
+    Returns:
+      Images with intensities in (0, 1).
+
+    Raises:
+      ValueError: if the network was made without decoder.
+    """
+    if self.decoder is None:
+      raise ValueError("this CapsNet has no decoder; give decoder_features.")
+    mask = jax.nn.one_hot(classes, poses.shape[1], dtype=poses.dtype)
+    return self.decoder(poses * mask[:, :, None])
+
+
+class Decoder(nnx.Module):
+  """Dense layers from class capsules to an image (the paper's figure 2)."""
+
+  def __init__(
+    self,
+    in_features: int,
+    hidden_features: Sequence[int],
+    image_shape: Sequence[int],
+    *,
+    rngs: nnx.Rngs,
+  ):
+    sizes = (in_features, *hidden_features, math.prod(image_shape))
+    self.layers = nnx.List(
+      nnx.Linear(*pair, rngs=rngs)
+      for pair in zip(sizes, sizes[1:], strict=False)
+    )
+    self.image_shape = tuple(image_shape)
+
+  def __call__(self, poses: Float[Array, "B J D"]) -> Float[Array, "B H W C"]:
+    x = poses.reshape(len(poses), -1)
+    for layer in self.layers[:-1]:
+      x = jax.nn.relu(layer(x))
+    images = jax.nn.sigmoid(self.layers[-1](x))
+    return images.reshape(len(poses), *self.image_shape)

@@ -1,0 +1,147 @@
+"""The IDX files in which MNIST and its relatives are distributed.
+
+A file holds a four-byte magic (0, 0, element type, rank), one big-endian uint32
+for each dimension, and the elements in C order; here always unsigned bytes.
+"""
+
+import gzip
+import math
+import pathlib
+import struct
+import zlib
+
+import numpy as np
+from jaxtyping import UInt8
+
+_PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
+_RANKS = {"images": (3, 4), "labels": (1,)}
+_UNSIGNED_BYTES = b"\0\0\x08"
+_GZIP_MAGIC = b"\x1f\x8b"
+_FETCH_AGAIN = "fetch or copy it again"
+
+
+def pattern(split: str) -> str:
+  """Describes the names of a split's files, for messages."""
+  prefixes = "|".join(_PREFIXES[split])
+  return f"({prefixes})-(images-idx(3|4)|labels-idx1)-ubyte[.gz]"
+
+
+def find(
+  folder: pathlib.Path, split: str
+) -> tuple[pathlib.Path, pathlib.Path] | None:
+  """Finds the image file and the label file of a split.
+
+  Where several names are there, `t10k-` goes before `test-`, `idx3` before
+  `idx4` and an uncompressed file before its `.gz`.
+
+  Args:
+    folder: Where to look; need not exist.
+    split: "train" or "test".
+
+  Returns:
+    The paths of the images and of the labels; None where the folder holds no
+    IDX file, of this split or of the other.
+
+  Raises:
+    FileNotFoundError: Part of the data set is there and part of it is not.
+  """
+  names = {
+    (part, kind): _names(part, kind) for part in _PREFIXES for kind in _RANKS
+  }
+  present = {
+    key: [folder / name for name in candidates if (folder / name).is_file()]
+    for key, candidates in names.items()
+  }
+  if not any(present.values()):
+    return None
+  for kind in _RANKS:
+    # Another source must not fill the gap: the files may hold other data than
+    # the stock data set of that name.
+    if not present[split, kind]:
+      beside = sorted(path.name for found in present.values() for path in found)
+      raise FileNotFoundError(
+        f"{folder}: no {split} {kind} beside {', '.join(beside)}; "
+        f"add one of {', '.join(names[split, kind])}"
+      )
+  return present[split, "images"][0], present[split, "labels"][0]
+
+
+def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
+  """Reads a file of unsigned bytes.
+
+  Args:
+    path: The file; gunzipped where its name ends in `.gz`.
+    kind: "images" (rank 3 or 4) or "labels" (rank 1).
+
+  Returns:
+    A read-only array over the file's bytes, of the shape its header gives.
+
+  Raises:
+    ValueError: The file is not whole, or not what its name says.
+  """
+  content = _content(path)
+  magic = content[:4]
+  if len(magic) < 4 or not magic.startswith(_UNSIGNED_BYTES):
+    raise ValueError(
+      f"{path}: starts with 0x{magic.hex()}, not with the magic number of an "
+      f"IDX file of unsigned bytes, 0x000008 and the rank; {_FETCH_AGAIN}"
+    )
+  rank = magic[3]
+  if rank not in _RANKS[kind]:
+    expected = " or ".join(map(str, _RANKS[kind]))
+    raise ValueError(
+      f"{path}: magic number 0x{magic.hex()} announces rank {rank}, but {kind}"
+      f" have rank {expected}; check that image and label files are not "
+      "exchanged"
+    )
+  header_size = 4 + 4 * rank
+  if len(content) < header_size:
+    raise ValueError(
+      f"{path}: ends within its header, after {len(content)} of {header_size} "
+      f"bytes; {_FETCH_AGAIN}"
+    )
+  shape = struct.unpack_from(f">{rank}I", content, offset=4)
+  promised, size = math.prod(shape), len(content) - header_size
+  if size != promised:
+    raise ValueError(
+      f"{path}: the header counts {'x'.join(map(str, shape))} = {promised} "
+      f"bytes, but {size} follow ({'short' if size < promised else 'long'} "
+      f"by {abs(size - promised)}); {_FETCH_AGAIN}"
+    )
+  return np.frombuffer(content, np.uint8, offset=header_size).reshape(shape)
+
+
+def _names(split: str, kind: str) -> list[str]:
+  return [
+    f"{prefix}-{kind}-idx{rank}-ubyte{suffix}"
+    for prefix in _PREFIXES[split]
+    for rank in _RANKS[kind]
+    for suffix in ("", ".gz")
+  ]
+
+
+def _content(path: pathlib.Path) -> bytes:
+  stored = path.read_bytes()
+  zipped = stored.startswith(_GZIP_MAGIC)
+  if path.suffix != ".gz":
+    if zipped:
+      raise ValueError(
+        f"{path}: holds gzip data under an uncompressed name; rename it to "
+        f"{path.name}.gz"
+      )
+    return stored
+  if not zipped:
+    raise ValueError(
+      f"{path}: not a gzip file; {_FETCH_AGAIN}, or rename it to {path.stem} "
+      "if it is already uncompressed"
+    )
+  try:
+    return gzip.decompress(stored)
+  except EOFError:
+    raise ValueError(
+      f"{path}: truncated gzip file ({len(stored)} bytes); {_FETCH_AGAIN}"
+    ) from None
+  except (gzip.BadGzipFile, zlib.error) as error:
+    raise ValueError(
+      f"{path}: corrupt gzip file ({error}); {_FETCH_AGAIN}"
+    ) from None

@@ -1,0 +1,204 @@
+"""Image data sets by name, whole and in memory."""
+
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+from capjax.data import idx, tfds
+
+_SPLITS = ("train", "test")
+_DIGITS_TEST_STRIDE = 5
+
+
+class Dataset(NamedTuple):
+  """Labelled images; arrays may be read-only.
+
+  Attributes:
+    images: uint8 [N H W C], intensities in 0..255.
+    labels: int32 [N], in 0..num_classes-1.
+    num_classes: The number of classes the data set has.
+    factors: Further int32 [N] labels by name: for smallNORB from TensorFlow
+      Datasets `label_instance`, `label_azimuth`, `label_elevation` and
+      `label_lighting`; empty elsewhere.
+  """
+
+  images: UInt8[np.ndarray, "N H W C"]
+  labels: Int32[np.ndarray, " N"]
+  num_classes: int
+  factors: dict[str, np.ndarray]
+
+
+class _Spec(NamedTuple):
+  shape: tuple[int, int, int]
+  num_classes: int
+  idx_url: str | None = None
+
+
+_SPECS = {
+  "digits": _Spec((8, 8, 1), 10),
+  "mnist": _Spec(
+    (28, 28, 1), 10, "https://storage.googleapis.com/cvdf-datasets/mnist"
+  ),
+  "fashion_mnist": _Spec(
+    (28, 28, 1),
+    10,
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+  ),
+  "cifar10": _Spec((32, 32, 3), 10),
+  "svhn_cropped": _Spec((32, 32, 3), 10),
+  "smallnorb": _Spec((96, 96, 2), 5),
+}
+NAMES = tuple(_SPECS)
+
+
+def load(
+  name: str, split: str, data_dir: str | os.PathLike[str] | None = None
+) -> Dataset:
+  """Loads one split of a data set.
+
+  `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
+  0..255. Sorted by class (stably), every fifth image is a test image: 360, the
+  other 1437 train; both keep the original order.
+
+  The others are looked for in turn as
+  1. IDX files in `data_dir/name`, uncompressed or `.gz` (uncompressed first):
+     `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and `t10k-` or
+     `test-` likewise; `idx4` for [N H W C], which colour and stereo need.
+  2. TensorFlow Datasets prepared in `data_dir` as ArrayRecord files.
+  3. TensorFlow Datasets, downloaded and prepared there; needs TensorFlow.
+
+  Args:
+    name: One of `NAMES`.
+    split: "train" or "test".
+    data_dir: The folder of all data sets, which must exist. By default that of
+      TensorFlow Datasets: $TFDS_DATA_DIR, else `~/tensorflow_datasets`.
+
+  Returns:
+    The split, in the order of its source.
+
+  Raises:
+    FileNotFoundError: The data is not there, in whole or in part; says where
+      it was looked for and what to do.
+    ValueError: The arguments or the files are wrong; says which and how.
+  """
+  if name not in _SPECS:
+    raise ValueError(f"unknown data set {name!r}; known are {', '.join(NAMES)}")
+  if split not in _SPLITS:
+    raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
+  if name == "digits":
+    return _digits(split)
+  folder = _resolve(data_dir) / name
+  idx_paths = idx.find(folder, split)
+  if idx_paths:
+    images_path, labels_path = idx_paths
+    images = idx.read(images_path, "images")
+    labels = idx.read(labels_path, "labels").astype(np.int32)
+    if images.ndim == 3:
+      images = images[..., np.newaxis]
+    factors = {}
+  else:
+    images_path = labels_path = _prepared(name, split, folder)
+    images, labels, factors = tfds.read(images_path, split)
+  _check(name, images_path, images, labels_path, labels)
+  return Dataset(images, labels, _SPECS[name].num_classes, factors)
+
+
+def _digits(split: str) -> Dataset:
+  # Imported here because scikit-learn takes longer than most loads.
+  from sklearn import datasets
+
+  digits = datasets.load_digits()
+  test = np.zeros(len(digits.target), bool)
+  test[np.argsort(digits.target, kind="stable")[::_DIGITS_TEST_STRIDE]] = True
+  rows = test if split == "test" else ~test
+  images = np.round(digits.images[rows] * 255 / 16).astype(np.uint8)
+  labels = digits.target[rows].astype(np.int32)
+  spec = _SPECS["digits"]
+  return Dataset(images[..., np.newaxis], labels, spec.num_classes, {})
+
+
+def _resolve(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
+  if data_dir is None:
+    default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    return pathlib.Path(default).expanduser()
+  path = pathlib.Path(data_dir).expanduser()
+  if not path.is_dir():
+    raise FileNotFoundError(
+      f"data_dir {path} is not an existing folder; make it, or name the "
+      "folder that holds one folder for each data set"
+    )
+  return path
+
+
+def _prepared(name: str, split: str, folder: pathlib.Path) -> pathlib.Path:
+  """Returns where TFDS has the data set, after preparing it if need be."""
+  version = tfds.find(folder)
+  if version:
+    return version
+  try:
+    tfds.prepare(name, folder.parent)
+  except RuntimeError as error:
+    # The cause goes into the message: its traceback helps nobody here.
+    raise FileNotFoundError(_not_found(name, split, folder, error)) from None
+  version = tfds.find(folder)
+  if version is None:
+    raise FileNotFoundError(
+      _not_found(name, split, folder, "nothing was written")
+    )
+  return version
+
+
+def _not_found(
+  name: str, split: str, folder: pathlib.Path, reason: object
+) -> str:
+  lines = [
+    f"found no {split} split of {name}. Tried:",
+    f"  IDX files {folder / idx.pattern(split)}: none there",
+    f"  TensorFlow Datasets in {folder / 'VERSION'}: none there",
+    f"  download by TensorFlow Datasets: {reason}",
+    "Do one of these, where there is a network:",
+    "  pip install 'capjax[data]' tensorflow-cpu   # then run this again",
+  ]
+  url = _SPECS[name].idx_url
+  if url:
+    lines.append(
+      f"  curl -fLO --create-dirs --output-dir '{folder}' "
+      f"'{url}/{{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte.gz'"
+    )
+  else:
+    lines.append(f"  write IDX files of the names above into {folder}")
+  return "\n".join(lines)
+
+
+def _check(
+  name: str,
+  images_path: pathlib.Path,
+  images: np.ndarray,
+  labels_path: pathlib.Path,
+  labels: np.ndarray,
+) -> None:
+  spec = _SPECS[name]
+  if images.shape[1:] != spec.shape:
+    found, expected = (
+      "x".join(map(str, shape)) for shape in (images.shape[1:], spec.shape)
+    )
+    raise ValueError(
+      f"{images_path}: images are {found}, but those of {name} are "
+      f"{expected}; put the {name} images there"
+    )
+  if len(images) != len(labels):
+    raise ValueError(
+      f"{images_path} holds {len(images)} images, but {labels_path} holds "
+      f"{len(labels)} labels; fetch both files again"
+    )
+  if not len(images):
+    raise ValueError(f"{images_path}: holds no images; fetch it again")
+  wrong = np.flatnonzero((labels < 0) | (labels >= spec.num_classes))
+  if wrong.size:
+    raise ValueError(
+      f"{labels_path}: label {wrong[0]} is {labels[wrong[0]]}, outside the "
+      f"0..{spec.num_classes - 1} of {name}; put the {name} labels there"
+    )

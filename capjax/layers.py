@@ -1,0 +1,167 @@
+"""Layers that own parameters and call kernels, `vmap`ped once over the batch.
+
+Axes: B batch, H W image, I parts below, J objects above, C pose of a part,
+D pose of an object.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax import convolution
+from kernels import numerics, routing
+
+
+class Conv(nnx.Module):
+  """A convolution with bias, in whichever form is fast on the platform."""
+
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    kernel_size: int,
+    *,
+    stride: int = 1,
+    padding: str = "VALID",
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
+    dtype: jnp.dtype = jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      in_features: channels in.
+      out_features: channels out.
+      kernel_size: taps along each axis.
+      stride: step of the window along each axis.
+      padding: "VALID" or "SAME".
+      kernel_init: initialiser of the kernel [k k in out].
+      bias_init: initialiser of the bias [out].
+      dtype: of the arithmetic and of the result; parameters stay float32.
+      rngs: its `params` stream draws the parameters.
+    """
+    shape = (kernel_size, kernel_size, in_features, out_features)
+    self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
+    self.bias = nnx.Param(
+      bias_init(rngs.params(), (out_features,), jnp.float32)
+    )
+    self.stride = stride
+    self.padding = padding
+    self.dtype = dtype
+
+  def __call__(
+    self, images: Float[Array, "B H W C"]
+  ) -> Float[Array, "B oH oW D"]:
+    features = convolution.conv2d(
+      images.astype(self.dtype),
+      self.kernel[...].astype(self.dtype),
+      stride=self.stride,
+      padding=self.padding,
+    )
+    return features + self.bias[...].astype(self.dtype)
+
+
+class PrimaryCaps(nnx.Module):
+  """The first capsules: a convolution cut into squashed vectors.
+
+  Every position has `num_types` capsules of `pose_size` numbers (Sabour et al.,
+  2017, section 4).
+  """
+
+  def __init__(
+    self, in_features: int, num_types: int, pose_size: int, *args, **kwargs
+  ):
+    """Draws the parameters.
+
+    Args:
+      in_features: channels in.
+      num_types: capsules at each position.
+      pose_size: length of each capsule's vector.
+      *args: as for `Conv`.
+      **kwargs: as for `Conv`.
+    """
+    self.conv = Conv(in_features, num_types * pose_size, *args, **kwargs)
+    self.pose_size = pose_size
+
+  def __call__(
+    self, features: Float[Array, "B H W F"]
+  ) -> Float[Array, "B I C"]:
+    features = self.conv(features).astype(jnp.float32)
+    poses = features.reshape(len(features), -1, self.pose_size)
+    return numerics.squash(poses)
+
+
+class DenseCaps(nnx.Module):
+  """Every part votes for every object by a matrix of its own, then routing."""
+
+  def __init__(
+    self,
+    num_parts: int,
+    part_size: int,
+    num_objects: int,
+    pose_size: int,
+    *,
+    route: Callable[..., routing.RoutingOutput],
+    transforms_init: Callable,
+    bias_init: Callable,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      num_parts: I, capsules below.
+      part_size: C, length of their poses.
+      num_objects: J, capsules above.
+      pose_size: D, length of their poses.
+      route: a routing kernel of one example,
+        `(poses [I C], transforms [I J C D], bias=[J D]) -> RoutingOutput`.
+      transforms_init: initialiser of the matrices [I J C D].
+      bias_init: initialiser of the bias [J D].
+      rngs: its `params` stream draws the parameters.
+    """
+    shape = (num_parts, num_objects, part_size, pose_size)
+    self.transforms = nnx.Param(
+      transforms_init(rngs.params(), shape, jnp.float32)
+    )
+    self.bias = nnx.Param(
+      bias_init(rngs.params(), (num_objects, pose_size), jnp.float32)
+    )
+    self.route = route
+
+  def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
+    def route(part_poses):
+      return self.route(part_poses, self.transforms[...], bias=self.bias[...])
+
+    return jax.vmap(route)(poses)
+
+
+def route_by_agreement(
+  poses: Float[Array, "I C"],
+  transforms: Float[Array, "I J C D"],
+  *,
+  bias: Float[Array, "J D"],
+  num_iterations: int = 3,
+  leaky: bool = False,
+) -> routing.RoutingOutput:
+  """`routing.transform_and_route` with chunks that suit the platform.
+
+  A CPU wants chunks that stay in its cache; accelerators want few, large steps.
+  """
+
+  def route(chunk_size):
+    return functools.partial(
+      _route, num_iterations=num_iterations, leaky=leaky, chunk_size=chunk_size
+    )
+
+  return jax.lax.platform_dependent(
+    poses, transforms, bias, cpu=route(32), default=route(len(poses))
+  )
+
+
+def _route(poses, transforms, bias, **options):
+  return routing.transform_and_route(poses, transforms, bias=bias, **options)

@@ -1,0 +1,116 @@
+"""Checkpoints: the newest states to go on from, and the best model to report.
+
+Orbax writes each one whole or not at all.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+
+class Checkpoints:
+  """Two series of checkpoints in one folder.
+
+  `latest` holds the training states of the last two saved steps (two, so that
+  one damaged on disk does not end the run); `best` the model with the highest
+  validation score so far, with its metrics.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    self._latest = _Series(folder / "latest", max_to_keep=2)
+    self._best = _Series(folder / "best", max_to_keep=1)
+
+  def save(self, step: int, state: Any) -> None:
+    """Saves a training state; a step that is already there is kept."""
+    self._latest.save(step, state)
+
+  def save_best(self, step: int, model: Any, metrics: dict[str, float]) -> None:
+    """Saves the model to report, with the metrics it was chosen by."""
+    self._best.save(step, model, metrics)
+
+  def restore(self, template: Any) -> Any | None:
+    """Reads the newest whole training state.
+
+    Args:
+      template: a state of the same structure, shapes and placement.
+
+    Returns:
+      The state; None where none was ever saved.
+
+    Raises:
+      ValueError: if there are checkpoints, but none can be read.
+    """
+    restored = self._latest.restore(template)
+    return restored and restored[1]
+
+  def restore_best(self, template: Any) -> tuple[int, Any, dict] | None:
+    """Reads the step, the model and the metrics of the best checkpoint."""
+    restored = self._best.restore(template)
+    return restored and (*restored, self._best.metrics(restored[0]))
+
+  def best_metrics(self) -> dict[str, float] | None:
+    """The metrics of the best checkpoint; None where there is none."""
+    steps = self._best.steps()
+    return self._best.metrics(steps[-1]) if steps else None
+
+
+class _Series:
+  """Checkpoints of one kind, newest last."""
+
+  def __init__(self, folder: pathlib.Path, max_to_keep: int):
+    self._folder = folder.absolute()
+    self._manager = ocp.CheckpointManager(
+      self._folder,
+      options=ocp.CheckpointManagerOptions(
+        max_to_keep=max_to_keep,
+        # The state is donated to the next step: it must be on disk before.
+        enable_async_checkpointing=False,
+      ),
+    )
+
+  def steps(self) -> list[int]:
+    return sorted(self._manager.all_steps())
+
+  def metrics(self, step: int) -> dict[str, float]:
+    return self._manager.metrics(step)
+
+  def save(self, step: int, tree: Any, metrics: dict | None = None) -> None:
+    if step not in self.steps():
+      arguments = ocp.args.StandardSave(_named_leaves(tree))
+      self._manager.save(step, args=arguments, metrics=metrics)
+
+  def restore(self, template: Any) -> tuple[int, Any] | None:
+    names = _named_leaves(template)
+    for step in reversed(self.steps()):
+      try:
+        leaves = self._manager.restore(
+          step, args=ocp.args.StandardRestore(names)
+        )
+      # Orbax and TensorStore raise many kinds of errors for damaged files.
+      except Exception as error:  # noqa: BLE001
+        logging.warning(
+          "cannot read checkpoint %s: %s; trying the one before",
+          self._folder / str(step),
+          str(error).splitlines()[0],
+        )
+        continue
+      structure = jax.tree.structure(template)
+      return step, jax.tree.unflatten(structure, [leaves[n] for n in names])
+    if self.steps():
+      raise ValueError(
+        f"no checkpoint in {self._folder} can be read; they are damaged or of "
+        "another model. Move the folder away to start anew"
+      )
+    return None
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  return {
+    jax.tree_util.keystr(path): np.asarray(x) if np.isscalar(x) else x
+    for path, x in leaves
+  }

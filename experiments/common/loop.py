@@ -1,0 +1,172 @@
+"""The host's side of training: when to log, validate, save and stop."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import tqdm
+
+from capjax import data
+from experiments.common import checkpoints, runs, training
+
+
+def split_validation(
+  dataset: data.Dataset, num_validation: int | None
+) -> tuple[data.Dataset, data.Dataset]:
+  """Sets the first examples of the training set apart (Sabour et al., 2017).
+
+  Args:
+    dataset: the training set.
+    num_validation: how many; None for a sixth, 10,000 of MNIST's 60,000.
+
+  Returns:
+    What is left to train on, and the validation set.
+
+  Raises:
+    ValueError: if nothing would be left on either side.
+  """
+  total = len(dataset.images)
+  count = total // 6 if num_validation is None else num_validation
+  if not 0 < count < total:
+    raise ValueError(
+      f"cannot keep {count} of {total} training examples for validation; give "
+      "a smaller --num_validation"
+    )
+
+  def rows(part):
+    return dataset._replace(
+      images=dataset.images[part],
+      labels=dataset.labels[part],
+      factors={name: x[part] for name, x in dataset.factors.items()},
+    )
+
+  return rows(slice(count, None)), rows(slice(None, count))
+
+
+def fit(
+  run: runs.Run,
+  saved: checkpoints.Checkpoints,
+  state: training.TrainState,
+  *,
+  update: Callable[..., tuple[training.TrainState, training.Metrics]],
+  evaluate: Callable[..., dict[str, np.ndarray]],
+  train: data.Dataset,
+  validation: data.Dataset,
+  mesh: jax.sharding.Mesh,
+) -> tuple[training.TrainState, float]:
+  """Trains to `--num_steps`, going on from the newest checkpoint if any.
+
+  The model with the highest validation accuracy is kept as `saved`'s best; of
+  several with the same, the first.
+
+  Args:
+    run: where metrics go.
+    saved: where states go.
+    state: that of a new run.
+    update: as `training.make_update` builds it.
+    evaluate: as `training.make_evaluate` builds it; measures `accuracy`.
+    train: to draw batches from.
+    validation: to choose the model by.
+    mesh: the devices.
+
+  Returns:
+    The state at the end, and the seconds spent in all sittings.
+
+  Raises:
+    ValueError: if the training set has no full batch, or no checkpoint of the
+      run can be read.
+    SystemExit: after a signal, with the state saved; and when the loss is not
+      finite, with the last good state kept.
+  """
+  num_steps, batch_size = runs.NUM_STEPS.value, runs.BATCH_SIZE.value
+  epoch = len(train.images) // batch_size
+  if not epoch:
+    raise ValueError(
+      f"{len(train.images)} training examples make no batch of {batch_size}; "
+      "give a smaller --batch_size"
+    )
+  eval_every = runs.EVAL_EVERY.value or epoch
+  stops = [epoch, eval_every, runs.LOG_EVERY.value]
+  if runs.CHECKPOINT_EVERY.value:
+    stops.append(runs.CHECKPOINT_EVERY.value)
+
+  state = training.replicate(state, mesh)
+  state, earlier = saved.restore((state, 0.0)) or (state, 0.0)
+  started = time.monotonic()
+  step = int(state.step)
+  run.rewind(step)
+  images, labels = training.replicate((train.images, train.labels), mesh)
+
+  def seconds():
+    return float(earlier) + time.monotonic() - started
+
+  with (
+    runs.Interrupts() as interrupts,
+    tqdm.tqdm(
+      total=num_steps,
+      initial=step,
+      unit="step",
+      disable=not sys.stderr.isatty(),
+    ) as bar,
+  ):
+    while step < num_steps:
+      stop = min([(step // every + 1) * every for every in stops] + [num_steps])
+      began = time.monotonic()
+      state, metrics = update(state, images, labels, stop - step)
+      metrics = {name: float(x) for name, x in metrics.items()}
+      rate = (stop - step) * batch_size / (time.monotonic() - began)
+      if not all(math.isfinite(x) for x in metrics.values()):
+        sys.exit(
+          f"the loss is not finite between steps {step} and {stop}; training "
+          f"stopped, and the checkpoints in {run.workdir} are from before. Try "
+          "a smaller --learning_rate in another --workdir"
+        )
+      bar.update(stop - step)
+      step = stop
+      line = {"epoch": step / epoch, **metrics, "images_per_second": rate}
+      run.log(step, "train", line)
+      _show(bar, step, num_steps, "train", metrics, rate)
+      validate = step % eval_every == 0 or step == num_steps
+      if validate:
+        measures = evaluate(state.model, validation.images, validation.labels)
+        scores = training.means(measures)
+        run.log(step, "validation", {"epoch": step / epoch, **scores})
+        _show(bar, step, num_steps, "validation", scores)
+        best = saved.best_metrics()
+        if best is None or scores["accuracy"] > best["accuracy"]:
+          saved.save_best(step, state.model, scores)
+      due = (
+        runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
+      )
+      if validate or due or interrupts.received:
+        saved.save(step, (state, seconds()))
+      if interrupts.received and step < num_steps:
+        print(
+          f"stopped at step {step} of {num_steps}; the same command goes on",
+          file=sys.stderr,
+        )
+        sys.exit(128 + interrupts.received)
+  return state, seconds()
+
+
+def _show(
+  bar: tqdm.tqdm,
+  step: int,
+  num_steps: int,
+  split: str,
+  metrics: dict[str, Any],
+  rate: float | None = None,
+) -> None:
+  """Shows progress: on a terminal in the bar, elsewhere as plain lines."""
+  text = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+  if bar.disable:
+    speed = f" ({rate:.0f} images/s)" if rate else ""
+    print(f"step {step}/{num_steps} {split}: {text}{speed}", flush=True)
+  elif split == "train":
+    bar.set_postfix_str(f"loss {metrics['loss']:.4g}")
+  else:
+    bar.write(f"step {step}: {split} {text}")

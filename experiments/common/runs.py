@@ -1,0 +1,289 @@
+"""The folder of a run: flags, metrics, provenance, and how a run is stopped."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import tensorboardX
+from absl import flags
+
+from capjax import data
+
+WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder that the run writes to and resumes from."
+)
+DATASET = flags.DEFINE_enum("dataset", "digits", data.NAMES, "Data set.")
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "Folder with one folder for each data set."
+)
+SEED = flags.DEFINE_integer(
+  "seed", 0, "Draws parameters, batch order and augmentation."
+)
+NUM_STEPS = flags.DEFINE_integer(
+  "num_steps", 1000, "Updates in all.", lower_bound=1
+)
+BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", 128, "Examples an update.", lower_bound=1
+)
+NUM_VALIDATION = flags.DEFINE_integer(
+  "num_validation",
+  None,
+  "Training examples, the first ones, kept to choose the checkpoint by; by "
+  "default a sixth (10,000 of MNIST).",
+  lower_bound=1,
+)
+LOG_EVERY = flags.DEFINE_integer(
+  "log_every", 20, "Steps between lines of metrics.", lower_bound=1
+)
+EVAL_EVERY = flags.DEFINE_integer(
+  "eval_every", None, "Steps between validations; default: an epoch.",
+  lower_bound=1,
+)  # fmt: skip
+CHECKPOINT_EVERY = flags.DEFINE_integer(
+  "checkpoint_every",
+  None,
+  "Steps between checkpoints beside those at validations.",
+  lower_bound=1,
+)
+DETERMINISTIC = flags.DEFINE_bool(
+  "deterministic", True, "Same numbers from the same seed on GPUs too."
+)
+COMPILATION_CACHE = flags.DEFINE_string(
+  "compilation_cache",
+  "~/.cache/capjax/xla",
+  "Folder of compiled programs, kept between runs; empty for none.",
+)
+
+# Flags that say where and how fast, not what is computed.
+_FREE_FLAGS = {"workdir", "data_dir", "compilation_cache"}
+_PACKAGES = (
+  "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
+  "orbax-checkpoint",
+)  # fmt: skip
+
+
+def configure_jax() -> None:
+  """Applies the flags that JAX must know before it starts."""
+  if DETERMINISTIC.value:
+    options = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in options:
+      options += " --xla_gpu_deterministic_ops=true"
+      os.environ["XLA_FLAGS"] = options.strip()
+  if COMPILATION_CACHE.value:
+    folder = str(pathlib.Path(COMPILATION_CACHE.value).expanduser())
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+  """Ends the program with the message of an error in what the user gave."""
+  try:
+    yield
+  except (ValueError, OSError) as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+
+
+class Run:
+  """What one run writes to its folder, apart from checkpoints and figures."""
+
+  def __init__(self, workdir: str):
+    """Opens the folder, or goes on in it.
+
+    Raises:
+      ValueError: if the folder holds a run with other flags.
+    """
+    self.workdir = pathlib.Path(workdir)
+    self.workdir.mkdir(parents=True, exist_ok=True)
+    self._check_flags()
+    self._writer = None
+
+  def _check_flags(self) -> None:
+    path = self.workdir / "flags.cfg"
+    new = {
+      flag.name: flag.serialize()
+      for flag in _experiment_flags()
+      if flag.value is not None
+    }
+    if not path.exists():
+      _write_whole(path, "".join(f"{line}\n" for line in new.values()))
+      return
+    old = {_flag_name(line): line for line in path.read_text().splitlines()}
+    changed = [
+      f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
+      for name in sorted((old.keys() | new.keys()) - _FREE_FLAGS)
+      if old.get(name) != new.get(name)
+    ]
+    if changed:
+      raise ValueError(
+        f"{self.workdir} holds a run with other flags: {'; '.join(changed)}. "
+        "Give the old flags to go on with it, or another --workdir"
+      )
+
+  def rewind(self, step: int) -> None:
+    """Drops metrics of steps after `step`, which are about to come again."""
+    kept = [line for line in self.metrics() if line["step"] <= step]
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    _write_whole(self.workdir / "metrics.jsonl", text)
+    self._writer = tensorboardX.SummaryWriter(
+      str(self.workdir), purge_step=step + 1 if step else None
+    )
+
+  def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
+    """Adds a line to metrics.jsonl and points to TensorBoard's curves."""
+    with (self.workdir / "metrics.jsonl").open("a") as file:
+      file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+    for name, value in metrics.items():
+      self._writer.add_scalar(f"{split}/{name}", value, step)
+    self._writer.flush()
+
+  def metrics(self) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; one cut off by a crash is left out."""
+    path = self.workdir / "metrics.jsonl"
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+      with contextlib.suppress(json.JSONDecodeError):
+        lines.append(json.loads(line))
+    return lines
+
+  def images_per_second(self) -> float:
+    """The median rate of the updates so far, whose first calls also compile."""
+    rates = [
+      line["images_per_second"]
+      for line in self.metrics()
+      if line["split"] == "train"
+    ]
+    return statistics.median(rates)
+
+  def figure(self, name: str) -> pathlib.Path:
+    """The path of a figure to be written."""
+    folder = self.workdir / "figures"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{name}.png"
+
+  def write_summary(self, summary: Mapping[str, Any]) -> None:
+    """Writes summary.json, which says that the run is complete."""
+    text = json.dumps({**provenance(), **summary}, indent=2)
+    _write_whole(self.workdir / "summary.json", text + "\n")
+
+
+class Interrupts:
+  """Turns SIGTERM and Ctrl-C into a request to save and stop.
+
+  A second signal ends the program at once.
+  """
+
+  def __init__(self):
+    self.received: int | None = None
+
+  def __enter__(self) -> "Interrupts":
+    self._old = {
+      number: signal.signal(number, self._note)
+      for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    for number, handler in self._old.items():
+      signal.signal(number, handler)
+
+  def _note(self, number: int, frame: types.FrameType | None) -> None:
+    del frame
+    if self.received is not None:
+      sys.exit(128 + number)
+    self.received = number
+
+
+def provenance() -> dict[str, Any]:
+  """What it takes to repeat this run: command, commit, flags, versions."""
+  return {
+    "experiment": pathlib.Path(sys.argv[0]).stem,
+    "dataset": DATASET.value,
+    "preset": _preset(),
+    "command": _command(),
+    "commit": _git("rev-parse", "HEAD") or "unknown",
+    "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    "flags": {
+      flag.name: flag.value
+      for flag in _experiment_flags()
+      if flag.name not in _FREE_FLAGS
+    },
+    "seed": SEED.value,
+    "versions": {
+      "python": platform.python_version(),
+      **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    },
+    "device": _device(),
+  }
+
+
+def _experiment_flags() -> list[flags.Flag]:
+  by_module = flags.FLAGS.flags_by_module_dict()
+  return [
+    flag
+    for module in sorted(by_module)
+    # The binary's own flags go by the name of its file.
+    if module.startswith("experiments.") or module == sys.argv[0]
+    for flag in sorted(by_module[module], key=lambda flag: flag.name)
+  ]
+
+
+def _flag_name(line: str) -> str:
+  name = line.lstrip("-").partition("=")[0]
+  return name if name in flags.FLAGS else name.removeprefix("no")
+
+
+def _command() -> str:
+  """The command line, without folders that differ from machine to machine."""
+  arguments = [
+    argument
+    for argument in sys.argv[1:]
+    if argument.lstrip("-").partition("=")[0] not in _FREE_FLAGS
+  ]
+  module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
+  return " ".join(["python -m", module, "--workdir=DIR", *arguments])
+
+
+def _preset() -> str | None:
+  for argument in sys.argv[1:]:
+    name, _, value = argument.lstrip("-").partition("=")
+    if name == "flagfile":
+      return pathlib.Path(value).stem
+  return None
+
+
+def _device() -> str:
+  device = jax.devices()[0]
+  count = jax.device_count()
+  if device.platform == "cpu":
+    return f"CPU, {os.cpu_count()} cores"
+  return device.device_kind if count == 1 else f"{count} x {device.device_kind}"
+
+
+def _git(*arguments: str) -> str:
+  folder = pathlib.Path(__file__).parent
+  try:
+    return subprocess.run(
+      ["git", "-C", folder, *arguments],
+      capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+  except (OSError, subprocess.CalledProcessError):
+    return ""
+
+
+def _write_whole(path: pathlib.Path, text: str) -> None:
+  """Writes a file so that a crash leaves the old one or the new one."""
+  partial = path.with_name(path.name + ".partial")
+  partial.write_text(text)
+  partial.replace(path)

@@ -1,0 +1,336 @@
+r"""Trains CapsNet, or the paper's convolutional baseline, on images.
+
+  python -m experiments.train_capsnet --workdir=runs/mnist --dataset=mnist \
+    --data_dir=DIR --flagfile=experiments/presets/mnist_paper.cfg
+
+Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags
+from flax import nnx
+
+import capjax
+from capjax import baselines, data, losses
+from capjax.data import augment
+from experiments.common import checkpoints, figures, loop, runs, training
+
+_MODEL = flags.DEFINE_enum(
+  "model", "capsnet", ["capsnet", "baseline"], "Network to train."
+)
+_LEARNING_RATE = flags.DEFINE_float(
+  "learning_rate", 1e-3, "Adam's, at the start.", lower_bound=0.0
+)
+_DECAY_RATE = flags.DEFINE_float(
+  "decay_rate", 0.96, "Factor of the learning rate every --decay_steps."
+)
+_DECAY_STEPS = flags.DEFINE_integer(
+  "decay_steps", 2000, "See --decay_rate.", lower_bound=1
+)
+_FINAL_LEARNING_RATE = flags.DEFINE_float(
+  "final_learning_rate", 1e-6, "The learning rate falls no lower."
+)
+_RECONSTRUCTION = flags.DEFINE_enum(
+  "reconstruction",
+  "paper",
+  list(losses.RECONSTRUCTION_WEIGHTS),
+  "Weight of the reconstruction loss: the paper's, that of the authors' code "
+  "(20 times larger), or none (no decoder).",
+)
+_NUM_ITERATIONS = flags.DEFINE_integer(
+  "num_iterations", 3, "Of routing.", lower_bound=1
+)
+_LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
+_CONV_FEATURES = flags.DEFINE_integer(
+  "conv_features", 256, "Channels of the first convolution.", lower_bound=1
+)
+_CONV_KERNEL = flags.DEFINE_integer(
+  "conv_kernel", 9, "Its taps along each axis.", lower_bound=1
+)
+_NUM_TYPES = flags.DEFINE_integer(
+  "num_types", 32, "Primary capsules at each position.", lower_bound=1
+)
+_PART_SIZE = flags.DEFINE_integer(
+  "part_size", 8, "Length of a primary capsule.", lower_bound=1
+)
+_PRIMARY_KERNEL = flags.DEFINE_integer(
+  "primary_kernel", 9, "Taps of the primary capsules.", lower_bound=1
+)
+_PRIMARY_STRIDE = flags.DEFINE_integer(
+  "primary_stride", 2, "Stride of the primary capsules.", lower_bound=1
+)
+_POSE_SIZE = flags.DEFINE_integer(
+  "pose_size", 16, "Length of a class capsule.", lower_bound=1
+)
+_DECODER_FEATURES = flags.DEFINE_list(
+  "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
+)
+_BFLOAT16 = flags.DEFINE_bool(
+  "bfloat16", False, "Convolve in bfloat16; for accelerators."
+)
+_MAX_SHIFT = flags.DEFINE_integer(
+  "max_shift", 2, "Pixels that images are shifted by at most.", lower_bound=0
+)
+_CANVAS = flags.DEFINE_integer(
+  "canvas",
+  0,
+  "Side of a black canvas that images are placed on, at random in training and "
+  "in the middle at test; 0 for none.",
+  lower_bound=0,
+)
+_MAX_ROTATION = flags.DEFINE_float(
+  "max_rotation", 0.0, "Degrees that images are turned by at most."
+)
+_MAX_SHEAR = flags.DEFINE_float("max_shear", 0.0, "Shear of images, at most.")
+_MAX_SCALE = flags.DEFINE_float(
+  "max_scale", 1.0, "Factor that images grow or shrink by, at most."
+)
+
+_NUM_SHOWN = (24, 24)  # right and wrong test images among the figures
+_NUM_TWEAKED = 3  # images whose capsules are perturbed
+_OFFSETS = np.arange(-5, 6) * 0.05
+
+
+def make_model(
+  image_shape: Sequence[int], num_classes: int, seed: int
+) -> nnx.Module:
+  """Draws the network that the flags describe."""
+  rngs = nnx.Rngs(seed)
+  if _MODEL.value == "baseline":
+    return baselines.CapsNetBaseline(image_shape, num_classes, rngs=rngs)
+  decoder = [int(width) for width in _DECODER_FEATURES.value]
+  return capjax.CapsNet(
+    image_shape,
+    num_classes,
+    conv_features=_CONV_FEATURES.value,
+    conv_kernel=_CONV_KERNEL.value,
+    num_types=_NUM_TYPES.value,
+    part_size=_PART_SIZE.value,
+    primary_kernel=_PRIMARY_KERNEL.value,
+    primary_stride=_PRIMARY_STRIDE.value,
+    pose_size=_POSE_SIZE.value,
+    num_iterations=_NUM_ITERATIONS.value,
+    leaky=_LEAKY.value,
+    decoder_features=decoder if _weight() else (),
+    dtype=jnp.bfloat16 if _BFLOAT16.value else jnp.float32,
+    rngs=rngs,
+  )
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """Adam with the learning rate of the authors' code.
+
+  max(lr * decay_rate^(step / decay_steps), final), continuous in the step.
+  """
+  return optax.adam(
+    optax.exponential_decay(
+      _LEARNING_RATE.value,
+      _DECAY_STEPS.value,
+      _DECAY_RATE.value,
+      end_value=min(_FINAL_LEARNING_RATE.value, _LEARNING_RATE.value),
+    )
+  )
+
+
+def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
+  """Deforms and places one training image as the flags say."""
+  affine_key, place_key = jax.random.split(key)
+  deform = _MAX_ROTATION.value or _MAX_SHEAR.value or _MAX_SCALE.value != 1
+  if deform:
+    image = augment.random_affine(
+      affine_key,
+      image,
+      max_rotation=_MAX_ROTATION.value,
+      max_shear=_MAX_SHEAR.value,
+      scale_range=(1 / _MAX_SCALE.value, _MAX_SCALE.value),
+    )
+  if _CANVAS.value:
+    canvas = (_CANVAS.value, _CANVAS.value)
+    return augment.pad_and_place(place_key, image, canvas=canvas)
+  return augment.shift(place_key, image, max_shift=_MAX_SHIFT.value)
+
+
+def prepare_image(image: jax.Array) -> jax.Array:
+  """Places one test image in the middle of the canvas, if there is one."""
+  if _CANVAS.value:
+    return augment.centre_pad(image, canvas=(_CANVAS.value, _CANVAS.value))
+  return image
+
+
+def loss(
+  model: nnx.Module, images: jax.Array, labels: jax.Array, key: jax.Array
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch and its metrics."""
+  if _MODEL.value == "baseline":
+    return losses.classifier_loss(model(images, key), labels)
+  return losses.capsnet_loss(
+    model, images, labels, reconstruction_weight=_weight()
+  )
+
+
+def predict(
+  model: nnx.Module, images: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+  """The class of each image, and the poses of its class capsules if any."""
+  if _MODEL.value == "baseline":
+    return jnp.argmax(model(images), axis=-1), None
+  output = model(images)
+  return jnp.argmax(output.activations, axis=-1), output.poses
+
+
+def measure(
+  model: nnx.Module, images: jax.Array, labels: jax.Array
+) -> training.Metrics:
+  """What is said of each image when the label is not used to draw it."""
+  predictions, poses = predict(model, images)
+  measures = {
+    "prediction": predictions,
+    "accuracy": (predictions == labels).astype(jnp.float32),
+  }
+  if poses is not None:
+    activations = jnp.linalg.norm(poses, axis=-1)
+    present = jax.nn.one_hot(labels, poses.shape[1])
+    measures["margin_loss"] = losses.margin_loss(activations, present)
+    if model.decoder is not None:
+      drawn = model.decode(poses, predictions)
+      measures["reconstruction_loss"] = losses.reconstruction_loss(
+        drawn, images
+      )
+  return measures
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  runs.configure_jax()
+  with runs.clear_errors():
+    train, validation = loop.split_validation(
+      data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
+      runs.NUM_VALIDATION.value,
+    )
+    test = data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+    mesh = training.data_mesh(runs.BATCH_SIZE.value)
+    shape = jax.eval_shape(
+      prepare_image, jnp.zeros(train.images.shape[1:])
+    ).shape
+    model = make_model(shape, train.num_classes, runs.SEED.value)
+    run = runs.Run(runs.WORKDIR.value)
+    saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
+  optimizer = make_optimizer()
+  state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
+  options = {"batch_size": runs.BATCH_SIZE.value, "mesh": mesh}
+  update = training.make_update(
+    loss, optimizer, augment=augment_image, **options
+  )
+  evaluate = training.make_evaluate(measure, prepare=prepare_image, **options)
+  with runs.clear_errors():
+    state, seconds = loop.fit(
+      run,
+      saved,
+      state,
+      update=update,
+      evaluate=evaluate,
+      train=train,
+      validation=validation,
+      mesh=mesh,
+    )
+    best_step, model, chosen = saved.restore_best(state.model)
+  measures = evaluate(model, test.images, test.labels)
+  scores = training.means(measures)
+  draw_figures(run, model, test, measures["prediction"])
+  run.write_summary(
+    {
+      "num_parameters": sum(x.size for x in jax.tree.leaves(model)),
+      "num_steps": runs.NUM_STEPS.value,
+      "metrics": {
+        **{f"test_{name}": value for name, value in scores.items()},
+        "test_error_percent": 100 * (1 - scores["accuracy"]),
+        **{f"validation_{name}": value for name, value in chosen.items()},
+        "best_step": best_step,
+      },
+      "seconds": seconds,
+      "images_per_second": run.images_per_second(),
+    }
+  )
+  print(
+    f"test accuracy {scores['accuracy']:.2%} on {len(test.labels)} images "
+    f"(checkpoint of step {best_step}, chosen on validation)"
+  )
+  print(f"figures are in {run.workdir / 'figures'}")
+
+
+def draw_figures(
+  run: runs.Run,
+  model: nnx.Module,
+  test: data.Dataset,
+  predictions: np.ndarray,
+) -> None:
+  """Draws curves, reconstructions with mistakes, and perturbed capsules."""
+  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+  if getattr(model, "decoder", None) is None:
+    return
+  shown = figures.choose_examples(test.labels, predictions, *_NUM_SHOWN)
+  images = training.as_intensities(jnp.asarray(test.images[shown]))
+  images = jax.vmap(prepare_image)(images)
+  classes, poses = jax.jit(predict)(model, images)
+  decode = jax.jit(type(model).decode)
+  figures.reconstructions(
+    np.asarray(images),
+    np.asarray(decode(model, poses, classes)),
+    test.labels[shown],
+    np.asarray(classes),
+    run.figure("reconstructions"),
+  )
+  right = np.flatnonzero(np.asarray(classes) == test.labels[shown])
+  _, first = np.unique(test.labels[shown][right], return_index=True)
+  tweaked = right[first][:_NUM_TWEAKED]
+  if not len(tweaked):
+    return
+  grid = [
+    perturb(functools.partial(decode, model), poses[n], classes[n], _OFFSETS)
+    for n in tweaked
+  ]
+  figures.perturbations(
+    np.stack(grid), _OFFSETS, test.labels[shown][tweaked],
+    run.figure("perturbations"),
+  )  # fmt: skip
+
+
+def perturb(
+  decode: Callable[[jax.Array, jax.Array], jax.Array],
+  poses: jax.Array,
+  label: int,
+  offsets: np.ndarray,
+) -> np.ndarray:
+  """Redraws one image with each dimension of its capsule tweaked in turn.
+
+  Args:
+    decode: `(poses [B J D], classes [B]) -> images [B H W C]`.
+    poses: [J D] of one image.
+    label: the capsule that is tweaked.
+    offsets: [S], added to one dimension at a time.
+
+  Returns:
+    [D S H W C] (Sabour et al., 2017, figure 4).
+  """
+  num_objects, size = poses.shape
+  tweaks = offsets[None, :, None] * np.eye(size)[:, None, :]
+  tweaked = jnp.broadcast_to(poses, (size, len(offsets), num_objects, size))
+  tweaked = tweaked.at[:, :, label].add(tweaks).reshape(-1, num_objects, size)
+  images = decode(tweaked, jnp.full(len(tweaked), label))
+  return np.asarray(images).reshape(size, len(offsets), *images.shape[1:])
+
+
+def _weight() -> float:
+  return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

@@ -1,0 +1,78 @@
+"""Norms, logarithms and the squashing nonlinearity, safe at zero.
+
+Values and gradients are finite for every finite input: the operations whose
+derivative is infinite at zero see a harmless operand there (double `where`).
+Sums are accumulated in at least float32; results have the dtype of the input.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
+  """The dtype in which sums over `arrays` are taken: float32 or wider."""
+  return jnp.result_type(*arrays, jnp.float32)
+
+
+def safe_norm(
+  x: Float[Array, "..."], axis: int = -1, *, keepdims: bool = False
+) -> Float[Array, "..."]:
+  """Computes the Euclidean norm |x| along `axis`, with gradient 0 at x = 0.
+
+  Args:
+    x: any shape; entries up to the largest finite number of its dtype.
+    axis: the axis of the vectors.
+    keepdims: whether that axis stays, with length 1.
+
+  Returns:
+    Norms, >= 0; neither overflows nor underflows where the norm itself fits.
+  """
+  return _norm(x, axis, keepdims).astype(x.dtype)
+
+
+def _norm(x, axis, keepdims):
+  x = x.astype(accumulation_dtype(x))
+  # |x| = m |x / m| for every m: the gradient through m is zero.
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis, keepdims=True))
+  positive = largest > 0
+  scale = jnp.where(positive, largest, 1.0)
+  squares = jnp.sum(jnp.square(x / scale), axis, keepdims=True)
+  norm = scale * jnp.sqrt(jnp.where(positive, squares, 1.0))
+  norm = jnp.where(positive, norm, 0.0)
+  return norm if keepdims else jnp.squeeze(norm, axis)
+
+
+def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
+  """Computes log x for x > 0, and the log of the smallest normal number below.
+
+  Args:
+    x: any shape, >= 0.
+
+  Returns:
+    Natural logarithms (nats); the gradient is 1 / x, and 0 where x was raised.
+  """
+  return jnp.log(jnp.maximum(x, jnp.finfo(x.dtype).tiny))
+
+
+def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
+  """Shrinks vectors to length below one (Sabour et al., 2017, Eq. 1).
+
+  v = |s|^2 / (1 + |s|^2) s / |s|, computed as s / (|s| + 1 / |s|).
+
+  Args:
+    s: total inputs of capsules, any shape.
+    axis: the axis of the vectors.
+
+  Returns:
+    v: shaped like `s`, parallel to it, with |v| in [0, 1); 0 with zero gradient
+    at s = 0.
+
+  Differs from paper: nothing; the authors' code adds no guard at s = 0, where
+  it gives NaN.
+  """
+  norm = _norm(s, axis, keepdims=True)
+  positive = norm > 0
+  divisor = jnp.where(positive, norm, 1.0)
+  scale = jnp.where(positive, 1 / (divisor + 1 / divisor), 0.0)
+  return (s * scale).astype(s.dtype)

@@ -1,0 +1,213 @@
+"""Routing: how the capsules of one layer choose parents in the next.
+
+Axes: I parts (children) below, J objects (parents) above, C pose of a part,
+D pose of an object. One example, no batch axis: `jax.vmap` adds it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+
+class RoutingOutput(NamedTuple):
+  """What a routing kernel returns.
+
+  Attributes:
+    poses: [J D], output vectors of the parents.
+    activations: [J] in [0, 1], how much each parent is there.
+    coefficients: [I J] in [0, 1], the share of part i that goes to parent j.
+  """
+
+  poses: Float[Array, "J D"]
+  activations: Float[Array, "J"]
+  coefficients: Float[Array, "I J"]
+
+
+def dynamic_routing(
+  votes: Float[Array, "I J D"],
+  *,
+  num_iterations: int = 3,
+  bias: Float[Array, "J D"] | None = None,
+  leaky: bool = False,
+) -> RoutingOutput:
+  """Routes votes by agreement (Sabour et al., 2017, Procedure 1).
+
+  In each iteration r, with u_ij the votes and V_j the sum of the outputs v_j of
+  the iterations before,
+    c_ij = softmax_j <u_ij, V_j>,  s_j = sum_i c_ij u_ij + bias_j,
+    v_j = squash(s_j).
+  Since the paper's logits start at zero and gain <u_ij, v_j> each time,
+  b_ij = <u_ij, V_j>: the state between iterations is V [J D], not b [I J].
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j.
+    num_iterations: at least 1; with 1 every part is shared out evenly.
+    bias: added to s_j before squashing, as the authors' code does.
+    leaky: adds an orphan parent with logit 0 that takes what nobody wants; its
+      column is dropped (the authors' CIFAR-10 network).
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients c_ij of the last
+    iteration, which sum to 1 over parents (to less than 1 if leaky).
+
+  Raises:
+    ValueError: if `num_iterations` is below 1.
+
+  Differs from paper: nothing; gradients flow through all iterations, as in the
+  authors' code.
+  """
+  chex.assert_rank(votes, 3)
+  dtype = votes.dtype
+  votes = votes.astype(numerics.accumulation_dtype(votes))
+
+  def coefficients(consensus):
+    return _couple(jnp.sum(votes * consensus, axis=-1), leaky)
+
+  def total_input(consensus):
+    return jnp.sum(coefficients(consensus)[:, :, None] * votes, axis=0)
+
+  return _route(
+    jnp.sum(votes, axis=0),
+    total_input,
+    coefficients,
+    num_iterations=num_iterations,
+    bias=bias,
+    leaky=leaky,
+    dtype=dtype,
+  )
+
+
+def transform_and_route(
+  poses: Float[Array, "I C"],
+  transforms: Float[Array, "I J C D"],
+  *,
+  num_iterations: int = 3,
+  bias: Float[Array, "J D"] | None = None,
+  leaky: bool = False,
+  chunk_size: int = 32,
+) -> RoutingOutput:
+  """Routes votes u_ij = u_i W_ij that are never stored (Sabour et al., 2017).
+
+  Equal to `dynamic_routing` of `einsum("ic,ijcd->ijd", poses, transforms)`.
+  Votes enter only through
+    <u_ij, V_j> = <u_i, W_ij V_j>  and  s_j = sum_i (c_ij u_i) W_ij,
+  matrix products that many examples share under `vmap`, one chunk of parts at
+  a time; the backward pass recomputes each chunk. Beside inputs and outputs
+  memory holds O(J D + chunk_size J C) numbers an example, not O(I J D).
+
+  Args:
+    poses: outputs u_i of the parts.
+    transforms: matrices W_ij from the pose of part i to that of parent j.
+    num_iterations: as for `dynamic_routing`.
+    bias: as for `dynamic_routing`.
+    leaky: as for `dynamic_routing`.
+    chunk_size: parts handled at a time, at least 1. Small chunks stay in the
+      cache of a CPU; accelerators want all parts at once.
+
+  Returns:
+    As `dynamic_routing`.
+
+  Raises:
+    ValueError: if `num_iterations` or `chunk_size` is below 1.
+
+  Differs from paper: only in the order of summation.
+  """
+  chex.assert_rank([poses, transforms], [2, 4])
+  chex.assert_equal_shape_prefix([poses, transforms], 1)
+  if chunk_size < 1:
+    raise ValueError(f"chunk_size is {chunk_size}; give at least 1.")
+  dtype = poses.dtype
+  accumulation = numerics.accumulation_dtype(poses, transforms)
+  num_parts, num_parents, _, pose_size = transforms.shape
+  chunk_size = min(chunk_size, num_parts)
+  poses, transforms = _chunk(
+    poses.astype(accumulation), transforms.astype(accumulation), chunk_size
+  )
+
+  def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
+    beliefs = jnp.einsum("jd,jdcn->jcn", consensus, chunk_transforms)
+    return _couple(jnp.sum(beliefs * chunk_poses, axis=1), leaky, axis=0)
+
+  @jax.checkpoint
+  def chunk_input(chunk_poses, chunk_transforms, consensus):
+    shares = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
+    weighted = shares[:, None, :] * chunk_poses
+    return jnp.einsum("jcn,jdcn->jd", weighted, chunk_transforms)
+
+  def total_input(consensus):
+    def add(total, chunk):
+      return total + chunk_input(*chunk, consensus), None
+
+    start = jnp.zeros((num_parents, pose_size), accumulation)
+    return jax.lax.scan(add, start, (poses, transforms))[0]
+
+  def coefficients(consensus):
+    shares = jax.lax.map(
+      lambda chunk: chunk_coefficients(*chunk, consensus), (poses, transforms)
+    )
+    return shares.swapaxes(1, 2).reshape(-1, num_parents)[:num_parts]
+
+  return _route(
+    jnp.einsum("kcn,kjdcn->jd", poses, transforms),
+    total_input,
+    coefficients,
+    num_iterations=num_iterations,
+    bias=bias,
+    leaky=leaky,
+    dtype=dtype,
+  )
+
+
+def _chunk(poses, transforms, chunk_size):
+  """Splits the parts into chunks [K C n] and [K J D C n], parts innermost.
+
+  The last chunk is filled up with zeros: parts that vote zero change nothing.
+  """
+  missing = -len(poses) % chunk_size
+  poses = jnp.pad(poses, ((0, missing), (0, 0)))
+  transforms = jnp.pad(transforms, ((0, missing), (0, 0), (0, 0), (0, 0)))
+  poses = poses.reshape(-1, chunk_size, *poses.shape[1:])
+  transforms = transforms.reshape(-1, chunk_size, *transforms.shape[1:])
+  return poses.swapaxes(1, 2), transforms.transpose(0, 2, 4, 3, 1)
+
+
+def _couple(logits, leaky, axis=-1):
+  """Softmax over parents; the logit of the orphan parent is 0."""
+  top = jnp.max(logits, axis, keepdims=True, initial=0.0 if leaky else -jnp.inf)
+  top = jax.lax.stop_gradient(top)
+  weights = jnp.exp(logits - top)
+  total = jnp.sum(weights, axis, keepdims=True)
+  return weights / (total + jnp.exp(-top) if leaky else total)
+
+
+def _route(
+  sum_of_votes: Float[Array, "J D"],
+  total_input: Callable[[Float[Array, "J D"]], Float[Array, "J D"]],
+  coefficients: Callable[[Float[Array, "J D"]], Float[Array, "I J"]],
+  *,
+  num_iterations: int,
+  bias: Float[Array, "J D"] | None,
+  leaky: bool,
+  dtype: jnp.dtype,
+) -> RoutingOutput:
+  """The iterations shared by every way of holding the votes."""
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  if bias is None:
+    bias = jnp.zeros(())
+  # With V = 0 each of the J (or J + 1) parents gets the same share.
+  poses = numerics.squash(sum_of_votes / (len(sum_of_votes) + leaky) + bias)
+  consensus = jnp.zeros_like(poses)
+  for _ in range(num_iterations - 1):
+    consensus += poses
+    poses = numerics.squash(total_input(consensus) + bias)
+  output = RoutingOutput(
+    poses, numerics.safe_norm(poses), coefficients(consensus)
+  )
+  return jax.tree.map(lambda x: x.astype(dtype), output)
