@@ -208,7 +208,7 @@ def measure(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  runs.configure_jax()
+  runs.configure()
   with runs.clear_errors():
     train, validation = loop.split_validation(
       data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),

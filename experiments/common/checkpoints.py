@@ -22,7 +22,9 @@ class Checkpoints:
 
   def __init__(self, folder: pathlib.Path):
     self._latest = _Series(folder / "latest", max_to_keep=2)
-    self._best = _Series(folder / "best", max_to_keep=1)
+    self._best = _Series(
+      folder / "best", max_to_keep=1, best_fn=lambda scores: scores["accuracy"]
+    )
 
   def save(self, step: int, state: Any) -> None:
     """Saves a training state; a step that is already there is kept."""
@@ -61,12 +63,12 @@ class Checkpoints:
 class _Series:
   """Checkpoints of one kind, newest last."""
 
-  def __init__(self, folder: pathlib.Path, max_to_keep: int):
+  def __init__(self, folder: pathlib.Path, **options: Any):
     self._folder = folder.absolute()
     self._manager = ocp.CheckpointManager(
       self._folder,
       options=ocp.CheckpointManagerOptions(
-        max_to_keep=max_to_keep,
+        **options,
         # The state is donated to the next step: it must be on disk before.
         enable_async_checkpointing=False,
       ),

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import tensorboardX
-from absl import flags
+from absl import flags, logging
 
 from capjax import data
 
@@ -73,8 +73,10 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def configure_jax() -> None:
-  """Applies the flags that JAX must know before it starts."""
+def configure() -> None:
+  """Applies the flags that JAX must know before it starts, and quiets Orbax."""
+  if not flags.FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)
   if DETERMINISTIC.value:
     options = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in options:
