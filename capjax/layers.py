@@ -144,7 +144,7 @@ def route_by_agreement(
   poses: Float[Array, "I C"],
   transforms: Float[Array, "I J C D"],
   *,
-  bias: Float[Array, "J D"],
+  bias: Float[Array, "J D"] | None = None,
   num_iterations: int = 3,
   leaky: bool = False,
 ) -> routing.RoutingOutput:

@@ -1,9 +1,11 @@
 """Figures of a run: pure functions of arrays that each write one PNG.
 
 Images are floats in [0, 1], the last axes H W C: grey (C = 1), colour (C = 3),
-or a stereo pair (C = 2), which is drawn side by side.
+or a stereo pair (C = 2), which is drawn side by side. Other images raise a
+ValueError. Every function makes the folder of its `path` and returns the path.
 """
 
+import functools
 import math
 import numbers
 import os
@@ -14,16 +16,14 @@ import numpy as np
 from matplotlib import axes, figure, ticker
 from numpy.typing import ArrayLike
 
-_ARROW = "\N{RIGHTWARDS ARROW}"
+_sheet = functools.partial(
+  figure.Figure, dpi=150, facecolor="white", layout="constrained"
+)
 _RED, _GREY = "#c8102e", "#555555"
-_COLORS = ("#1f5fa8", "#d9730d", "#2e8b57", "#7a4fa3", "#8c564b", "#444444")
 _STYLES = {
   "train": dict(linewidth=0.9, alpha=0.55),
   "validation": dict(linewidth=1.6, marker="o", markersize=3.5),
 }
-
-# Steps and values by split.
-_Curves = dict[str, list[tuple[int, float]]]
 
 
 def learning_curves(
@@ -37,50 +37,40 @@ def learning_curves(
       splits and what is not finite are left out.
     path: file to write.
 
-  Returns:
-    The path written.
-
   Raises:
     ValueError: if there is nothing to draw.
   """
-  losses = _curves(metrics)
-  error = losses.pop("error", None)
-  panels = {"error (%)": {"": error} if error else {}, "loss": losses}
-  panels = {title: curves for title, curves in panels.items() if curves}
-  if not panels:
+  curves = _curves(metrics)
+  kinds = [k for k in ("error", "loss") if any(n.endswith(k) for n in curves)]
+  if not kinds:
     raise ValueError("no line of the metrics has a finite accuracy or loss.")
-  judge = error or next(iter(losses.values()))
-  sheet = _sheet(4.6 * len(panels), 3.4)
-  grid = sheet.subplots(1, len(panels), squeeze=False)[0]
-  for panel, (title, curves) in zip(grid, panels.items(), strict=True):
-    for n, (name, splits) in enumerate(curves.items()):
-      for split, points in splits.items():
-        style = dict(color=_COLORS[n % len(_COLORS)], **_STYLES[split])
-        if len(points) == 1:
-          style["marker"] = "o"
-        label = f"{name.replace('_', ' ')} {split}".strip()
-        panel.plot(*zip(*points, strict=True), label=label, **style)
+  judge = curves.get("error") or next(iter(curves.values()))
+  sheet = _sheet((4.6 * len(kinds), 3.8))
+  grid = sheet.subplots(1, len(kinds), squeeze=False)[0]
+  for panel, kind in zip(grid, kinds, strict=True):
+    names = [name for name in curves if name.endswith(kind)]
+    for n, name in enumerate(names):
+      for split, points in curves[name].items():
+        style = _STYLES["validation" if len(points) == 1 else split]
+        label = f"{name.replace('_', ' ')}, {split}"
+        style = style | {"color": f"C{n}", "label": label, "clip_on": False}
+        panel.plot(*zip(*points, strict=True), **style)
     if "validation" in judge:
       step, value = min(judge["validation"], key=lambda point: point[1])
-      what = f"{value:.3g}{'%' if error else ''} at step {step:,}"
-      panel.axvline(
-        step, color=_GREY, linestyle=":", label=f"best validation: {what}"
-      )
-    _scale(panel, curves)
-    panel.set(xlabel="step", ylabel=title)
-    panel.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    panel.xaxis.set_major_formatter("{x:,.0f}")
+      what = f"{value:.3g}{'%' if 'error' in curves else ''} at step {step:,}"
+      label = f"best validation: {what}" if panel is grid[0] else None
+      panel.axvline(step, color=_GREY, linestyle=":", label=label)
+    _scale(panel, [curves[name] for name in names])
+    panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
     panel.grid(color="#dddddd", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(fontsize=7, framealpha=0.9, edgecolor="none")
+    place = dict(loc="lower center", bbox_to_anchor=(0.5, 1))
+    panel.legend(ncols=2, fontsize=7, frameon=False, **place)
   return _save(sheet, path)
 
 
 def choose_examples(
-  labels: ArrayLike,
-  predictions: ArrayLike,
-  num_correct: int,
-  num_mistakes: int,
+  labels: ArrayLike, predictions: ArrayLike, num_correct: int, num_mistakes: int
 ) -> np.ndarray:
   """Chooses examples for `reconstructions`, spread over the classes.
 
@@ -126,12 +116,6 @@ def reconstructions(
     predictions: [N].
     path: file to write.
     class_names: what to call the classes instead of their numbers.
-
-  Returns:
-    The path written.
-
-  Raises:
-    ValueError: if images are integers or have another number of channels.
   """
   labels, predictions = np.asarray(labels), np.asarray(predictions)
   pairs = np.stack([_rgb(images), _rgb(reconstructions)], axis=1)
@@ -143,42 +127,27 @@ def reconstructions(
     members[start : start + columns]
     for members in (np.flatnonzero(right), np.flatnonzero(~right))
     for start in range(0, len(members), columns)
-  ]
-  num_rows = max(1, len(rows))
-  sheet = _sheet(
-    max(3.6, columns * (1.24 * width / height + 0.14)), 0.88 * num_rows + 0.3
-  )
-  grid = sheet.subplots(num_rows, columns, squeeze=False)
-  for panel in grid.flat:
-    panel.set_axis_off()
-  for panels, members in zip(grid, rows, strict=False):
+  ] or [[]]
+  inches = columns * (1.24 * width / height + 0.14)
+  sheet = _sheet((max(3.6, inches), 0.88 * len(rows) + 0.3))
+  bare = dict(xticks=[], yticks=[], frame_on=False)
+  grid = sheet.subplots(len(rows), columns, squeeze=False, subplot_kw=bare)
+  for panels, members in zip(grid, rows, strict=True):
     for panel, n in zip(panels, members, strict=False):
       names = [labels[n]] if right[n] else [labels[n], predictions[n]]
       if class_names is not None:
         names = [class_names[name] for name in names]
+      color = _GREY if right[n] else _RED
+      panel.set_title(" → ".join(map(str, names)), color=color, size=6, pad=2)
       panel.imshow(_mosaic(pairs[None, n]))
-      panel.set_title(
-        f" {_ARROW} ".join(map(str, names)),
-        color=_GREY if right[n] else _RED,
-        fontsize=7 if class_names is None else 6,
-        pad=2.5,
-      )
-      if not right[n]:
-        panel.set_axis_on()
-        panel.set(xticks=[], yticks=[])
-        panel.spines[:].set(color=_RED, linewidth=1.5)
-  sheet.suptitle(
-    f"input | reconstruction; mistakes in red: label {_ARROW} prediction",
-    fontsize=8,
-  )
+      panel.set_frame_on(not right[n])
+      panel.spines[:].set(color=color, linewidth=1.5)
+  sheet.suptitle("input | reconstruction; red: label → prediction", fontsize=8)
   return _save(sheet, path)
 
 
 def perturbations(
-  grid: ArrayLike,
-  offsets: ArrayLike,
-  labels: Sequence[object],
-  path: str | os.PathLike,
+  grid: ArrayLike, offsets: ArrayLike, labels: Sequence, path: str | os.PathLike
 ) -> pathlib.Path:
   """Draws what each dimension of a class capsule means (Sabour et al., fig. 4).
 
@@ -188,35 +157,27 @@ def perturbations(
     offsets: [S].
     labels: [K], titles of the panels.
     path: file to write.
-
-  Returns:
-    The path written.
-
-  Raises:
-    ValueError: if images are integers or have another number of channels.
   """
   examples = _rgb(grid)
   num_panels, num_dims, num_offsets, height, width, _ = examples.shape
   columns = min(5, num_panels)
   rows = math.ceil(num_panels / columns)
   inches = 0.32 / min(height, width)
-  sheet = _sheet(
+  size = (
     columns * (num_offsets * (width + 1) * inches + 0.3) + 0.2,
     rows * (num_dims * (height + 1) * inches + 0.45) + 0.2,
   )
+  sheet = _sheet(size)
   panels = sheet.subplots(rows, columns, squeeze=False).flat
+  x_ticks = np.arange(num_offsets) * (width + 1) + (width - 1) / 2
+  y_ticks = np.arange(num_dims) * (height + 1) + (height - 1) / 2
   for panel in panels[num_panels:]:
     panel.set_axis_off()
   for panel, tiles, label in zip(panels, examples, labels, strict=False):
     panel.imshow(_mosaic(tiles))
     panel.set_title(str(label), fontsize=9)
-    panel.set_xticks(
-      np.arange(num_offsets) * (width + 1) + width / 2,
-      [f"{offset:z.2f}" for offset in np.asarray(offsets)],
-    )
-    panel.set_yticks(
-      np.arange(num_dims) * (height + 1) + height / 2, range(num_dims)
-    )
+    panel.set_xticks(x_ticks, [f"{x:z.2f}" for x in np.asarray(offsets)])
+    panel.set_yticks(y_ticks, range(num_dims))
     panel.tick_params(length=0, labelsize=6, pad=2)
     panel.spines[:].set_visible(False)
   sheet.supxlabel("offset", fontsize=8)
@@ -224,8 +185,8 @@ def perturbations(
   return _save(sheet, path)
 
 
-def _curves(metrics: Sequence[Mapping[str, object]]) -> dict[str, _Curves]:
-  """Error in percent and losses, by name."""
+def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
+  """Lists (step, value) by name, then split; the error is in percent."""
   curves = {}
   for line in metrics:
     for name, value in line.items():
@@ -240,31 +201,22 @@ def _curves(metrics: Sequence[Mapping[str, object]]) -> dict[str, _Curves]:
   return curves
 
 
-def _scale(panel: axes.Axes, curves: dict[str, _Curves]) -> None:
-  """Sets the limits; y is logarithmic, with a place for 0, but for values < 0."""
-  points = [
-    point
-    for splits in curves.values()
-    for points in splits.values()
-    for point in points
-  ]
+def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
+  """Sets scales; y is logarithmic, with a place for 0, if none is negative."""
+  points = [p for splits in curves for s in splits.values() for p in s]
   steps, values = zip(*points, strict=True)
   panel.set_xlim(0, max(1, 1.02 * max(steps)))
+  panel.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+  panel.xaxis.set_major_formatter("{x:,.0f}")
   if min(values) < 0:
     return
-  if min(values) > 0:
-    panel.set_yscale("log", subs=range(2, 10))
-  else:
-    threshold = min((value for value in values if value), default=1)
-    panel.set_yscale("symlog", linthresh=threshold, linscale=0.3)
-    panel.set_ylim(0, 2 * max(threshold, *values))
+  floor = min((value for value in values if value), default=1) / 2
+  scale = dict(base=10, linthresh=floor)  # Linear from 0 to the floor.
+  panel.set_yscale("symlog", linscale=0.3, **scale)
+  panel.set_ylim(0 if 0 in values else floor, 2 * max(floor, *values))
+  ticks = ticker.SymmetricalLogLocator(subs=(1, 2, 5), **scale)
+  panel.yaxis.set_major_locator(ticks)
   panel.yaxis.set_major_formatter("{x:g}")
-
-
-def _sheet(width: float, height: float) -> figure.Figure:
-  return figure.Figure(
-    (width, height), dpi=150, facecolor="white", layout="constrained"
-  )
 
 
 def _save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:

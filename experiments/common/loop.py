@@ -119,11 +119,13 @@ def fit(
       state, metrics = update(state, images, labels, stop - step)
       metrics = {name: float(x) for name, x in metrics.items()}
       rate = (stop - step) * batch_size / (time.monotonic() - began)
-      if not all(math.isfinite(x) for x in metrics.values()):
+      finite = all(math.isfinite(x) for x in metrics.values())
+      if not (finite and training.all_finite(state.model)):
         sys.exit(
-          f"the loss is not finite between steps {step} and {stop}; training "
-          f"stopped, and the checkpoints in {run.workdir} are from before. Try "
-          "a smaller --learning_rate in another --workdir"
+          f"the {'parameters' if finite else 'loss'} became infinite or NaN "
+          f"between steps {step} and {stop}; training stopped, and the "
+          f"checkpoints in {run.workdir} are from before. Try a smaller "
+          "--learning_rate in another --workdir"
         )
       bar.update(stop - step)
       step = stop

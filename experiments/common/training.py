@@ -192,6 +192,13 @@ def as_intensities(images: jax.Array) -> jax.Array:
   return images.astype(jnp.float32) / 255
 
 
+@jax.jit
+def all_finite(tree: Any) -> jax.Array:
+  """Whether every number of a pytree is finite."""
+  leaves = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]
+  return jnp.all(jnp.stack(leaves))
+
+
 def means(measures: dict[str, np.ndarray]) -> dict[str, float]:
   """Averages the floating-point measures over examples."""
   return {

@@ -1,0 +1,33 @@
+# `make train` and `make test` do everything on a machine with Python >= 3.11.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test bench lint clean
+
+train: .venv
+	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
+	  --flagfile=experiments/presets/digits.cfg
+
+test: .venv
+	$(BIN)/python -m pytest
+
+bench: .venv
+	$(BIN)/python -m experiments.bench_routing
+	$(BIN)/python -m experiments.bench_capsnet
+
+lint: .venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Rebuilt when the requirements change; a failed installation leaves no stamp.
+.venv: .venv/installed
+.venv/installed: setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "capjax needs Python >= 3.11; give one as PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[data,viz,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,86 @@
+"""Measuring compiled functions: time, temporary memory, and the floor."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Cost(NamedTuple):
+  """What one call of a compiled function costs.
+
+  Attributes:
+    seconds: of one call, the median over rounds.
+    temporary_bytes: that XLA allocates beside arguments and results.
+  """
+
+  seconds: float
+  temporary_bytes: int
+
+
+def measure_all(
+  functions: Sequence[Callable[..., Any]], *arguments: Any, rounds: int = 5
+) -> list[Cost]:
+  """Compiles functions and times them in turns, so that noise hits all alike.
+
+  Args:
+    functions: of the same arguments; results are pytrees of arrays.
+    *arguments: passed to each.
+    rounds: timed calls of each, after one to warm up.
+
+  Returns:
+    The cost of each function.
+  """
+  compiled = [jax.jit(f).lower(*arguments).compile() for f in functions]
+  times = [[] for _ in compiled]
+  for number in range(rounds + 1):
+    for run, seconds in zip(compiled, times, strict=True):
+      start = time.perf_counter()
+      jax.block_until_ready(run(*arguments))
+      if number:
+        seconds.append(time.perf_counter() - start)
+  return [
+    Cost(
+      sorted(seconds)[len(seconds) // 2],
+      run.memory_analysis().temp_size_in_bytes,
+    )
+    for run, seconds in zip(compiled, times, strict=True)
+  ]
+
+
+def matmul_rate(size: int = 2048, rounds: int = 10) -> float:
+  """Floating-point operations a second of a float32 matrix product."""
+  x = jnp.ones((size, size))
+  product = jax.jit(lambda a, b: a @ b)
+  jax.block_until_ready(product(x, x))
+  best = float("inf")
+  for _ in range(rounds):
+    start = time.perf_counter()
+    jax.block_until_ready(product(x, x))
+    best = min(best, time.perf_counter() - start)
+  return 2 * size**3 / best
+
+
+def copy_rate(size: int = 2**25, rounds: int = 10) -> float:
+  """Bytes a second, read and written, of a sum over into a reused array."""
+  x = jnp.ones(size)
+  add = jax.jit(lambda a: a + 1, donate_argnums=0)
+  best = float("inf")
+  for _ in range(rounds + 1):
+    start = time.perf_counter()
+    x = jax.block_until_ready(add(x))
+    best = min(best, time.perf_counter() - start)
+  return 2 * x.nbytes / best
+
+
+def rates() -> tuple[float, float]:
+  """Prints and returns the ceilings of the device: operations, bytes."""
+  operations, transfer = matmul_rate(), copy_rate()
+  print(
+    f"device {jax.devices()[0].device_kind}, jax {jax.__version__}; ceilings "
+    f"measured now: float32 matmul {operations / 1e9:.0f} GFLOP/s, memory "
+    f"{transfer / 1e9:.0f} GB/s"
+  )
+  return operations, transfer

@@ -1,0 +1,95 @@
+"""Tests of saving and restoring."""
+
+import pathlib
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+from experiments.common import checkpoints
+
+
+class State(NamedTuple):
+  step: jax.Array
+  model: nnx.Module
+  opt_state: optax.OptState
+  key: jax.Array
+
+
+def state_of(seed: int) -> State:
+  model = nnx.Linear(3, 2, rngs=nnx.Rngs(seed))
+  return State(
+    jnp.int32(seed), model, optax.adam(0.1).init(model), jax.random.key(seed)
+  )
+
+
+def leaves(state: State) -> list:
+  return jax.tree.leaves(state._replace(key=jax.random.key_data(state.key)))
+
+
+def damage(folder: pathlib.Path) -> None:
+  for path in folder.rglob("*"):
+    if path.is_file() and path.parent.name == "d":
+      path.write_bytes(path.read_bytes()[:10])
+
+
+def test_nothing_saved_gives_none(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  assert saved.restore(state_of(0)) is None
+  assert saved.restore_best(state_of(0).model) is None
+  assert saved.best_metrics() is None
+
+
+def test_newest_state_comes_back_exactly(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  for step in (1, 2, 3):
+    saved.save(step, state_of(step))
+  restored = checkpoints.Checkpoints(tmp_path).restore(state_of(0))
+  assert isinstance(restored, State)
+  assert isinstance(restored.model, nnx.Linear)
+  chex.assert_trees_all_equal(leaves(restored), leaves(state_of(3)))
+
+
+def test_damaged_newest_gives_the_one_before(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  for step in (1, 2, 3):
+    saved.save(step, state_of(step))
+  damage(tmp_path / "latest" / "3")
+  restored = checkpoints.Checkpoints(tmp_path).restore(state_of(0))
+  chex.assert_trees_all_equal(leaves(restored), leaves(state_of(2)))
+
+
+def test_all_damaged_is_an_error_and_nothing_is_lost(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  saved.save(1, state_of(1))
+  damage(tmp_path / "latest" / "1")
+  before = sorted(tmp_path.rglob("*"))
+  with pytest.raises(ValueError, match="can be read.*Move the folder away"):
+    checkpoints.Checkpoints(tmp_path).restore(state_of(0))
+  assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_best_comes_with_its_step_and_metrics(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  for step, accuracy in ((10, 0.5), (20, 0.75)):
+    saved.save_best(step, state_of(step).model, {"accuracy": accuracy})
+  again = checkpoints.Checkpoints(tmp_path)
+  assert again.best_metrics() == {"accuracy": 0.75}
+  step, model, metrics = again.restore_best(state_of(0).model)
+  assert (step, metrics) == (20, {"accuracy": 0.75})
+  chex.assert_trees_all_equal(
+    jax.tree.leaves(model), jax.tree.leaves(state_of(20).model)
+  )
+
+
+def test_saving_a_step_again_keeps_it(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  saved.save(1, state_of(1))
+  saved.save(1, state_of(2))
+  chex.assert_trees_all_equal(
+    leaves(saved.restore(state_of(0))), leaves(state_of(1))
+  )

@@ -1,0 +1,317 @@
+"""Tests of the training binary as a user runs it: real processes, real signals.
+
+A network of a few hundred weights on the embedded digits.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tensorboard.backend.event_processing import event_accumulator
+
+from experiments.common import checkpoints
+
+ROOT = pathlib.Path(__file__).parents[1]
+PRESETS = sorted((ROOT / "experiments" / "presets").glob("*.cfg"))
+SMALL = (
+  "--conv_features=4",
+  "--conv_kernel=3",
+  "--num_types=2",
+  "--primary_kernel=3",
+  "--decoder_features=8",
+)
+NUM_STEPS = 200
+FLAGS = (
+  *SMALL,
+  f"--num_steps={NUM_STEPS}",
+  "--batch_size=64",
+  "--log_every=5",
+  "--checkpoint_every=10",
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  return tmp_path_factory.mktemp("xla")
+
+
+@pytest.fixture(scope="module")
+def start(cache):
+  """Starts the binary; further environment variables by keyword."""
+
+  def run(workdir, *flags, **variables):
+    return subprocess.Popen(
+      [sys.executable, "-m", "experiments.train_capsnet",
+       f"--workdir={workdir}", f"--compilation_cache={cache}", *flags],
+      cwd=ROOT, env={**os.environ, **variables}, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def train(start):
+  """Runs the binary to its end; gives the exit code and all that it printed."""
+
+  def run(workdir, *flags, **variables):
+    process = start(workdir, *flags, **variables)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out + err
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def unbroken(train, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "unbroken"
+  code, printed = train(workdir, *FLAGS)
+  assert code == 0, printed
+  return workdir, printed
+
+
+def metrics_of(workdir: pathlib.Path) -> list[dict]:
+  """The lines of metrics.jsonl without those about time."""
+  path = workdir / "metrics.jsonl"
+  lines = []
+  for line in path.read_text().splitlines() if path.exists() else ():
+    try:
+      lines.append(json.loads(line))
+    except json.JSONDecodeError:
+      continue  # still being written
+  for line in lines:
+    line.pop("images_per_second", None)
+  return lines
+
+
+def summary_of(workdir: pathlib.Path) -> dict:
+  return json.loads((workdir / "summary.json").read_text())
+
+
+def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int):
+  deadline = time.monotonic() + 120
+  while not any(line["step"] >= step for line in metrics_of(workdir)):
+    assert process.poll() is None, process.communicate()
+    assert time.monotonic() < deadline
+    time.sleep(0.005)
+
+
+def assert_same_run(workdir: pathlib.Path, other: pathlib.Path) -> None:
+  assert metrics_of(workdir) == metrics_of(other)
+  for volatile in (summary := summary_of(workdir), want := summary_of(other)):
+    for name in ("seconds", "images_per_second", "command"):
+      volatile.pop(name)
+  assert summary == want
+
+
+def test_the_folder_holds_what_the_contract_names(unbroken):
+  workdir, printed = unbroken
+  assert "test accuracy" in printed and str(workdir / "figures") in printed
+  summary = summary_of(workdir)
+  assert summary["experiment"] == "train_capsnet"
+  assert summary["dataset"] == "digits"
+  assert summary["preset"] is None
+  assert summary["seed"] == 0
+  assert summary["num_steps"] == NUM_STEPS
+  assert summary["flags"]["conv_features"] == 4
+  assert summary["versions"].keys() >= {"python", "jax", "flax", "optax"}
+  assert len(summary["commit"]) == 40 or summary["commit"] == "unknown"
+  assert isinstance(summary["dirty"], bool)
+  assert summary["device"].startswith("CPU")
+  assert summary["seconds"] > 0 and summary["images_per_second"] > 0
+  assert summary["num_parameters"] == (
+    (9 * 4 + 4) + (9 * 4 * 16 + 16) + (2 * 2 * 2 * 10 * 8 * 16 + 160)
+    + (160 * 8 + 8) + (8 * 64 + 64)
+  )  # fmt: skip
+  scores = summary["metrics"]
+  assert 0.2 < scores["test_accuracy"] <= 1
+  assert scores["test_error_percent"] == pytest.approx(
+    100 * (1 - scores["test_accuracy"])
+  )
+  assert str(ROOT) not in summary["command"]
+  for name in ("learning_curves", "reconstructions", "perturbations"):
+    assert (workdir / "figures" / f"{name}.png").stat().st_size > 1000
+
+
+def test_the_best_on_validation_is_reported(unbroken):
+  workdir, _ = unbroken
+  validations = [m for m in metrics_of(workdir) if m["split"] == "validation"]
+  best = max(validations, key=lambda line: (line["accuracy"], -line["step"]))
+  scores = summary_of(workdir)["metrics"]
+  assert scores["best_step"] == best["step"]
+  assert scores["validation_accuracy"] == best["accuracy"]
+
+
+def test_tensorboard_reads_the_curves(unbroken):
+  workdir, _ = unbroken
+  events = event_accumulator.EventAccumulator(str(workdir))
+  events.Reload()
+  points = events.Scalars("train/loss")
+  lines = [m for m in metrics_of(workdir) if m["split"] == "train"]
+  assert [point.step for point in points] == [line["step"] for line in lines]
+  assert points[-1].value == pytest.approx(lines[-1]["loss"])
+
+
+def test_learning_happens(unbroken):
+  losses = [m["loss"] for m in metrics_of(unbroken[0]) if m["split"] == "train"]
+  assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_killed_run_resumes_to_identical_numbers(
+  start, train, unbroken, tmp_path
+):
+  process = start(tmp_path, *FLAGS)
+  wait_for_step(process, tmp_path, 45)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert process.returncode == -signal.SIGKILL
+  assert not (tmp_path / "summary.json").exists()
+  stopped = metrics_of(tmp_path)[-1]["step"]
+  assert 45 <= stopped < NUM_STEPS
+  code, printed = train(tmp_path, *FLAGS)
+  assert code == 0, printed
+  assert "step 5/" not in printed  # it went on, and did not start anew
+  assert_same_run(tmp_path, unbroken[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_run_resumes(
+  start, train, unbroken, tmp_path, number
+):
+  process = start(tmp_path, *FLAGS)
+  wait_for_step(process, tmp_path, 35)
+  process.send_signal(number)
+  _, err = process.communicate(timeout=60)
+  assert process.returncode == 128 + number
+  stopped = metrics_of(tmp_path)[-1]["step"]
+  assert f"stopped at step {stopped}" in err
+  latest = checkpoints.Checkpoints(tmp_path / "checkpoints")._latest
+  assert latest.steps()[-1] == stopped < NUM_STEPS
+  code, printed = train(tmp_path, *FLAGS)
+  assert code == 0, printed
+  assert_same_run(tmp_path, unbroken[0])
+
+
+def test_a_finished_run_repeats_its_answer(train, unbroken):
+  workdir, printed = unbroken
+  before = summary_of(workdir)["metrics"]
+  code, again = train(workdir, *FLAGS)
+  assert code == 0, again
+  assert "step 5/" not in again
+  assert summary_of(workdir)["metrics"] == before
+
+
+def test_other_flags_on_an_old_folder_are_named(train, unbroken):
+  workdir, _ = unbroken
+  before = {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
+  code, printed = train(workdir, *FLAGS, "--seed=1", "--leaky")
+  assert code == 1
+  assert "--seed=0 is now --seed=1" in printed
+  assert "--noleaky is now --leaky" in printed
+  assert "batch_size" not in printed and "Traceback" not in printed
+  after = {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
+  assert after == before
+
+
+def test_another_seed_gives_other_numbers(train, unbroken, tmp_path):
+  code, printed = train(tmp_path, *FLAGS, "--seed=1", "--num_steps=10")
+  assert code == 0, printed
+  assert metrics_of(tmp_path)[0] != metrics_of(unbroken[0])[0]
+
+
+@pytest.mark.parametrize(
+  ("rate", "fault", "good_steps"),
+  [("3e38", "the loss became", [1]), ("inf", "the parameters became", [])],
+)
+def test_infinite_numbers_stop_the_run_and_keep_the_last_good_state(
+  train, tmp_path, rate, fault, good_steps
+):
+  flags = (*SMALL, "--batch_size=64", "--log_every=1", "--checkpoint_every=1")
+  code, printed = train(tmp_path, *flags, f"--learning_rate={rate}")
+  assert code == 1
+  assert f"{fault} infinite or NaN" in printed
+  assert "--learning_rate" in printed and "Traceback" not in printed
+  assert not (tmp_path / "summary.json").exists()
+  saved = checkpoints.Checkpoints(tmp_path / "checkpoints")
+  assert saved._latest.steps() == good_steps
+  assert [line["step"] for line in metrics_of(tmp_path)] == good_steps
+
+
+@pytest.mark.parametrize(
+  ("flags", "words"),
+  [
+    (["--dataset=mnist", "--data_dir=nowhere"], ["nowhere"]),
+    (["--dataset=letters"], ["letters", "digits"]),
+    (["--conv_kernel=9"], ["8x8", "too small"]),
+    (["--batch_size=5000"], ["5000", "--batch_size"]),
+    (["--num_validation=1437"], ["--num_validation"]),
+    (["--num_stepz=3"], ["num_stepz"]),
+    (["--num_iterations=0"], ["num_iterations"]),
+    (["stray"], ["stray"]),
+  ],
+)
+def test_bad_flags_are_named_without_a_traceback(train, tmp_path, flags, words):
+  code, printed = train(tmp_path, *FLAGS, *flags)
+  assert code == 1
+  for word in words:
+    assert word in printed
+  assert "Traceback" not in printed
+
+
+def test_eight_devices_give_the_losses_of_one(train, unbroken, tmp_path):
+  code, printed = train(
+    tmp_path, *FLAGS, "--num_steps=50",
+    XLA_FLAGS="--xla_force_host_platform_device_count=8",
+  )  # fmt: skip
+  assert code == 0, printed
+  lines = {m["step"]: m["loss"] for m in metrics_of(unbroken[0])
+           if m["split"] == "train"}  # fmt: skip
+  compared = 0
+  for line in metrics_of(tmp_path):
+    if line["split"] == "train" and line["step"] in lines:
+      assert line["loss"] == pytest.approx(lines[line["step"]], rel=1e-3)
+      compared += 1
+  assert compared >= 10
+
+
+def test_devices_must_share_a_batch_evenly(train, tmp_path):
+  code, printed = train(
+    tmp_path, *FLAGS, "--batch_size=12",
+    XLA_FLAGS="--xla_force_host_platform_device_count=8",
+  )  # fmt: skip
+  assert code == 1
+  assert "12" in printed and "multiple of 8" in printed
+
+
+@pytest.mark.parametrize("options", [
+  ("--canvas=12",),
+  ("--max_rotation=20", "--max_shear=0.2", "--max_scale=1.2"),
+  ("--reconstruction=none", "--leaky", "--num_iterations=1"),
+  ("--bfloat16", "--reconstruction=official"),
+  ("--model=baseline", "--batch_size=16"),
+])  # fmt: skip
+def test_every_option_trains(train, unbroken, tmp_path, options):
+  code, printed = train(tmp_path, *FLAGS, *options, "--num_steps=5")
+  assert code == 0, printed
+  assert metrics_of(tmp_path)[0] != metrics_of(unbroken[0])[0]
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_takes_two_steps(train, data_dir, tmp_path, preset):
+  header = preset.read_text().splitlines()[:4]
+  assert any(
+    "Expected:" in x or "Published:" in x or "GPU" in x for x in header
+  )
+  code, printed = train(
+    tmp_path, f"--flagfile={preset}", f"--data_dir={data_dir}",
+    "--num_steps=2", "--batch_size=8", "--conv_features=4", "--num_types=1",
+    "--decoder_features=8",
+    *(["--num_validation=59000"] if preset.stem != "digits" else []),
+  )  # fmt: skip
+  assert code == 0, printed
+  assert summary_of(tmp_path)["preset"] == preset.stem

@@ -1,0 +1,182 @@
+"""Tests of the jitted training loop and of evaluation."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from capjax import data
+from experiments.common import loop, training
+
+NUM_EXAMPLES, BATCH_SIZE = 23, 4
+EPOCH = NUM_EXAMPLES // BATCH_SIZE
+IMAGES = np.arange(NUM_EXAMPLES, dtype=np.uint8).reshape(-1, 1, 1, 1)
+LABELS = np.arange(NUM_EXAMPLES, dtype=np.int32)
+
+
+class Line(nnx.Module):
+  """y = w x + b."""
+
+  def __init__(self):
+    self.w = nnx.Param(jnp.float32(0.5))
+    self.b = nnx.Param(jnp.float32(0.0))
+
+  def __call__(self, x):
+    return self.w[...] * x + self.b[...]
+
+
+def loss(model, images, labels, key):
+  noise = jax.random.normal(key)
+  errors = model(255 * images[:, 0, 0, 0]) - labels + 0.1 * noise
+  seen = jnp.sum(jax.nn.one_hot(labels, NUM_EXAMPLES), axis=0)
+  value = jnp.mean(jnp.square(errors))
+  return value, {"loss": value, "seen": seen, "noise": noise}
+
+
+def make(augment=lambda key, image: image):
+  mesh = training.data_mesh(BATCH_SIZE)
+  optimizer = optax.adam(1e-2)
+  update = training.make_update(
+    loss, optimizer, augment=augment, batch_size=BATCH_SIZE, mesh=mesh
+  )
+  state = training.init(Line(), optimizer, jax.random.key(3))
+  return training.replicate(state, mesh), update
+
+
+def copy(tree):
+  return jax.tree.map(jnp.copy, tree)
+
+
+def test_an_epoch_shows_no_example_twice_and_epochs_differ():
+  state, update = make()
+  orders = []
+  for _ in range(3):
+    first, metrics = update(copy(state), IMAGES, LABELS, 1)
+    orders.append(np.flatnonzero(metrics["seen"]))
+    state, metrics = update(state, IMAGES, LABELS, EPOCH)
+    seen = np.asarray(metrics["seen"]) * EPOCH
+    assert seen.max() == pytest.approx(1)
+    assert seen.sum() == pytest.approx(EPOCH * BATCH_SIZE)
+  assert len({tuple(order) for order in orders}) == 3
+
+
+@pytest.mark.parametrize("cut", [1, 2, EPOCH - 1])
+def test_cut_updates_give_the_very_same_state(cut):
+  state, update = make()
+  whole, _ = update(copy(state), IMAGES, LABELS, EPOCH)
+  part, _ = update(copy(state), IMAGES, LABELS, cut)
+  part, _ = update(part, IMAGES, LABELS, EPOCH - cut)
+  chex.assert_trees_all_equal(
+    jax.tree.leaves((part.model, part.opt_state)),
+    jax.tree.leaves((whole.model, whole.opt_state)),
+  )
+  assert int(part.step) == int(whole.step) == EPOCH
+
+
+def test_update_is_gradient_descent_by_the_optimizer():
+  state, update = make()
+  model, optimizer = Line(), optax.adam(1e-2)
+  opt_state = optimizer.init(model)
+  values = []
+  for _ in range(EPOCH):
+    _, metrics = update(copy(state), IMAGES, LABELS, 1)
+    batch = np.flatnonzero(metrics["seen"])
+
+    def squares(model, batch=batch, noise=metrics["noise"]):
+      errors = model(jnp.float32(batch)) - batch + 0.1 * noise
+      return jnp.mean(jnp.square(errors))
+
+    value, gradient = jax.value_and_grad(squares)(model)
+    updates, opt_state = optimizer.update(gradient, opt_state)
+    model = optax.apply_updates(model, updates)
+    values.append(value)
+    state, metrics = update(state, IMAGES, LABELS, 1)
+    chex.assert_trees_all_close(metrics["loss"], value, rtol=1e-5)
+  chex.assert_trees_all_close(
+    jax.tree.leaves(state.model), jax.tree.leaves(model), rtol=1e-5
+  )
+
+
+def test_metrics_are_means_over_the_steps():
+  state, update = make()
+  singles = []
+  other = copy(state)
+  for _ in range(EPOCH):
+    other, metrics = update(other, IMAGES, LABELS, 1)
+    singles.append(float(metrics["loss"]))
+  _, metrics = update(state, IMAGES, LABELS, EPOCH)
+  assert float(metrics["loss"]) == pytest.approx(np.mean(singles), rel=1e-5)
+
+
+def test_augmentation_gets_a_new_key_for_each_example_and_step():
+  def noise(key, image):
+    return image + jax.random.uniform(key, image.shape)
+
+  def spread(model, images, labels, key):
+    del labels, key
+    offsets = jnp.sort(images.ravel() * 255 % 1)
+    value = jnp.sum(jax.tree.leaves(model)[0]) * 0
+    return value, {"gap": jnp.min(jnp.diff(offsets)), "sum": jnp.sum(offsets)}
+
+  mesh = training.data_mesh(BATCH_SIZE)
+  optimizer = optax.sgd(0.0)
+  update = training.make_update(
+    spread, optimizer, augment=noise, batch_size=BATCH_SIZE, mesh=mesh
+  )
+  state = training.init(Line(), optimizer, jax.random.key(0))
+  sums = []
+  for _ in range(EPOCH):
+    state, metrics = update(state, 0 * IMAGES, LABELS, 1)
+    assert float(metrics["gap"]) > 0
+    sums.append(float(metrics["sum"]))
+  assert len(set(sums)) == EPOCH
+
+
+def test_num_steps_does_not_recompile():
+  state, update = make()
+  for num_steps in (1, 2, 3):
+    state, _ = update(state, IMAGES, LABELS, num_steps)
+    state = state._replace(step=jnp.int32(0))
+  assert update._cache_size() <= 2  # first call: arrays of the host's making
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 23, 50])
+def test_evaluate_measures_each_example_once_in_order(batch_size):
+  evaluate = training.make_evaluate(
+    lambda model, images, labels: {
+      "pixel": model(255 * images[:, 0, 0, 0]),
+      "label": labels,
+    },
+    prepare=lambda image: 2 * image,
+    batch_size=batch_size,
+    mesh=training.data_mesh(batch_size),
+  )
+  measures = evaluate(Line(), IMAGES, LABELS)
+  np.testing.assert_allclose(measures["pixel"], LABELS, rtol=1e-6)
+  np.testing.assert_array_equal(measures["label"], LABELS)
+  assert training.means(measures) == {"pixel": pytest.approx(11.0)}
+
+
+def test_all_finite_sees_one_bad_number():
+  model = Line()
+  assert training.all_finite(model)
+  model.b[...] = jnp.float32(np.nan)
+  assert not training.all_finite(model)
+
+
+def test_validation_is_the_first_sixth():
+  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
+  train, validation = loop.split_validation(dataset, None)
+  np.testing.assert_array_equal(validation.labels, LABELS[:3])
+  np.testing.assert_array_equal(train.factors["angle"], LABELS[3:])
+  assert len(train.images) + len(validation.images) == NUM_EXAMPLES
+
+
+@pytest.mark.parametrize("count", [0, NUM_EXAMPLES, 1000])
+def test_validation_leaves_something(count):
+  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
+  with pytest.raises(ValueError, match="--num_validation"):
+    loop.split_validation(dataset, count)
