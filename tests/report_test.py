@@ -126,7 +126,7 @@ def test_other_settings_are_other_rows(change):
 
 
 def test_flags_tell_rows_of_one_preset_apart():
-  records = [_record(flags={"num_iterations": n}) for n in (1, 3)]
+  records = [_record(flags={"num_iterations": n}) for n in (3, 1)]
   assert [row[2] for row in _rows(records)[1:]] == [
     "mnist_paper `num_iterations=1`",
     "mnist_paper `num_iterations=3`",

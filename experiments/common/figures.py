@@ -7,7 +7,6 @@ ValueError. Every function makes the folder of its `path` and returns the path.
 
 import functools
 import math
-import numbers
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -52,20 +51,19 @@ def learning_curves(
     for n, name in enumerate(names):
       for split, points in curves[name].items():
         style = _STYLES["validation" if len(points) == 1 else split]
+        style = dict(color=f"C{n}", clip_on=False, **style)
         label = f"{name.replace('_', ' ')}, {split}"
-        style = style | {"color": f"C{n}", "label": label, "clip_on": False}
-        panel.plot(*zip(*points, strict=True), **style)
+        panel.plot(*zip(*points, strict=True), label=label, **style)
     if "validation" in judge:
       step, value = min(judge["validation"], key=lambda point: point[1])
-      what = f"{value:.3g}{'%' if 'error' in curves else ''} at step {step:,}"
-      label = f"best validation: {what}" if panel is grid[0] else None
+      label = f"best validation: {value:.3g} at step {step:,}"
+      label = label if panel is grid[0] else None
       panel.axvline(step, color=_GREY, linestyle=":", label=label)
     _scale(panel, [curves[name] for name in names])
     panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
     panel.grid(color="#dddddd", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
-    place = dict(loc="lower center", bbox_to_anchor=(0.5, 1))
-    panel.legend(ncols=2, fontsize=7, frameon=False, **place)
+    panel.legend(loc=(0, 1.02), ncols=2, fontsize=7, frameon=False)
   return _save(sheet, path)
 
 
@@ -190,7 +188,7 @@ def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
   curves = {}
   for line in metrics:
     for name, value in line.items():
-      if not isinstance(value, numbers.Real) or not math.isfinite(value):
+      if not isinstance(value, int | float) or not math.isfinite(value):
         continue
       if name == "accuracy":
         # 1 - 0.99999994 is no error: it would stretch the axis by decades.
@@ -211,11 +209,13 @@ def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
   if min(values) < 0:
     return
   floor = min((value for value in values if value), default=1) / 2
-  scale = dict(base=10, linthresh=floor)  # Linear from 0 to the floor.
-  panel.set_yscale("symlog", linscale=0.3, **scale)
-  panel.set_ylim(0 if 0 in values else floor, 2 * max(floor, *values))
-  ticks = ticker.SymmetricalLogLocator(subs=(1, 2, 5), **scale)
-  panel.yaxis.set_major_locator(ticks)
+  top = 2 * max(floor, *values)
+  low, high = (math.floor(math.log10(end)) for end in (floor, top))
+  digits = (1, 2, 5) if high - low < 6 else (1,)
+  ticks = np.outer(10.0 ** np.arange(low, high + 1), digits).ravel()
+  panel.set_yscale("symlog", linthresh=floor, linscale=0.3)  # Linear below.
+  panel.set_yticks([0, *ticks[ticks > floor]])
+  panel.set_ylim(0 if 0 in values else floor, top)
   panel.yaxis.set_major_formatter("{x:g}")
 
 
