@@ -1,6 +1,5 @@
 """CapsNet: dynamic routing between capsules (Sabour, Frosst, Hinton, 2017)."""
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,7 +52,7 @@ class CapsNet(nnx.Module):
     num_iterations: int = 3,
     leaky: bool = False,
     decoder_features: Sequence[int] = (512, 1024),
-    dtype: jnp.dtype = jnp.float32,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -115,9 +114,7 @@ class CapsNet(nnx.Module):
       part_size,
       num_classes,
       pose_size,
-      route=functools.partial(
-        layers.route_by_agreement, num_iterations=num_iterations, leaky=leaky
-      ),
+      route=layers.router(num_iterations, leaky),
       transforms_init=truncated(0.1),
       bias_init=bias_init,
       rngs=rngs,

@@ -29,7 +29,7 @@ class Conv(nnx.Module):
     padding: str = "VALID",
     kernel_init: Callable = nnx.initializers.lecun_normal(),
     bias_init: Callable = nnx.initializers.zeros,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -150,18 +150,40 @@ def route_by_agreement(
 ) -> routing.RoutingOutput:
   """`routing.transform_and_route` with chunks that suit the platform.
 
-  A CPU wants chunks that stay in its cache; accelerators want few, large steps.
+  A CPU wants pieces that stay in its cache; accelerators few, large steps.
   """
 
-  def route(chunk_size):
-    return functools.partial(
-      _route, num_iterations=num_iterations, leaky=leaky, chunk_size=chunk_size
-    )
+  def route(**chunks):
+    def run(poses, transforms, bias):
+      return routing.transform_and_route(
+        poses,
+        transforms,
+        num_iterations=num_iterations,
+        bias=bias,
+        leaky=leaky,
+        **chunks,
+      )
 
+    return run
+
+  num_parts, num_objects = transforms.shape[:2]
   return jax.lax.platform_dependent(
-    poses, transforms, bias, cpu=route(32), default=route(len(poses))
+    poses,
+    transforms,
+    bias,
+    cpu=route(),
+    default=route(chunk_size=num_parts, parents_at_once=num_objects),
   )
 
 
-def _route(poses, transforms, bias, **options):
-  return routing.transform_and_route(poses, transforms, bias=bias, **options)
+@functools.cache
+def router(
+  num_iterations: int, leaky: bool
+) -> Callable[..., routing.RoutingOutput]:
+  """`route_by_agreement` with its options, the same object for the same ones.
+
+  Modules compare their functions by identity: two equal models must hold one.
+  """
+  return functools.partial(
+    route_by_agreement, num_iterations=num_iterations, leaky=leaky
+  )

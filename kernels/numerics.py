@@ -35,6 +35,8 @@ def _norm(x, axis, keepdims):
   x = x.astype(accumulation_dtype(x))
   # |x| = m |x / m| for every m: the gradient through m is zero.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis, keepdims=True))
+  # The norm of a vector near the largest number would overflow.
+  largest = jnp.minimum(largest, jnp.finfo(x.dtype).max / 8)
   positive = largest > 0
   scale = jnp.where(positive, largest, 1.0)
   squares = jnp.sum(jnp.square(x / scale), axis, keepdims=True)
@@ -58,7 +60,7 @@ def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   """Shrinks vectors to length below one (Sabour et al., 2017, Eq. 1).
 
-  v = |s|^2 / (1 + |s|^2) s / |s|, computed as s / (|s| + 1 / |s|).
+  v = |s|^2 / (1 + |s|^2) s / |s|.
 
   Args:
     s: total inputs of capsules, any shape.
@@ -72,7 +74,13 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   it gives NaN.
   """
   norm = _norm(s, axis, keepdims=True)
-  positive = norm > 0
-  divisor = jnp.where(positive, norm, 1.0)
-  scale = jnp.where(positive, 1 / (divisor + 1 / divisor), 0.0)
-  return (s * scale).astype(s.dtype)
+  # Two forms of |s| / (1 + |s|^2), each where its gradient cannot overflow.
+  is_short = norm < 1
+  short = jnp.where(is_short, norm, 1.0)
+  long = jnp.where(is_short, 1.0, norm)
+  v = jnp.where(
+    is_short,
+    s * (short / (1 + short**2)),
+    s / long / (1 + (1 / long) ** 2),
+  )
+  return v.astype(s.dtype)

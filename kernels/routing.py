@@ -90,16 +90,18 @@ def transform_and_route(
   num_iterations: int = 3,
   bias: Float[Array, "J D"] | None = None,
   leaky: bool = False,
-  chunk_size: int = 32,
+  chunk_size: int = 192,
+  parents_at_once: int = 1,
 ) -> RoutingOutput:
   """Routes votes u_ij = u_i W_ij that are never stored (Sabour et al., 2017).
 
   Equal to `dynamic_routing` of `einsum("ic,ijcd->ijd", poses, transforms)`.
   Votes enter only through
     <u_ij, V_j> = <u_i, W_ij V_j>  and  s_j = sum_i (c_ij u_i) W_ij,
-  matrix products that many examples share under `vmap`, one chunk of parts at
-  a time; the backward pass recomputes each chunk. Beside inputs and outputs
-  memory holds O(J D + chunk_size J C) numbers an example, not O(I J D).
+  for each parent two matrix products that all examples share under `vmap`. The
+  parts come in chunks, and the backward pass computes each chunk again: beside
+  inputs and outputs memory holds O(J D + chunk_size (J + parents_at_once C))
+  numbers an example, not O(I J D).
 
   Args:
     poses: outputs u_i of the parts.
@@ -107,54 +109,71 @@ def transform_and_route(
     num_iterations: as for `dynamic_routing`.
     bias: as for `dynamic_routing`.
     leaky: as for `dynamic_routing`.
-    chunk_size: parts handled at a time, at least 1. Small chunks stay in the
-      cache of a CPU; accelerators want all parts at once.
+    chunk_size: parts handled at a time, at least 1.
+    parents_at_once: parents handled at a time, at least 1. What is handled at a
+      time should fit the cache of a CPU; accelerators want all at once.
 
   Returns:
     As `dynamic_routing`.
 
   Raises:
-    ValueError: if `num_iterations` or `chunk_size` is below 1.
+    ValueError: if `num_iterations`, `chunk_size` or `parents_at_once` is below
+      1.
 
   Differs from paper: only in the order of summation.
   """
   chex.assert_rank([poses, transforms], [2, 4])
   chex.assert_equal_shape_prefix([poses, transforms], 1)
-  if chunk_size < 1:
-    raise ValueError(f"chunk_size is {chunk_size}; give at least 1.")
+  if min(chunk_size, parents_at_once) < 1:
+    raise ValueError(
+      f"chunk_size is {chunk_size} and parents_at_once is {parents_at_once}; "
+      "give at least 1."
+    )
   dtype = poses.dtype
   accumulation = numerics.accumulation_dtype(poses, transforms)
-  num_parts, num_parents, _, pose_size = transforms.shape
-  chunk_size = min(chunk_size, num_parts)
-  poses, transforms = _chunk(
-    poses.astype(accumulation), transforms.astype(accumulation), chunk_size
+  poses, transforms = (
+    poses.astype(accumulation),
+    transforms.astype(accumulation),
   )
+  num_parts, num_parents, _, pose_size = transforms.shape
+  sum_of_votes = jnp.einsum("ic,ijcd->jd", poses, transforms)
+  chunks = _chunk(poses, transforms, min(chunk_size, num_parts))
+  batch_size = None if parents_at_once == 1 else parents_at_once
+
+  def for_each_parent(function, *arguments):
+    function = jax.checkpoint(function)
+    return jax.lax.map(lambda x: function(*x), arguments, batch_size=batch_size)
 
   def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
-    beliefs = jnp.einsum("jd,jdcn->jcn", consensus, chunk_transforms)
-    return _couple(jnp.sum(beliefs * chunk_poses, axis=1), leaky, axis=0)
+    def agreement(consensus, transforms):
+      beliefs = (consensus @ transforms).reshape(chunk_poses.shape)
+      return jnp.sum(beliefs * chunk_poses, axis=0)
+
+    logits = for_each_parent(agreement, consensus, chunk_transforms)
+    return _couple(logits, leaky, axis=0)
 
   @jax.checkpoint
   def chunk_input(chunk_poses, chunk_transforms, consensus):
-    shares = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
-    weighted = shares[:, None, :] * chunk_poses
-    return jnp.einsum("jcn,jdcn->jd", weighted, chunk_transforms)
+    def weighted_sum(coefficients, transforms):
+      return transforms @ (coefficients * chunk_poses).reshape(-1)
+
+    coefficients = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
+    return for_each_parent(weighted_sum, coefficients, chunk_transforms)
 
   def total_input(consensus):
     def add(total, chunk):
       return total + chunk_input(*chunk, consensus), None
 
     start = jnp.zeros((num_parents, pose_size), accumulation)
-    return jax.lax.scan(add, start, (poses, transforms))[0]
+    return jax.lax.scan(add, start, chunks)[0]
 
   def coefficients(consensus):
-    shares = jax.lax.map(
-      lambda chunk: chunk_coefficients(*chunk, consensus), (poses, transforms)
-    )
+    function = jax.checkpoint(chunk_coefficients)
+    shares = jax.lax.map(lambda chunk: function(*chunk, consensus), chunks)
     return shares.swapaxes(1, 2).reshape(-1, num_parents)[:num_parts]
 
   return _route(
-    jnp.einsum("kcn,kjdcn->jd", poses, transforms),
+    sum_of_votes,
     total_input,
     coefficients,
     num_iterations=num_iterations,
@@ -165,16 +184,17 @@ def transform_and_route(
 
 
 def _chunk(poses, transforms, chunk_size):
-  """Splits the parts into chunks [K C n] and [K J D C n], parts innermost.
+  """Splits the parts into K chunks of n: poses [K C n], transforms [K J D C*n].
 
   The last chunk is filled up with zeros: parts that vote zero change nothing.
   """
   missing = -len(poses) % chunk_size
   poses = jnp.pad(poses, ((0, missing), (0, 0)))
   transforms = jnp.pad(transforms, ((0, missing), (0, 0), (0, 0), (0, 0)))
-  poses = poses.reshape(-1, chunk_size, *poses.shape[1:])
+  poses = poses.reshape(-1, chunk_size, poses.shape[1])
   transforms = transforms.reshape(-1, chunk_size, *transforms.shape[1:])
-  return poses.swapaxes(1, 2), transforms.transpose(0, 2, 4, 3, 1)
+  transforms = transforms.transpose(0, 2, 4, 3, 1)
+  return poses.swapaxes(1, 2), transforms.reshape(*transforms.shape[:3], -1)
 
 
 def _couple(logits, leaky, axis=-1):

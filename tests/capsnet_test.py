@@ -376,11 +376,12 @@ class CapsNetTest(chex.TestCase):
       model = optax.apply_updates(model, updates)
       return model, opt_state, metrics, gradients
 
-    model, history = _model(seed), []
+    (images, labels), history = _batch(seed), []
+    model = _model(seed)
     opt_state = optimizer.init(model)
     for step in range(60):
       model, opt_state, metrics, gradients = update(
-        model, opt_state, *_batch(seed)
+        model, opt_state, images, labels
       )
       history.append(metrics)
       if step == 0:

@@ -245,6 +245,12 @@ class NumericsTest(chex.TestCase):
     for jacobian in _with_jacobians[0](jnp.zeros(3))[1:]:
       np.testing.assert_array_equal(jacobian, np.zeros((3, 3)))
 
+  def test_gradient_of_squash_at_length_one(self):
+    """Where 1 / (|s| + 1 / |s|) turns: both derivatives are a half."""
+    for direction in np.eye(3, dtype=np.float32):
+      for jacobian in _with_jacobians[0](jnp.array(direction))[1:]:
+        np.testing.assert_allclose(jacobian, np.eye(3) / 2, atol=1e-6)
+
   @parameterized.parameters(*_SEEDS)
   def test_gradients(self, seed):
     with jax.enable_x64(True):
