@@ -16,6 +16,10 @@ from capjax import convolution
 from kernels import numerics, routing
 
 
+# Up to so many examples a CPU routes stored votes faster.
+_FEW_EXAMPLES = 8
+
+
 class Conv(nnx.Module):
   """A convolution with bias, in whichever form is fast on the platform."""
 
@@ -119,7 +123,8 @@ class DenseCaps(nnx.Module):
       num_objects: J, capsules above.
       pose_size: D, length of their poses.
       route: a routing kernel of one example,
-        `(poses [I C], transforms [I J C D], bias=[J D]) -> RoutingOutput`.
+        `(poses [I C], transforms [I J C D], bias=[J D], batch_size=B) ->
+        RoutingOutput`, such as `router` makes.
       transforms_init: initialiser of the matrices [I J C D].
       bias_init: initialiser of the bias [J D].
       rngs: its `params` stream draws the parameters.
@@ -135,7 +140,12 @@ class DenseCaps(nnx.Module):
 
   def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
     def route(part_poses):
-      return self.route(part_poses, self.transforms[...], bias=self.bias[...])
+      return self.route(
+        part_poses,
+        self.transforms[...],
+        bias=self.bias[...],
+        batch_size=len(poses),
+      )
 
     return jax.vmap(route)(poses)
 
@@ -147,32 +157,50 @@ def route_by_agreement(
   bias: Float[Array, "J D"] | None = None,
   num_iterations: int = 3,
   leaky: bool = False,
+  batch_size: int,
 ) -> routing.RoutingOutput:
-  """`routing.transform_and_route` with chunks that suit the platform.
+  """Dynamic routing of one example in the form that suits batch and platform.
 
-  A CPU wants pieces that stay in its cache; accelerators few, large steps.
+  A CPU wants pieces that stay in its cache, and for a handful of examples votes
+  that are stored; accelerators want few, large steps.
+
+  Args:
+    poses: as for `routing.transform_and_route`.
+    transforms: as for `routing.transform_and_route`.
+    bias: as for `routing.transform_and_route`.
+    num_iterations: as for `routing.transform_and_route`.
+    leaky: as for `routing.transform_and_route`.
+    batch_size: examples that this is `vmap`ped over; decides the form only.
+
+  Returns:
+    As `routing.transform_and_route`.
   """
+  options = {"num_iterations": num_iterations, "leaky": leaky}
 
-  def route(**chunks):
-    def run(poses, transforms, bias):
-      return routing.transform_and_route(
-        poses,
-        transforms,
-        num_iterations=num_iterations,
-        bias=bias,
-        leaky=leaky,
-        **chunks,
-      )
+  def store_votes(poses, transforms, bias):
+    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
+    return routing.dynamic_routing(votes, bias=bias, **options)
 
-    return run
+  def in_pieces(poses, transforms, bias):
+    return routing.transform_and_route(poses, transforms, bias=bias, **options)
 
-  num_parts, num_objects = transforms.shape[:2]
+  def in_one_piece(poses, transforms, bias):
+    num_parts, num_objects = transforms.shape[:2]
+    return routing.transform_and_route(
+      poses,
+      transforms,
+      bias=bias,
+      chunk_size=num_parts,
+      parents_at_once=num_objects,
+      **options,
+    )
+
   return jax.lax.platform_dependent(
     poses,
     transforms,
     bias,
-    cpu=route(),
-    default=route(chunk_size=num_parts, parents_at_once=num_objects),
+    cpu=in_pieces if batch_size > _FEW_EXAMPLES else store_votes,
+    default=in_one_piece,
   )
 
 

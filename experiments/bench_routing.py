@@ -53,9 +53,13 @@ def ours(poses: jax.Array, transforms: jax.Array) -> jax.Array:
 
   def route(poses):
     return layers.route_by_agreement(
-      poses, transforms, num_iterations=_NUM_ITERATIONS
+      poses,
+      transforms,
+      num_iterations=_NUM_ITERATIONS,
+      batch_size=batch_size,
     ).poses
 
+  batch_size = len(poses)
   return jax.vmap(route)(poses)
 
 

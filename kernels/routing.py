@@ -67,10 +67,10 @@ def dynamic_routing(
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
   def coefficients(consensus):
-    return _couple(jnp.sum(votes * consensus, axis=-1), leaky)
+    return _couple(jnp.einsum("ijd,jd->ij", votes, consensus), leaky)
 
   def total_input(consensus):
-    return jnp.sum(coefficients(consensus)[:, :, None] * votes, axis=0)
+    return jnp.einsum("ij,ijd->jd", coefficients(consensus), votes)
 
   return _route(
     jnp.sum(votes, axis=0),
