@@ -15,7 +15,6 @@ from jaxtyping import Array, Float
 from capjax import convolution
 from kernels import numerics, routing
 
-
 # Up to so many examples a CPU routes stored votes faster.
 _FEW_EXAMPLES = 8
 

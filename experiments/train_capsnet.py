@@ -6,12 +6,10 @@ r"""Trains CapsNet, or the paper's convolutional baseline, on images.
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from absl import app, flags
 from flax import nnx
@@ -19,7 +17,14 @@ from flax import nnx
 import capjax
 from capjax import baselines, data, losses
 from capjax.data import augment
-from experiments.common import checkpoints, figures, loop, runs, training
+from experiments.common import (
+  checkpoints,
+  figures,
+  loop,
+  runs,
+  suites,
+  training,
+)
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "baseline"], "Network to train."
@@ -92,16 +97,12 @@ _MAX_SCALE = flags.DEFINE_float(
   "max_scale", 1.0, "Factor that images grow or shrink by, at most."
 )
 
-_NUM_SHOWN = (24, 24)  # right and wrong test images among the figures
-_NUM_TWEAKED = 3  # images whose capsules are perturbed
-_OFFSETS = np.arange(-5, 6) * 0.05
 
-
-def make_model(
-  image_shape: Sequence[int], num_classes: int, seed: int
-) -> nnx.Module:
-  """Draws the network that the flags describe."""
-  rngs = nnx.Rngs(seed)
+def make_model(dataset: data.Dataset) -> nnx.Module:
+  """Draws the network that the flags describe, for images of a data set."""
+  image = jax.ShapeDtypeStruct(dataset.images.shape[1:], jnp.float32)
+  image_shape = jax.eval_shape(prepare_image, image).shape
+  num_classes, rngs = dataset.num_classes, nnx.Rngs(runs.SEED.value)
   if _MODEL.value == "baseline":
     return baselines.CapsNetBaseline(image_shape, num_classes, rngs=rngs)
   decoder = [int(width) for width in _DECODER_FEATURES.value]
@@ -205,6 +206,31 @@ def measure(
   return measures
 
 
+def restore(run: runs.Run) -> suites.Trained:
+  """The model of a run's best checkpoint, with its measures of the test set.
+
+  Raises:
+    ValueError: if the run has no checkpoint that can be read.
+  """
+  test = data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+  mesh = training.data_mesh(runs.BATCH_SIZE.value)
+  template = make_model(test)
+  saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
+  restored = saved.restore_best(training.replicate(template, mesh))
+  if restored is None:
+    raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")
+  step, model, scores = restored
+  measures = training.make_evaluate(
+    measure,
+    prepare=prepare_image,
+    batch_size=runs.BATCH_SIZE.value,
+    mesh=mesh,
+  )(model, test.images, test.labels)
+  return suites.Trained(
+    model, step, scores, predict, prepare_image, test, measures
+  )
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -214,117 +240,47 @@ def main(argv: Sequence[str]) -> None:
       data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
       runs.NUM_VALIDATION.value,
     )
-    test = data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
     mesh = training.data_mesh(runs.BATCH_SIZE.value)
-    shape = jax.eval_shape(
-      prepare_image, jnp.zeros(train.images.shape[1:])
-    ).shape
-    model = make_model(shape, train.num_classes, runs.SEED.value)
+    optimizer = make_optimizer()
+    model = make_model(train)
+    state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
     run = runs.Run(runs.WORKDIR.value)
-    saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
-  optimizer = make_optimizer()
-  state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
-  options = {"batch_size": runs.BATCH_SIZE.value, "mesh": mesh}
-  update = training.make_update(
-    loss, optimizer, augment=augment_image, **options
-  )
-  evaluate = training.make_evaluate(measure, prepare=prepare_image, **options)
-  with runs.clear_errors():
-    state, seconds = loop.fit(
+    run.claim()
+    options = {"batch_size": runs.BATCH_SIZE.value, "mesh": mesh}
+    seconds = loop.fit(
       run,
-      saved,
+      checkpoints.Checkpoints(run.workdir / "checkpoints"),
       state,
-      update=update,
-      evaluate=evaluate,
+      update=training.make_update(
+        loss, optimizer, augment=augment_image, **options
+      ),
+      evaluate=training.make_evaluate(
+        measure, prepare=prepare_image, **options
+      ),
       train=train,
       validation=validation,
       mesh=mesh,
     )
-    best_step, model, chosen = saved.restore_best(state.model)
-  measures = evaluate(model, test.images, test.labels)
-  scores = training.means(measures)
-  draw_figures(run, model, test, measures["prediction"])
+    trained = restore(run)
+  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+  metrics = {}
+  for name in suites.suites_of(trained.model):
+    metrics |= suites.SUITES[name](run, trained)
   run.write_summary(
     {
-      "num_parameters": sum(x.size for x in jax.tree.leaves(model)),
+      "num_parameters": sum(x.size for x in jax.tree.leaves(trained.model)),
       "num_steps": runs.NUM_STEPS.value,
-      "metrics": {
-        **{f"test_{name}": value for name, value in scores.items()},
-        "test_error_percent": 100 * (1 - scores["accuracy"]),
-        **{f"validation_{name}": value for name, value in chosen.items()},
-        "best_step": best_step,
-      },
+      "metrics": metrics,
       "seconds": seconds,
       "images_per_second": run.images_per_second(),
     }
   )
   print(
-    f"test accuracy {scores['accuracy']:.2%} on {len(test.labels)} images "
-    f"(checkpoint of step {best_step}, chosen on validation)"
+    f"test accuracy {metrics['test_accuracy']:.2%} on "
+    f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
+    "chosen on validation)"
   )
   print(f"figures are in {run.workdir / 'figures'}")
-
-
-def draw_figures(
-  run: runs.Run,
-  model: nnx.Module,
-  test: data.Dataset,
-  predictions: np.ndarray,
-) -> None:
-  """Draws curves, reconstructions with mistakes, and perturbed capsules."""
-  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
-  if getattr(model, "decoder", None) is None:
-    return
-  shown = figures.choose_examples(test.labels, predictions, *_NUM_SHOWN)
-  images = training.as_intensities(jnp.asarray(test.images[shown]))
-  images = jax.vmap(prepare_image)(images)
-  classes, poses = jax.jit(predict)(model, images)
-  decode = jax.jit(type(model).decode)
-  figures.reconstructions(
-    np.asarray(images),
-    np.asarray(decode(model, poses, classes)),
-    test.labels[shown],
-    np.asarray(classes),
-    run.figure("reconstructions"),
-  )
-  right = np.flatnonzero(np.asarray(classes) == test.labels[shown])
-  _, first = np.unique(test.labels[shown][right], return_index=True)
-  tweaked = right[first][:_NUM_TWEAKED]
-  if not len(tweaked):
-    return
-  grid = [
-    perturb(functools.partial(decode, model), poses[n], classes[n], _OFFSETS)
-    for n in tweaked
-  ]
-  figures.perturbations(
-    np.stack(grid), _OFFSETS, test.labels[shown][tweaked],
-    run.figure("perturbations"),
-  )  # fmt: skip
-
-
-def perturb(
-  decode: Callable[[jax.Array, jax.Array], jax.Array],
-  poses: jax.Array,
-  label: int,
-  offsets: np.ndarray,
-) -> np.ndarray:
-  """Redraws one image with each dimension of its capsule tweaked in turn.
-
-  Args:
-    decode: `(poses [B J D], classes [B]) -> images [B H W C]`.
-    poses: [J D] of one image.
-    label: the capsule that is tweaked.
-    offsets: [S], added to one dimension at a time.
-
-  Returns:
-    [D S H W C] (Sabour et al., 2017, figure 4).
-  """
-  num_objects, size = poses.shape
-  tweaks = offsets[None, :, None] * np.eye(size)[:, None, :]
-  tweaked = jnp.broadcast_to(poses, (size, len(offsets), num_objects, size))
-  tweaked = tweaked.at[:, :, label].add(tweaks).reshape(-1, num_objects, size)
-  images = decode(tweaked, jnp.full(len(tweaked), label))
-  return np.asarray(images).reshape(size, len(offsets), *images.shape[1:])
 
 
 def _weight() -> float:

@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
 _MIN_DETERMINANT = 1e-8
@@ -25,7 +26,12 @@ def _matrix(a, b, tx, c, d, ty) -> Float[Array, "*batch 3 3"]:
 
 
 def affine_matrix(
-  scale_x, scale_y, theta, shear, tx, ty
+  scale_x: ArrayLike,
+  scale_y: ArrayLike,
+  theta: ArrayLike,
+  shear: ArrayLike,
+  tx: ArrayLike,
+  ty: ArrayLike,
 ) -> Float[Array, "*batch 3 3"]:
   """Builds a pose from the values it is made of.
 
@@ -158,7 +164,7 @@ def apply(
   return moved.astype(dtype)
 
 
-def pixel_units(height: int, width: int) -> np.ndarray:
+def pixel_units(height: int, width: int) -> Float[np.ndarray, "3"]:
   """Counts the pixels in one unit of the [-1, 1] frame.
 
   A pose of [-1, 1] frames becomes one of pixels counted from the middle as
@@ -176,7 +182,7 @@ def pixel_units(height: int, width: int) -> np.ndarray:
 
 
 def pixel_offsets(
-  height: int, width: int, *, dtype=jnp.float32
+  height: int, width: int, *, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "H W 2"]:
   """Lists the pixel centres as (x, y) in pixels from the image's middle.
 
@@ -194,7 +200,7 @@ def pixel_offsets(
 
 
 def grid(
-  height: int, width: int, *, dtype=jnp.float32
+  height: int, width: int, *, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "H W 2"]:
   """Lists the pixel centres as (x, y) in the [-1, 1] frame.
 

@@ -461,7 +461,7 @@ class RoutingTest(chex.TestCase):
 
   @parameterized.parameters(0, -1)
   def test_empty_chunks_are_refused(self, chunk_size):
-    with self.assertRaisesRegex(ValueError, f"chunk_size is {chunk_size};"):
+    with self.assertRaisesRegex(ValueError, f"chunk_size is {chunk_size} "):
       _through_transforms(_votes(), chunk_size=chunk_size)
 
   def test_wrong_shapes_are_refused(self):

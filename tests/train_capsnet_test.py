@@ -44,9 +44,9 @@ def cache(tmp_path_factory):
 def start(cache):
   """Starts the binary; further environment variables by keyword."""
 
-  def run(workdir, *flags, **variables):
+  def run(workdir, *flags, binary="train_capsnet", **variables):
     return subprocess.Popen(
-      [sys.executable, "-m", "experiments.train_capsnet",
+      [sys.executable, "-m", f"experiments.{binary}",
        f"--workdir={workdir}", f"--compilation_cache={cache}", *flags],
       cwd=ROOT, env={**os.environ, **variables}, text=True,
       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -216,6 +216,36 @@ def test_other_flags_on_an_old_folder_are_named(train, unbroken):
   assert "batch_size" not in printed and "Traceback" not in printed
   after = {p: p.stat().st_mtime_ns for p in workdir.rglob("*") if p.is_file()}
   assert after == before
+
+
+def test_evaluation_repeats_the_numbers_of_the_run(train, unbroken):
+  workdir, _ = unbroken
+  code, printed = train(
+    workdir,
+    "--suite=accuracy,perturbations,reconstructions",
+    binary="evaluate",
+  )
+  assert code == 0, printed
+  records = json.loads((workdir / "evaluation.json").read_text())
+  assert list(records) == ["accuracy", "perturbations", "reconstructions"]
+  summary = summary_of(workdir)
+  for name, record in records.items():
+    assert record["suite"] == name
+    assert record["seed"] == summary["seed"]
+    for metric, value in record["metrics"].items():
+      assert value == pytest.approx(summary["metrics"][metric])
+  assert records["perturbations"]["metrics"]["largest_change"] > 0
+
+
+def test_evaluation_names_what_is_wrong(train, unbroken, tmp_path):
+  for workdir, suite, words in (
+    (tmp_path, "accuracy", ["summary.json", "no run was completed"]),
+    (unbroken[0], "beauty", ["beauty", "accuracy"]),
+  ):
+    code, printed = train(workdir, f"--suite={suite}", binary="evaluate")
+    assert code == 1
+    assert all(word in printed for word in words)
+    assert "Traceback" not in printed
 
 
 def test_another_seed_gives_other_numbers(train, unbroken, tmp_path):

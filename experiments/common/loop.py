@@ -57,7 +57,7 @@ def fit(
   train: data.Dataset,
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
-) -> tuple[training.TrainState, float]:
+) -> float:
   """Trains to `--num_steps`, going on from the newest checkpoint if any.
 
   The model with the highest validation accuracy is kept as `saved`'s best; of
@@ -74,7 +74,7 @@ def fit(
     mesh: the devices.
 
   Returns:
-    The state at the end, and the seconds spent in all sittings.
+    Seconds spent, in all sittings.
 
   Raises:
     ValueError: if the training set has no full batch, or no checkpoint of the
@@ -152,7 +152,7 @@ def fit(
           file=sys.stderr,
         )
         sys.exit(128 + interrupts.received)
-  return state, seconds()
+  return seconds()
 
 
 def _show(

@@ -101,17 +101,16 @@ class Run:
   """What one run writes to its folder, apart from checkpoints and figures."""
 
   def __init__(self, workdir: str):
-    """Opens the folder, or goes on in it.
+    self.workdir = pathlib.Path(workdir)
+    self._writer = None
+
+  def claim(self) -> None:
+    """Makes the folder and notes the flags, or goes on in it.
 
     Raises:
       ValueError: if the folder holds a run with other flags.
     """
-    self.workdir = pathlib.Path(workdir)
     self.workdir.mkdir(parents=True, exist_ok=True)
-    self._check_flags()
-    self._writer = None
-
-  def _check_flags(self) -> None:
     path = self.workdir / "flags.cfg"
     new = {
       flag.name: flag.serialize()
@@ -176,8 +175,24 @@ class Run:
 
   def write_summary(self, summary: Mapping[str, Any]) -> None:
     """Writes summary.json, which says that the run is complete."""
-    text = json.dumps({**provenance(), **summary}, indent=2)
-    _write_whole(self.workdir / "summary.json", text + "\n")
+    _write_json(self.workdir / "summary.json", {**provenance(), **summary})
+
+  def read_summary(self) -> dict[str, Any]:
+    """Reads summary.json.
+
+    Raises:
+      ValueError: if there is none, because no run was completed here.
+    """
+    path = self.workdir / "summary.json"
+    if not path.exists():
+      raise ValueError(f"{path} is missing: no run was completed there")
+    return json.loads(path.read_text())
+
+  def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
+    """Puts the record of a suite into evaluation.json, beside the others."""
+    path = self.workdir / "evaluation.json"
+    records = json.loads(path.read_text()) if path.exists() else {}
+    _write_json(path, {**records, suite: record})
 
 
 class Interrupts:
@@ -282,6 +297,10 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()  # fmt: skip
   except (OSError, subprocess.CalledProcessError):
     return ""
+
+
+def _write_json(path: pathlib.Path, value: Any) -> None:
+  _write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def _write_whole(path: pathlib.Path, text: str) -> None:
