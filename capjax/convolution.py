@@ -158,7 +158,10 @@ def _on_cpu(images, kernel, *, stride):
   spectral_cost = _spectral_cost(_best_tile(*size), *size)
   # Transforms move more memory than their arithmetic says, hence the factor.
   form = spectral if 2 * spectral_cost < direct_cost else patches
-  return form(images, kernel, stride=stride)
+  # Narrow types would spoil the transforms, and are slow on CPUs besides.
+  wide = jnp.promote_types(images.dtype, jnp.float32)
+  outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
+  return outputs.astype(images.dtype)
 
 
 def _complex_product(a, b, c, d):
