@@ -23,8 +23,7 @@ from flax import nnx
 import capjax
 from capjax import convolution, losses
 from capjax.data import augment
-from experiments import bench_routing
-from experiments.common import benchmarking, training
+from experiments.common import benchmarking, textbook, training
 from kernels import numerics
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
@@ -39,7 +38,7 @@ class TextbookCapsNet(capjax.CapsNet):
     features = jax.nn.relu(_direct(self.conv, images))
     parts = _direct(self.primary.conv, features)
     parts = parts.reshape(len(images), -1, self.primary.pose_size)
-    poses = bench_routing.textbook(
+    poses = textbook.dynamic_routing(
       numerics.squash(parts), self.classes.transforms[...],
       self.classes.bias[...],
     )  # fmt: skip
@@ -81,6 +80,7 @@ def time_step(model: nnx.Module, batch: int, num_steps: int) -> float:
   labels = rng.integers(0, 10, examples, np.int32)
   images, labels = training.replicate((images, labels), mesh)
   state = training.init(model, optimizer, jax.random.key(0))
+  state = training.replicate(state, mesh)
   state, metrics = update(state, images, labels, 1)
   jax.block_until_ready(metrics)
   start = time.perf_counter()

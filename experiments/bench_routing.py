@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from absl import app, flags
 
 from capjax import layers
-from experiments.common import benchmarking
+from experiments.common import benchmarking, textbook
 from kernels import numerics
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
@@ -22,30 +22,6 @@ _NUM_PARTS = flags.DEFINE_list(
   "num_parts", ["1152", "4608"], "Sizes I of the layer below."
 )
 _NUM_OBJECTS, _PART_SIZE, _POSE_SIZE, _NUM_ITERATIONS = 10, 8, 16, 3
-
-
-def textbook(
-  poses: jax.Array, transforms: jax.Array, bias: jax.Array | None = None
-) -> jax.Array:
-  """Procedure 1 as printed: stored votes [B I J D] and logits [B I J].
-
-  Args:
-    poses: [B I C].
-    transforms: [I J C D].
-    bias: [J D].
-
-  Returns:
-    [B J D].
-  """
-  votes = jnp.einsum("bic,ijcd->bijd", poses, transforms)
-  logits = jnp.zeros(votes.shape[:3])
-  for iteration in range(_NUM_ITERATIONS):
-    coefficients = jax.nn.softmax(logits, axis=2)
-    totals = jnp.einsum("bij,bijd->bjd", coefficients, votes)
-    outputs = numerics.squash(totals if bias is None else totals + bias)
-    if iteration < _NUM_ITERATIONS - 1:
-      logits += jnp.einsum("bijd,bjd->bij", votes, outputs)
-  return outputs
 
 
 def ours(poses: jax.Array, transforms: jax.Array) -> jax.Array:
@@ -110,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
         jax.random.normal(keys[1], (batch, num_parts, _PART_SIZE))
       )
       for backward in (False, True):
-        forms = [textbook, ours]
+        forms = [textbook.dynamic_routing, ours]
         if backward:
           forms = [with_gradient(form) for form in forms]
         theirs, own = benchmarking.measure_all(forms, poses, transforms)
