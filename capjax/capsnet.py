@@ -131,7 +131,7 @@ class CapsNet(nnx.Module):
     return CapsNetOutput(*self.classes(self.primary(features)))
 
   def decode(
-    self, poses: Float[Array, "B J D"], classes: Int[Array, "B"]
+    self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
   ) -> Float[Array, "B H W C"]:
     """Redraws images from one class capsule each, all others masked out.
 

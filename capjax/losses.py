@@ -45,7 +45,7 @@ def margin_loss(
 
 def reconstruction_loss(
   reconstructions: Float[Array, "B H W C"], images: Float[Array, "B H W C"]
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
   """Sums squared errors over the pixels and channels of each image."""
   return jnp.sum(jnp.square(reconstructions - images), axis=(1, 2, 3))
 
@@ -53,7 +53,7 @@ def reconstruction_loss(
 def capsnet_loss(
   model: Callable,
   images: Float[Array, "B H W C"],
-  labels: Int[Array, "B"],
+  labels: Int[Array, " B"],
   *,
   reconstruction_weight: float,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -87,7 +87,7 @@ def capsnet_loss(
 
 
 def classifier_loss(
-  logits: Float[Array, "B J"], labels: Int[Array, "B"]
+  logits: Float[Array, "B J"], labels: Int[Array, " B"]
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """Softmax cross-entropy in nats, for the baselines.
 

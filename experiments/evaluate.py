@@ -32,6 +32,13 @@ def main(argv: Sequence[str]) -> None:
     summary = run.read_summary()
     binary = importlib.import_module(f"experiments.{summary['experiment']}")
     # The run's flags, and after them those of this command.
+    given = {word.lstrip("-").partition("=")[0] for word in sys.argv[1:]}
+    foreign = given & summary["flags"].keys()
+    if foreign:
+      raise ValueError(
+        f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
+        "own; give none here"
+      )
     flagfile = f"--flagfile={run.workdir / 'flags.cfg'}"
     flags.FLAGS([sys.argv[0], flagfile, *sys.argv[1:]])
     runs.configure()
@@ -41,11 +48,11 @@ def main(argv: Sequence[str]) -> None:
       raise ValueError(
         f"{', '.join(unfit)}: the model in {run.workdir} has no decoder"
       )
-  for name in names:
-    metrics = suites.SUITES[name](run, trained)
-    record = {"suite": name, "metrics": metrics}
-    run.write_evaluation(name, {**summary, **_about_now(), **record})
-    print(f"{name}: {json.dumps(metrics, indent=2)}")
+    for name in names:
+      metrics = suites.SUITES[name](run, trained)
+      record = {"suite": name, "metrics": metrics}
+      run.write_evaluation(name, {**summary, **_about_now(), **record})
+      print(f"{name}: {json.dumps(metrics, indent=2)}")
   print(f"evaluation.json and figures are in {run.workdir}")
 
 

@@ -33,13 +33,19 @@ _LEARNING_RATE = flags.DEFINE_float(
   "learning_rate", 1e-3, "Adam's, at the start.", lower_bound=0.0
 )
 _DECAY_RATE = flags.DEFINE_float(
-  "decay_rate", 0.96, "Factor of the learning rate every --decay_steps."
+  "decay_rate",
+  0.96,
+  "Factor of the learning rate every --decay_steps.",
+  lower_bound=0.0,
 )
 _DECAY_STEPS = flags.DEFINE_integer(
   "decay_steps", 2000, "See --decay_rate.", lower_bound=1
 )
 _FINAL_LEARNING_RATE = flags.DEFINE_float(
-  "final_learning_rate", 1e-6, "The learning rate falls no lower."
+  "final_learning_rate",
+  1e-6,
+  "The learning rate falls no lower.",
+  lower_bound=0.0,
 )
 _RECONSTRUCTION = flags.DEFINE_enum(
   "reconstruction",
@@ -76,6 +82,11 @@ _POSE_SIZE = flags.DEFINE_integer(
 _DECODER_FEATURES = flags.DEFINE_list(
   "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
 )
+flags.register_validator(
+  _DECODER_FEATURES,
+  lambda widths: all(width.isdigit() and int(width) for width in widths),
+  message="give whole numbers above 0, as in 512,1024",
+)
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16", False, "Convolve in bfloat16; for accelerators."
 )
@@ -90,12 +101,27 @@ _CANVAS = flags.DEFINE_integer(
   lower_bound=0,
 )
 _MAX_ROTATION = flags.DEFINE_float(
-  "max_rotation", 0.0, "Degrees that images are turned by at most."
+  "max_rotation",
+  0.0,
+  "Degrees that images are turned by at most.",
+  lower_bound=0.0,
 )
-_MAX_SHEAR = flags.DEFINE_float("max_shear", 0.0, "Shear of images, at most.")
+_MAX_SHEAR = flags.DEFINE_float(
+  "max_shear", 0.0, "Shear of images, at most.", lower_bound=0.0
+)
 _MAX_SCALE = flags.DEFINE_float(
-  "max_scale", 1.0, "Factor that images grow or shrink by, at most."
+  "max_scale",
+  1.0,
+  "Factor that images grow or shrink by, at most.",
+  lower_bound=1.0,
 )
+
+
+_CAPSNET_FLAGS = (
+  "reconstruction", "num_iterations", "leaky", "conv_features", "conv_kernel",
+  "num_types", "part_size", "primary_kernel", "primary_stride", "pose_size",
+  "decoder_features", "bfloat16",
+)  # fmt: skip
 
 
 def make_model(dataset: data.Dataset) -> nnx.Module:
@@ -104,6 +130,11 @@ def make_model(dataset: data.Dataset) -> nnx.Module:
   image_shape = jax.eval_shape(prepare_image, image).shape
   num_classes, rngs = dataset.num_classes, nnx.Rngs(runs.SEED.value)
   if _MODEL.value == "baseline":
+    given = [name for name in _CAPSNET_FLAGS if flags.FLAGS[name].present]
+    if given:
+      raise ValueError(
+        f"--model=baseline has no use for --{', --'.join(given)}"
+      )
     return baselines.CapsNetBaseline(image_shape, num_classes, rngs=rngs)
   decoder = [int(width) for width in _DECODER_FEATURES.value]
   return capjax.CapsNet(
@@ -129,14 +160,13 @@ def make_optimizer() -> optax.GradientTransformation:
 
   max(lr * decay_rate^(step / decay_steps), final), continuous in the step.
   """
-  return optax.adam(
-    optax.exponential_decay(
-      _LEARNING_RATE.value,
-      _DECAY_STEPS.value,
-      _DECAY_RATE.value,
-      end_value=min(_FINAL_LEARNING_RATE.value, _LEARNING_RATE.value),
-    )
-  )
+  final = min(_FINAL_LEARNING_RATE.value, _LEARNING_RATE.value)
+
+  def schedule(step):
+    decay = _DECAY_RATE.value ** (step / _DECAY_STEPS.value)
+    return jnp.maximum(_LEARNING_RATE.value * decay, final)
+
+  return optax.adam(schedule)
 
 
 def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
@@ -178,7 +208,7 @@ def loss(
 def predict(
   model: nnx.Module, images: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
-  """The class of each image, and the poses of its class capsules if any."""
+  """The class of each image, and the poses of its capsules, if it has any."""
   if _MODEL.value == "baseline":
     return jnp.argmax(model(images), axis=-1), None
   output = model(images)
@@ -195,7 +225,7 @@ def measure(
     "accuracy": (predictions == labels).astype(jnp.float32),
   }
   if poses is not None:
-    activations = jnp.linalg.norm(poses, axis=-1)
+    activations = numerics.safe_norm(poses)
     present = jax.nn.one_hot(labels, poses.shape[1])
     measures["margin_loss"] = losses.margin_loss(activations, present)
     if model.decoder is not None:
@@ -210,9 +240,10 @@ def restore(run: runs.Run) -> suites.Trained:
   """The model of a run's best checkpoint, with its measures of the test set.
 
   Raises:
+    FileNotFoundError: if the test set is not there.
     ValueError: if the run has no checkpoint that can be read.
   """
-  test = data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+  test = load_test()
   mesh = training.data_mesh(runs.BATCH_SIZE.value)
   template = make_model(test)
   saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
@@ -231,15 +262,21 @@ def restore(run: runs.Run) -> suites.Trained:
   )
 
 
+def load_test() -> data.Dataset:
+  """The test set that the flags name."""
+  return data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  runs.configure()
   with runs.clear_errors():
+    runs.configure()
     train, validation = loop.split_validation(
       data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
       runs.NUM_VALIDATION.value,
     )
+    load_test()  # so that what is missing is said now, not after training
     mesh = training.data_mesh(runs.BATCH_SIZE.value)
     optimizer = make_optimizer()
     model = make_model(train)
@@ -262,19 +299,19 @@ def main(argv: Sequence[str]) -> None:
       mesh=mesh,
     )
     trained = restore(run)
-  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
-  metrics = {}
-  for name in suites.suites_of(trained.model):
-    metrics |= suites.SUITES[name](run, trained)
-  run.write_summary(
-    {
-      "num_parameters": sum(x.size for x in jax.tree.leaves(trained.model)),
-      "num_steps": runs.NUM_STEPS.value,
-      "metrics": metrics,
-      "seconds": seconds,
-      "images_per_second": run.images_per_second(),
-    }
-  )
+    figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+    metrics = {}
+    for name in suites.suites_of(trained.model):
+      metrics |= suites.SUITES[name](run, trained)
+    run.write_summary(
+      {
+        "num_parameters": sum(x.size for x in jax.tree.leaves(trained.model)),
+        "num_steps": runs.NUM_STEPS.value,
+        "metrics": metrics,
+        "seconds": seconds,
+        "images_per_second": run.images_per_second(),
+      }
+    )
   print(
     f"test accuracy {metrics['test_accuracy']:.2%} on "
     f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "

@@ -164,7 +164,7 @@ def apply(
   return moved.astype(dtype)
 
 
-def pixel_units(height: int, width: int) -> Float[np.ndarray, "3"]:
+def pixel_units(height: int, width: int) -> Float[np.ndarray, " 3"]:
   """Counts the pixels in one unit of the [-1, 1] frame.
 
   A pose of [-1, 1] frames becomes one of pixels counted from the middle as

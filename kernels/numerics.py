@@ -37,11 +37,11 @@ def _norm(x, axis, keepdims):
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis, keepdims=True))
   # The norm of a vector near the largest number would overflow.
   largest = jnp.minimum(largest, jnp.finfo(x.dtype).max / 8)
-  positive = largest > 0
-  scale = jnp.where(positive, largest, 1.0)
+  nonzero = largest != 0  # true of NaN, which must stay NaN
+  scale = jnp.where(nonzero, largest, 1.0)
   squares = jnp.sum(jnp.square(x / scale), axis, keepdims=True)
-  norm = scale * jnp.sqrt(jnp.where(positive, squares, 1.0))
-  norm = jnp.where(positive, norm, 0.0)
+  norm = scale * jnp.sqrt(jnp.where(nonzero, squares, 1.0))
+  norm = jnp.where(nonzero, norm, 0.0)
   return norm if keepdims else jnp.squeeze(norm, axis)
 
 
@@ -67,8 +67,8 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     axis: the axis of the vectors.
 
   Returns:
-    v: shaped like `s`, parallel to it, with |v| in [0, 1); 0 with zero gradient
-    at s = 0.
+    v: shaped like `s`, parallel to it, with |v| in [0, 1] (1 only by rounding);
+    0 with zero gradient at s = 0.
 
   Differs from paper: nothing; the authors' code adds no guard at s = 0, where
   it gives NaN.
@@ -81,6 +81,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   v = jnp.where(
     is_short,
     s * (short / (1 + short**2)),
-    s / long / (1 + (1 / long) ** 2),
+    # A quarter, since XLA divides by multiplying, and 1 / long can underflow.
+    (s / 4) / (long / 4) / (1 + (1 / long) ** 2),
   )
   return v.astype(s.dtype)

@@ -25,7 +25,7 @@ class RoutingOutput(NamedTuple):
   """
 
   poses: Float[Array, "J D"]
-  activations: Float[Array, "J"]
+  activations: Float[Array, " J"]
   coefficients: Float[Array, "I J"]
 
 

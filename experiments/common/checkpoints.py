@@ -81,31 +81,41 @@ class _Series:
     return self._manager.metrics(step)
 
   def save(self, step: int, tree: Any, metrics: dict | None = None) -> None:
-    if step not in self.steps():
-      arguments = ocp.args.StandardSave(_named_leaves(tree))
-      self._manager.save(step, args=arguments, metrics=metrics)
+    if step in self.steps():
+      return
+    arguments = ocp.args.StandardSave(_named_leaves(tree))
+    if not self._manager.save(step, args=arguments, metrics=metrics):
+      raise ValueError(
+        f"step {step} was not saved in {self._folder}, which holds step "
+        f"{self.steps()[-1]}; go on in another --workdir"
+      )
 
   def restore(self, template: Any) -> tuple[int, Any] | None:
     names = _named_leaves(template)
+    damaged = []
     for step in reversed(self.steps()):
       try:
         leaves = self._manager.restore(
           step, args=ocp.args.StandardRestore(names)
         )
       # Orbax and TensorStore raise many kinds of errors for damaged files.
-      except Exception as error:  # noqa: BLE001
+      except Exception as error:
         logging.warning(
-          "cannot read checkpoint %s: %s; trying the one before",
+          "cannot read checkpoint %s (%s); trying the one before",
           self._folder / str(step),
-          str(error).splitlines()[0],
+          (str(error) or type(error).__name__).partition("\n")[0],
         )
+        damaged.append(step)
         continue
+      # Training comes to the damaged steps again, and must be free to save.
+      for newer in damaged:
+        self._manager.delete(newer)
       structure = jax.tree.structure(template)
       return step, jax.tree.unflatten(structure, [leaves[n] for n in names])
-    if self.steps():
+    if damaged:
       raise ValueError(
-        f"no checkpoint in {self._folder} can be read; they are damaged or of "
-        "another model. Move the folder away to start anew"
+        f"no checkpoint in {self._folder} can be read: they are damaged, or of "
+        "another model. Start anew in another --workdir"
       )
     return None
 

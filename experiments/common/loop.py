@@ -27,14 +27,20 @@ def split_validation(
     What is left to train on, and the validation set.
 
   Raises:
-    ValueError: if nothing would be left on either side.
+    ValueError: if nothing would be left to validate, or no batch to train on.
   """
   total = len(dataset.images)
   count = total // 6 if num_validation is None else num_validation
   if not 0 < count < total:
     raise ValueError(
       f"cannot keep {count} of {total} training examples for validation; give "
-      "a smaller --num_validation"
+      f"--num_validation between 1 and {total - 1}"
+    )
+
+  if total - count < runs.BATCH_SIZE.value:
+    raise ValueError(
+      f"{total - count} training examples make no batch of "
+      f"{runs.BATCH_SIZE.value}; give a smaller --batch_size"
     )
 
   def rows(part):
@@ -77,18 +83,12 @@ def fit(
     Seconds spent, in all sittings.
 
   Raises:
-    ValueError: if the training set has no full batch, or no checkpoint of the
-      run can be read.
+    ValueError: if no checkpoint of the run can be read.
     SystemExit: after a signal, with the state saved; and when the loss is not
       finite, with the last good state kept.
   """
   num_steps, batch_size = runs.NUM_STEPS.value, runs.BATCH_SIZE.value
   epoch = len(train.images) // batch_size
-  if not epoch:
-    raise ValueError(
-      f"{len(train.images)} training examples make no batch of {batch_size}; "
-      "give a smaller --batch_size"
-    )
   eval_every = runs.EVAL_EVERY.value or epoch
   stops = [epoch, eval_every, runs.LOG_EVERY.value]
   if runs.CHECKPOINT_EVERY.value:
@@ -144,14 +144,16 @@ def fit(
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
       )
-      if validate or due or interrupts.received:
+      signal_number = interrupts.received
+      if validate or due or signal_number:
         saved.save(step, (state, seconds()))
-      if interrupts.received and step < num_steps:
+      if signal_number and step < num_steps:
         print(
           f"stopped at step {step} of {num_steps}; the same command goes on",
           file=sys.stderr,
         )
-        sys.exit(128 + interrupts.received)
+        sys.exit(128 + signal_number)
+  run.close()
   return seconds()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import platform
+import shlex
 import signal
 import statistics
 import subprocess
@@ -90,11 +91,17 @@ def configure() -> None:
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-  """Ends the program with the message of an error in what the user gave."""
+  """Ends the program with the message of an error in what the user gave.
+
+  `--verbosity=1` shows where it was raised.
+  """
   try:
     yield
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, flags.Error) as error:
+    logging.debug("the error was raised here", exc_info=True)
     sys.exit(f"{type(error).__name__}: {error}")
+  except KeyboardInterrupt:
+    sys.exit(128 + signal.SIGINT)
 
 
 class Run:
@@ -117,8 +124,10 @@ class Run:
       for flag in _experiment_flags()
       if flag.value is not None
     }
-    if not path.exists():
+    started = self.metrics() or (self.workdir / "checkpoints").exists()
+    if not (started and path.exists()):
       _write_whole(path, "".join(f"{line}\n" for line in new.values()))
+      _write_json(self.workdir / "provenance.json", provenance())
       return
     old = {_flag_name(line): line for line in path.read_text().splitlines()}
     changed = [
@@ -138,7 +147,7 @@ class Run:
     text = "".join(json.dumps(line) + "\n" for line in kept)
     _write_whole(self.workdir / "metrics.jsonl", text)
     self._writer = tensorboardX.SummaryWriter(
-      str(self.workdir), purge_step=step + 1 if step else None
+      str(self.workdir), purge_step=step + 1
     )
 
   def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
@@ -149,6 +158,10 @@ class Run:
       self._writer.add_scalar(f"{split}/{name}", value, step)
     self._writer.flush()
 
+  def close(self) -> None:
+    """Closes the files of TensorBoard."""
+    self._writer.close()
+
   def metrics(self) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; one cut off by a crash is left out."""
     path = self.workdir / "metrics.jsonl"
@@ -156,7 +169,7 @@ class Run:
     for line in path.read_text().splitlines() if path.exists() else ():
       with contextlib.suppress(json.JSONDecodeError):
         lines.append(json.loads(line))
-    return lines
+    return [line for line in lines if {"step", "split"} <= line.keys()]
 
   def images_per_second(self) -> float:
     """The median rate of the updates so far, whose first calls also compile."""
@@ -174,8 +187,19 @@ class Run:
     return folder / f"{name}.png"
 
   def write_summary(self, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json, which says that the run is complete."""
-    _write_json(self.workdir / "summary.json", {**provenance(), **summary})
+    """Writes summary.json, which says that the run is complete.
+
+    It has the provenance of the run's start; whatever of commit, versions and
+    device was otherwise at its end is told beside it.
+    """
+    start = _read_json(self.workdir / "provenance.json")
+    end = provenance()
+    later = {
+      f"{name}_at_end": end[name]
+      for name in ("commit", "dirty", "versions", "device")
+      if end[name] != start[name]
+    }
+    _write_json(self.workdir / "summary.json", {**start, **later, **summary})
 
   def read_summary(self) -> dict[str, Any]:
     """Reads summary.json.
@@ -186,12 +210,12 @@ class Run:
     path = self.workdir / "summary.json"
     if not path.exists():
       raise ValueError(f"{path} is missing: no run was completed there")
-    return json.loads(path.read_text())
+    return _read_json(path)
 
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
     """Puts the record of a suite into evaluation.json, beside the others."""
     path = self.workdir / "evaluation.json"
-    records = json.loads(path.read_text()) if path.exists() else {}
+    records = _read_json(path) if path.exists() else {}
     _write_json(path, {**records, suite: record})
 
 
@@ -230,7 +254,7 @@ def provenance() -> dict[str, Any]:
     "preset": _preset(),
     "command": _command(),
     "commit": _git("rev-parse", "HEAD") or "unknown",
-    "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+    "dirty": bool(_git("status", "--porcelain")),
     "flags": {
       flag.name: flag.value
       for flag in _experiment_flags()
@@ -239,10 +263,17 @@ def provenance() -> dict[str, Any]:
     "seed": SEED.value,
     "versions": {
       "python": platform.python_version(),
-      **{name: importlib.metadata.version(name) for name in _PACKAGES},
+      **{name: _version(name) for name in _PACKAGES},
     },
     "device": _device(),
   }
+
+
+def _version(package: str) -> str:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "not installed"
 
 
 def _experiment_flags() -> list[flags.Flag]:
@@ -261,22 +292,33 @@ def _flag_name(line: str) -> str:
   return name if name in flags.FLAGS else name.removeprefix("no")
 
 
+def _arguments() -> list[str]:
+  """The command line with every flag as one word, `--name=value`."""
+  words, arguments = iter(sys.argv[1:]), []
+  for word in words:
+    name = _flag_name(word)
+    takes_value = name == "flagfile" or (
+      name in flags.FLAGS and not flags.FLAGS[name].boolean
+    )
+    if takes_value and "=" not in word:
+      word = f"{word}={next(words, '')}"
+    arguments.append("--" + word.lstrip("-"))
+  return arguments
+
+
 def _command() -> str:
   """The command line, without folders that differ from machine to machine."""
-  arguments = [
-    argument
-    for argument in sys.argv[1:]
-    if argument.lstrip("-").partition("=")[0] not in _FREE_FLAGS
-  ]
+  arguments = [a for a in _arguments() if _flag_name(a) not in _FREE_FLAGS]
+  if DATA_DIR.value:
+    arguments.append("--data_dir=DATA")
   module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
-  return " ".join(["python -m", module, "--workdir=DIR", *arguments])
+  return shlex.join(["python", "-m", module, "--workdir=DIR", *arguments])
 
 
 def _preset() -> str | None:
-  for argument in sys.argv[1:]:
-    name, _, value = argument.lstrip("-").partition("=")
-    if name == "flagfile":
-      return pathlib.Path(value).stem
+  for argument in _arguments():
+    if _flag_name(argument) == "flagfile":
+      return pathlib.Path(argument.partition("=")[2]).stem
   return None
 
 
@@ -297,6 +339,15 @@ def _git(*arguments: str) -> str:
     ).stdout.strip()  # fmt: skip
   except (OSError, subprocess.CalledProcessError):
     return ""
+
+
+def _read_json(path: pathlib.Path) -> Any:
+  try:
+    return json.loads(path.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(
+      f"{path} is damaged ({error}); remove it and run the command again"
+    ) from error
 
 
 def _write_json(path: pathlib.Path, value: Any) -> None:
