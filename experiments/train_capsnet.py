@@ -25,6 +25,7 @@ from experiments.common import (
   suites,
   training,
 )
+from kernels import numerics
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "baseline"], "Network to train."
