@@ -5,8 +5,8 @@ strided convolution reaches about 1% of the rate of a matrix product, so there
 every convolution becomes matrix products:
 
 * `patches`: one product over all taps (im2col); for few taps or few channels.
-* `spectral`: products at each frequency of small tiles; a 9x9 kernel at stride
-  2 then takes a quarter of the multiplications of the direct sum.
+* `spectral`: products at each frequency of small tiles; the 9x9 kernel at
+  stride 2 of CapsNet then takes a third of the direct sum's multiplications.
 
 Axes: B batch, H W image, C channels in, D channels out, S stride.
 """

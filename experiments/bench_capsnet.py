@@ -4,14 +4,17 @@
 
 The textbook form uses XLA's own convolution and the routing of Procedure 1 with
 stored votes. On a CPU its step takes half a minute: `--notextbook` leaves it
-out. The floor counts the operations of the direct sums and the device's matmul
+out. The floor counts the operations of the direct sums at the device's matmul
 rate; convolving at frequencies needs fewer, so our step can pass below it.
 """
 
 import functools
+import multiprocessing
 import resource
 import time
 from collections.abc import Sequence
+from concurrent import futures
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +54,22 @@ def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
   return features + layer.bias[...]
 
 
-def time_step(model: nnx.Module, batch: int, num_steps: int) -> float:
-  """Seconds of one whole training step, in one compiled loop of many.
+class StepCost(NamedTuple):
+  """Of one whole training step: forward, loss, backward, Adam.
 
-  Forward, loss with reconstruction, backward, Adam; shifted images gathered
-  from a set on the device.
+  Attributes:
+    seconds: in one compiled loop of many steps on shifted images.
+    temporary_bytes: that XLA allocates beside state and images.
+    peak_bytes: resident at most in the process, compilation included.
   """
+
+  seconds: float
+  temporary_bytes: int
+  peak_bytes: int
+
+
+def time_step(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
+  """Trains a network on noise; one call in a process, for its peak."""
   mesh = training.data_mesh(batch)
   optimizer = optax.adam(1e-3)
 
@@ -78,82 +91,108 @@ def time_step(model: nnx.Module, batch: int, num_steps: int) -> float:
   examples = (num_steps + 1) * batch
   images = rng.integers(0, 256, (examples, 28, 28, 1), np.uint8)
   labels = rng.integers(0, 10, examples, np.int32)
-  images, labels = training.replicate((images, labels), mesh)
+  model = form(rngs=nnx.Rngs(0))
   state = training.init(model, optimizer, jax.random.key(0))
-  state = training.replicate(state, mesh)
-  state, metrics = update(state, images, labels, 1)
+  state, images, labels = training.replicate((state, images, labels), mesh)
+  del model
+  run = update.lower(state, images, labels, 1).compile()
+  state, metrics = run(state, images, labels, 1)
   jax.block_until_ready(metrics)
   start = time.perf_counter()
-  state, metrics = update(state, images, labels, num_steps)
+  state, metrics = run(state, images, labels, num_steps)
   jax.block_until_ready(metrics)
-  return (time.perf_counter() - start) / num_steps
+  return StepCost(
+    (time.perf_counter() - start) / num_steps,
+    run.memory_analysis().temp_size_in_bytes,
+    1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+  )
 
 
-def operations(batch: int) -> float:
-  """Operations of a training step with direct sums, forward and backward."""
+def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
+  """Fewest seconds for the operations and the bytes of a training step.
+
+  Operations: those of the direct sums, forward and twice backward (the images
+  need no gradient). Bytes: Adam reads parameters, gradients and two moments and
+  writes three of them; the first convolution's output is written and read, and
+  so is its gradient.
+  """
   conv = 20 * 20 * 9 * 9 * 256
   primary = 6 * 6 * 9 * 9 * 256 * 256
   votes = 1152 * 10 * 8 * 16
   routing = votes * (1 + 2 * 2)
   decoder = 160 * 512 + 512 * 1024 + 1024 * 784
-  # The images need no gradient.
-  return 2 * batch * (2 * conv + 3 * (primary + routing + decoder))
+  operations = 2 * batch * (2 * conv + 3 * (primary + routing + decoder))
+  numbers = 7 * 8_215_728 + 4 * batch * 20 * 20 * 256
+  return operations / rates[0], 4 * numbers / rates[1]
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  rate, _ = benchmarking.rates()
+  ceilings = benchmarking.rates()
   batches = [int(batch) for batch in _BATCHES.value]
+  print("whole training step; each form in a process of its own:")
   for batch in batches:
-    seconds = time_step(capjax.CapsNet(rngs=nnx.Rngs(0)), batch, _STEPS.value)
-    floor = operations(batch) / rate
+    flops, transfer = floors(batch, ceilings)
+    ours = _in_process(capjax.CapsNet, batch, _STEPS.value)
+    text = f"  batch {batch}: ours {_format(ours, batch)}"
+    if _TEXTBOOK.value:
+      theirs = _in_process(TextbookCapsNet, batch, 1)
+      ratio = theirs.seconds / ours.seconds
+      text += f"; textbook {_format(theirs, batch)}, {ratio:.1f}x slower"
     print(
-      f"training step, batch {batch}: ours {seconds:.3f} s, "
-      f"{batch / seconds:.0f} images/s; floor of the direct sums {floor:.3f} s "
-      f"({operations(batch) / 1e9:.1f} GFLOP), {seconds / floor:.2f}x; "
-      f"peak resident memory so far {_peak_memory() / 1e6:.0f} MB",
+      f"{text}; floor of the direct sums {flops:.3f} s (flops), "
+      f"{transfer:.3f} s (bytes)",
       flush=True,
     )
-  _bench_primary(batches, rate)
-  if _TEXTBOOK.value:
-    for batch in batches:
-      seconds = time_step(TextbookCapsNet(rngs=nnx.Rngs(0)), batch, 1)
-      print(
-        f"training step, batch {batch}: textbook {seconds:.3f} s, "
-        f"{batch / seconds:.1f} images/s; peak resident memory so far "
-        f"{_peak_memory() / 1e6:.0f} MB",
-        flush=True,
-      )
+  print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
+  for batch in batches:
+    _bench_primary(batch, ceilings[0])
 
 
-def _bench_primary(batches: Sequence[int], rate: float) -> None:
-  """The primary capsules' convolution: XLA's form (forward only) and ours."""
-  print("primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
+def _in_process(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
+  context = multiprocessing.get_context("spawn")
+  with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+    return pool.submit(time_step, form, batch, num_steps).result()
+
+
+def _bench_primary(batch: int, rate: float) -> None:
+  """XLA's own convolution beside ours, forward and with gradients."""
   kernel = 0.05 * jax.random.normal(jax.random.key(0), (9, 9, 256, 256))
-  for batch in batches:
-    images = jax.random.normal(jax.random.key(1), (batch, 20, 20, 256))
-    conv = functools.partial(convolution.conv2d, stride=2)
-    direct = functools.partial(convolution.direct, stride=2)
-    theirs, own = benchmarking.measure_all([direct, conv], images, kernel)
-    (backward,) = benchmarking.measure_all(
-      [jax.grad(lambda *x: jnp.sum(jnp.square(conv(*x))), (0, 1))],  # noqa: B023
-      images, kernel,
-    )  # fmt: skip
-    floor = 2 * batch * 36 * kernel.size / rate
+  images = jax.random.normal(jax.random.key(1), (batch, 20, 20, 256))
+  forms = [
+    functools.partial(form, stride=2)
+    for form in (convolution.direct, convolution.conv2d)
+  ]
+
+  def with_gradients(form):
+    return jax.grad(lambda *x: jnp.sum(jnp.square(form(*x))), (0, 1))
+
+  passes = {"forward": (forms, 5, 1)}
+  if _TEXTBOOK.value:
+    gradients = [with_gradients(form) for form in forms]
+    passes["forward and gradients"] = (gradients, 1, 3)
+  for name, (functions, rounds, products) in passes.items():
+    theirs, ours = benchmarking.measure_all(
+      functions, images, kernel, rounds=rounds
+    )
+    floor = products * 2 * batch * 36 * kernel.size / rate
     print(
-      f"  batch {batch}: forward, XLA's {1e3 * theirs.seconds:.1f} ms "
-      f"{theirs.temporary_bytes / 1e6:.0f} MB, ours {1e3 * own.seconds:.1f} ms "
-      f"{own.temporary_bytes / 1e6:.0f} MB, direct floor {1e3 * floor:.1f} ms; "
-      f"forward and gradients, ours {1e3 * backward.seconds:.1f} ms "
-      f"{backward.temporary_bytes / 1e6:.0f} MB, direct floor "
-      f"{3e3 * floor:.1f} ms",
+      f"  batch {batch}, {name}: XLA's {theirs.seconds:.3f} s "
+      f"{theirs.temporary_bytes / 1e6:.0f} MB, ours {ours.seconds:.3f} s "
+      f"{ours.temporary_bytes / 1e6:.0f} MB, "
+      f"{theirs.seconds / ours.seconds:.1f}x faster; floor of the direct sum "
+      f"{floor:.3f} s",
       flush=True,
     )
 
 
-def _peak_memory() -> float:
-  return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _format(cost: StepCost, batch: int) -> str:
+  return (
+    f"{cost.seconds:.3f} s, {batch / cost.seconds:.1f} images/s, "
+    f"{cost.temporary_bytes / 1e6:.0f} MB temporary, "
+    f"{cost.peak_bytes / 1e6:.0f} MB peak resident"
+  )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,13 @@ _FIELDS = {
 _GROUP = ("experiment", "dataset", "preset", "num_steps", "device", "suite")
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
 _ERROR = "test_error_percent"
-_RUN = ("Test error (%)", "Seeds", "Paper (%)", "Parameters", "Minutes")
+_RUN = (
+  "Test error (%)",
+  "Seeds",
+  "Paper, 300k steps (%)",
+  "Parameters",
+  "Minutes",
+)
 # Flags that differ between the runs of one row.
 _FREE_FLAGS = {"seed", "workdir", "data_dir", "compilation_cache"}
 # Error on MNIST in percent (Sabour et al., 2017, table 1): of CapsNet by number

@@ -100,8 +100,8 @@ def transform_and_route(
     <u_ij, V_j> = <u_i, W_ij V_j>  and  s_j = sum_i (c_ij u_i) W_ij,
   for each parent two matrix products that all examples share under `vmap`. The
   parts come in chunks, and the backward pass computes each chunk again: beside
-  inputs and outputs memory holds O(J D + chunk_size (J + parents_at_once C))
-  numbers an example, not O(I J D).
+  inputs, outputs and rearranged copies of both, memory holds
+  O(J D + chunk_size (J + parents_at_once C)) numbers an example, not O(I J D).
 
   Args:
     poses: outputs u_i of the parts.

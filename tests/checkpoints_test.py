@@ -63,12 +63,32 @@ def test_damaged_newest_gives_the_one_before(tmp_path):
   chex.assert_trees_all_equal(leaves(restored), leaves(state_of(2)))
 
 
+def test_saving_goes_on_over_a_damaged_checkpoint(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  for step in (10, 20):
+    saved.save(step, state_of(step))
+  damage(tmp_path / "latest" / "20")
+  again = checkpoints.Checkpoints(tmp_path)
+  again.restore(state_of(0))
+  for step in (15, 20):
+    again.save(step, state_of(step))
+    restored = checkpoints.Checkpoints(tmp_path).restore(state_of(0))
+    chex.assert_trees_all_equal(leaves(restored), leaves(state_of(step)))
+
+
+def test_a_step_behind_the_newest_is_not_dropped_in_silence(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path)
+  saved.save(20, state_of(20))
+  with pytest.raises(ValueError, match="step 10 was not saved"):
+    saved.save(10, state_of(10))
+
+
 def test_all_damaged_is_an_error_and_nothing_is_lost(tmp_path):
   saved = checkpoints.Checkpoints(tmp_path)
   saved.save(1, state_of(1))
   damage(tmp_path / "latest" / "1")
   before = sorted(tmp_path.rglob("*"))
-  with pytest.raises(ValueError, match="can be read.*Move the folder away"):
+  with pytest.raises(ValueError, match="can be read.*another --workdir"):
     checkpoints.Checkpoints(tmp_path).restore(state_of(0))
   assert sorted(tmp_path.rglob("*")) == before
 
