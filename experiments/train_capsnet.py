@@ -276,6 +276,7 @@ def main(argv: Sequence[str]) -> None:
     train, validation = loop.split_validation(
       data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
       runs.NUM_VALIDATION.value,
+      runs.BATCH_SIZE.value,
     )
     load_test()  # so that what is missing is said now, not after training
     mesh = training.data_mesh(runs.BATCH_SIZE.value)

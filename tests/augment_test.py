@@ -288,9 +288,9 @@ class AugmentTest(chex.TestCase):
     chex.assert_shape(augment.centre_pad(image), (40, 40, 1))
 
   @parameterized.parameters(
-    ("shift", dict(max_shift=3)),
-    ("pad_and_place", dict(canvas=(16, 16))),
-    ("random_affine", dict(max_rotation=30.0)),
+    (augment.shift, dict(max_shift=3)),
+    (augment.pad_and_place, dict(canvas=(16, 16))),
+    (augment.random_affine, dict(max_rotation=30.0)),
   )
   def test_key_decides(self, function, options):
     image = _numbered(8, 8, dtype=jnp.float32) / 64
@@ -342,13 +342,13 @@ class AugmentTest(chex.TestCase):
     chex.assert_trees_all_close(got, jnp.stack(want), atol=1e-5)
 
   @parameterized.parameters(
-    ("shift", dict(max_shift=-1), "max_shift=-1"),
-    ("pad_and_place", dict(canvas=(9, 3)), r"canvas=\(9, 3\)"),
-    ("random_affine", dict(max_rotation=-1.0), "max_rotation=-1"),
-    ("random_affine", dict(max_shear=-1.0), "max_shear=-1"),
-    ("random_affine", dict(max_translation=-1.0), "max_translation=-1"),
-    ("random_affine", dict(scale_range=(1.2, 0.8)), "scale_range"),
-    ("random_affine", dict(scale_range=(0.0, 0.8)), "scale_range"),
+    (augment.shift, dict(max_shift=-1), "max_shift=-1"),
+    (augment.pad_and_place, dict(canvas=(9, 3)), r"canvas=\(9, 3\)"),
+    (augment.random_affine, dict(max_rotation=-1.0), "max_rotation=-1"),
+    (augment.random_affine, dict(max_shear=-1.0), "max_shear=-1"),
+    (augment.random_affine, dict(max_translation=-1.0), "max_translation=-1"),
+    (augment.random_affine, dict(scale_range=(1.2, 0.8)), "scale_range"),
+    (augment.random_affine, dict(scale_range=(0.0, 0.8)), "scale_range"),
   )
   def test_bad_options_are_refused(self, function, options, message):
     with self.assertRaisesRegex(ValueError, message):

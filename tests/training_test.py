@@ -169,7 +169,7 @@ def test_all_finite_sees_one_bad_number():
 
 def test_validation_is_the_first_sixth():
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
-  train, validation = loop.split_validation(dataset, None)
+  train, validation = loop.split_validation(dataset, None, BATCH_SIZE)
   np.testing.assert_array_equal(validation.labels, LABELS[:3])
   np.testing.assert_array_equal(train.factors["angle"], LABELS[3:])
   assert len(train.images) + len(validation.images) == NUM_EXAMPLES
@@ -179,4 +179,10 @@ def test_validation_is_the_first_sixth():
 def test_validation_leaves_something(count):
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
   with pytest.raises(ValueError, match="--num_validation"):
-    loop.split_validation(dataset, count)
+    loop.split_validation(dataset, count, BATCH_SIZE)
+
+
+def test_validation_leaves_a_batch_to_train_on():
+  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
+  with pytest.raises(ValueError, match="--batch_size"):
+    loop.split_validation(dataset, 20, BATCH_SIZE)

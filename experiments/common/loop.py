@@ -15,13 +15,14 @@ from experiments.common import checkpoints, runs, training
 
 
 def split_validation(
-  dataset: data.Dataset, num_validation: int | None
+  dataset: data.Dataset, num_validation: int | None, batch_size: int
 ) -> tuple[data.Dataset, data.Dataset]:
   """Sets the first examples of the training set apart (Sabour et al., 2017).
 
   Args:
     dataset: the training set.
     num_validation: how many; None for a sixth, 10,000 of MNIST's 60,000.
+    batch_size: examples an update, of which some must be left.
 
   Returns:
     What is left to train on, and the validation set.
@@ -37,10 +38,10 @@ def split_validation(
       f"--num_validation between 1 and {total - 1}"
     )
 
-  if total - count < runs.BATCH_SIZE.value:
+  if total - count < batch_size:
     raise ValueError(
       f"{total - count} training examples make no batch of "
-      f"{runs.BATCH_SIZE.value}; give a smaller --batch_size"
+      f"{batch_size}; give a smaller --batch_size"
     )
 
   def rows(part):
