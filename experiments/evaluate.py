@@ -1,6 +1,7 @@
-"""Evaluates a trained model: numbers into evaluation.json, and figures.
+r"""Evaluates a trained model: numbers into evaluation.json, and figures.
 
   python -m experiments.evaluate --workdir=DIR --suite=accuracy,perturbations
+  python -m experiments.evaluate --workdir=DIR --suite=attacks --beside=OTHER
 
 The model, its flags and its data set are those of the run in DIR.
 """
@@ -12,10 +13,24 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments.common import runs, suites
+from experiments.common import runs, suites, task
 
 _SUITE = flags.DEFINE_list(
   "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
+)
+_VIEWS = flags.DEFINE_integer(
+  "views", 32, "Affine views of each test image.", lower_bound=1
+)
+_IMAGES = flags.DEFINE_integer(
+  "images",
+  None,
+  "Test images, the first ones; by default as many as each suite takes.",
+  lower_bound=1,
+)
+_BESIDE = flags.DEFINE_list(
+  "beside",
+  [],
+  "Folders of other runs, evaluated before, to draw into the same figures.",
 )
 
 
@@ -42,14 +57,17 @@ def main(argv: Sequence[str]) -> None:
     flagfile = f"--flagfile={run.workdir / 'flags.cfg'}"
     flags.FLAGS([sys.argv[0], flagfile, *sys.argv[1:]])
     runs.configure()
-    trained = binary.restore(run)
-    unfit = sorted(set(names) - set(suites.suites_of(trained.model)))
+    trained = task.restore(run, binary.TASK)
+    unfit = sorted(set(names) - set(binary.TASK.suites(trained.model)))
     if unfit:
       raise ValueError(
-        f"{', '.join(unfit)}: the model in {run.workdir} has no decoder"
+        f"{', '.join(unfit)}: not for the model in {run.workdir}, which has "
+        "no capsules, no decoder, or another task"
       )
+    beside = [runs.Run(workdir) for workdir in _BESIDE.value]
+    options = task.Options(_VIEWS.value, _IMAGES.value, beside)
     for name in names:
-      metrics = suites.SUITES[name](run, trained)
+      metrics = suites.SUITES[name](run, trained, options)
       record = {"suite": name, "metrics": metrics}
       run.write_evaluation(name, {**summary, **_about_now(), **record})
       print(f"{name}: {json.dumps(metrics, indent=2)}")

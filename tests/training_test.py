@@ -40,7 +40,11 @@ def make(augment=lambda key, image: image):
   mesh = training.data_mesh(BATCH_SIZE)
   optimizer = optax.adam(1e-2)
   update = training.make_update(
-    loss, optimizer, augment=augment, batch_size=BATCH_SIZE, mesh=mesh
+    loss,
+    optimizer,
+    draw=training.draw_labelled(augment),
+    batch_size=BATCH_SIZE,
+    mesh=mesh,
   )
   state = training.init(Line(), optimizer, jax.random.key(3))
   return training.replicate(state, mesh), update
@@ -124,7 +128,11 @@ def test_augmentation_gets_a_new_key_for_each_example_and_step():
   mesh = training.data_mesh(BATCH_SIZE)
   optimizer = optax.sgd(0.0)
   update = training.make_update(
-    spread, optimizer, augment=noise, batch_size=BATCH_SIZE, mesh=mesh
+    spread,
+    optimizer,
+    draw=training.draw_labelled(noise),
+    batch_size=BATCH_SIZE,
+    mesh=mesh,
   )
   state = training.init(Line(), optimizer, jax.random.key(0))
   sums = []
@@ -150,7 +158,7 @@ def test_evaluate_measures_each_example_once_in_order(batch_size):
       "pixel": model(255 * images[:, 0, 0, 0]),
       "label": labels,
     },
-    prepare=lambda image: 2 * image,
+    draw=training.draw_labelled(lambda key, image: 2 * image),
     batch_size=batch_size,
     mesh=training.data_mesh(batch_size),
   )

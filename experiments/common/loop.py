@@ -64,8 +64,11 @@ def fit(
   train: data.Dataset,
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
+  summarise: Callable[[dict], dict[str, float]] = training.means,
 ) -> float:
   """Trains to `--num_steps`, going on from the newest checkpoint if any.
+
+  With `--stop_accuracy` it ends at the first validation that reaches it.
 
   The model with the highest validation accuracy is kept as `saved`'s best; of
   several with the same, the first.
@@ -79,6 +82,7 @@ def fit(
     train: to draw batches from.
     validation: to choose the model by.
     mesh: the devices.
+    summarise: makes one number of each measure, to be logged.
 
   Returns:
     Seconds spent, in all sittings.
@@ -114,7 +118,7 @@ def fit(
       disable=not sys.stderr.isatty(),
     ) as bar,
   ):
-    while step < num_steps:
+    while step < num_steps and not _reached(saved.best_metrics()):
       stop = min([(step // every + 1) * every for every in stops] + [num_steps])
       began = time.monotonic()
       state, metrics = update(state, images, labels, stop - step)
@@ -136,7 +140,7 @@ def fit(
       validate = step % eval_every == 0 or step == num_steps
       if validate:
         measures = evaluate(state.model, validation.images, validation.labels)
-        scores = training.means(measures)
+        scores = summarise(measures)
         run.log(step, "validation", {"epoch": step / epoch, **scores})
         _show(bar, step, num_steps, "validation", scores)
         best = saved.best_metrics()
@@ -156,6 +160,11 @@ def fit(
         sys.exit(128 + signal_number)
   run.close()
   return seconds()
+
+
+def _reached(best: dict[str, float] | None) -> bool:
+  goal = runs.STOP_ACCURACY.value
+  return None not in (goal, best) and best["accuracy"] >= goal
 
 
 def _show(

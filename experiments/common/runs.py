@@ -57,6 +57,14 @@ CHECKPOINT_EVERY = flags.DEFINE_integer(
   "Steps between checkpoints beside those at validations.",
   lower_bound=1,
 )
+STOP_ACCURACY = flags.DEFINE_float(
+  "stop_accuracy",
+  None,
+  "Training ends at the first validation that reaches this accuracy, so that "
+  "models are compared at the same one.",
+  lower_bound=0.0,
+  upper_bound=1.0,
+)
 DETERMINISTIC = flags.DEFINE_bool(
   "deterministic", True, "Same numbers from the same seed on GPUs too."
 )
@@ -211,6 +219,21 @@ class Run:
     if not path.exists():
       raise ValueError(f"{path} is missing: no run was completed there")
     return _read_json(path)
+
+  def read_evaluation(self, suite: str) -> dict[str, Any]:
+    """Reads the record of a suite.
+
+    Raises:
+      ValueError: if the run was not evaluated by that suite.
+    """
+    path = self.workdir / "evaluation.json"
+    records = _read_json(path) if path.exists() else {}
+    if suite not in records:
+      raise ValueError(
+        f"{path} has no {suite}: evaluate {self.workdir} with --suite={suite} "
+        "first"
+      )
+    return records[suite]
 
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
     """Puts the record of a suite into evaluation.json, beside the others."""

@@ -1,51 +1,30 @@
 """Evaluation suites: functions of a run and of what it trained.
 
-Each returns numbers by name, and draws into the run's folder.
+Each returns numbers by name, or lists of them where it measures a curve, and
+draws into the run's folder.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from capjax import data
 from experiments.common import figures, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
 
 _NUM_SHOWN = (24, 24)  # right and wrong test images beside reconstructions
 _NUM_TWEAKED = 3  # images whose capsules are perturbed
 _OFFSETS = np.arange(-5, 6) * 0.05
 
 
-class Trained(NamedTuple):
-  """A trained classifier with decoder or without, and what it says of a set.
-
-  Attributes:
-    model: the checkpoint chosen on validation.
-    step: at which it was saved.
-    validation: its scores there, by name.
-    predict: `(model, images) -> (classes [B], poses [B J D] or None)`.
-    prepare: `image [H W C] in [0, 1] -> image`, as the model takes it.
-    test: the test set.
-    measures: `{name: [N ...]}` of the test set, with `prediction`.
-  """
-
-  model: nnx.Module
-  step: int
-  validation: dict[str, float]
-  predict: Callable[..., tuple[jax.Array, jax.Array | None]]
-  prepare: Callable[[jax.Array], jax.Array]
-  test: data.Dataset
-  measures: dict[str, np.ndarray]
-
-
-def accuracy(run: runs.Run, trained: Trained) -> dict[str, float]:
+def accuracy(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """The scores of the test set and those that the model was chosen by."""
-  del run
-  scores = training.means(trained.measures)
+  del run, options
+  scores = tasks.summarise(trained.measures)
   return {
     **{f"test_{name}": value for name, value in scores.items()},
     "test_error_percent": 100 * (1 - scores["accuracy"]),
@@ -54,12 +33,15 @@ def accuracy(run: runs.Run, trained: Trained) -> dict[str, float]:
   }
 
 
-def reconstructions(run: runs.Run, trained: Trained) -> dict[str, float]:
+def reconstructions(
+  run: runs.Run, trained: Trained, options: Options
+) -> Scores:
   """Draws test images beside what their longest capsule redraws; mistakes too.
 
   Returns:
     The summed squared error of an image, a mean over the test set.
   """
+  del options
   images, labels, classes, poses = _examples(trained)
   figures.reconstructions(
     images,
@@ -72,12 +54,13 @@ def reconstructions(run: runs.Run, trained: Trained) -> dict[str, float]:
   return {"test_reconstruction_loss": float(np.mean(errors))}
 
 
-def perturbations(run: runs.Run, trained: Trained) -> dict[str, float]:
+def perturbations(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Draws images with each dimension of a capsule tweaked (figure 4).
 
   Returns:
     How far the tweaks move a pixel at the most.
   """
+  del options
   _, labels, classes, poses = _examples(trained)
   # The first right example of each of a few classes.
   right = np.flatnonzero(classes == labels)
@@ -101,14 +84,19 @@ SUITES = {
   "reconstructions": reconstructions,
   "perturbations": perturbations,
 }
-# Suites that a model without decoder cannot take.
-_NEED_DECODER = {"reconstructions", "perturbations"}
+
+# What every run tells of itself, as far as its model can.
+AFTER_TRAINING = ("accuracy", "reconstructions", "perturbations")
 
 
-def suites_of(model: nnx.Module) -> list[str]:
-  """The suites that a model can take."""
-  decodes = getattr(model, "decoder", None) is not None
-  return [name for name in SUITES if decodes or name not in _NEED_DECODER]
+def of_classifier(model: nnx.Module) -> list[str]:
+  """The suites that a classifier can take."""
+  lacks = set()
+  if not hasattr(model, "decode"):  # a network without capsules
+    lacks |= {"reconstructions", "perturbations", "diagnostics"}
+  elif model.decoder is None:
+    lacks |= {"reconstructions", "perturbations"}
+  return [name for name in SUITES if name not in lacks]
 
 
 def perturb(
@@ -149,6 +137,7 @@ def _examples(trained: Trained) -> tuple[np.ndarray, ...]:
     test.labels, trained.measures["prediction"], *_NUM_SHOWN
   )
   images = training.as_intensities(jnp.asarray(test.images[shown]))
-  images = jax.vmap(trained.prepare)(images)
-  classes, poses = jax.jit(trained.predict)(trained.model, images)
-  return np.asarray(images), test.labels[shown], np.asarray(classes), poses
+  images = jax.vmap(trained.task.prepare)(images)
+  output = jax.jit(lambda model, x: model(x))(trained.model, images)
+  classes = np.argmax(output.activations, axis=-1)
+  return np.asarray(images), test.labels[shown], classes, output.poses

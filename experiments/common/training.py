@@ -33,16 +33,36 @@ class TrainState(NamedTuple):
 
 
 Metrics = dict[str, jax.Array]
-Loss = Callable[
-  [Any, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Metrics]
-]
+Loss = Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Metrics]]
+# (key, index, images uint8 [N H W C], labels [N]) -> (inputs, targets): one
+# example, made from any of the data.
+Draw = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
 
 
 def init(
   model: nnx.Module, optimizer: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
   """The state before the first step."""
-  return TrainState(jnp.int32(0), model, optimizer.init(model), key)
+  opt_state = optimizer.init(nnx.state(model, nnx.Param))
+  return TrainState(jnp.int32(0), model, opt_state, key)
+
+
+def draw_labelled(
+  transform: Callable[[jax.Array, jax.Array], jax.Array],
+) -> Draw:
+  """Draws an image and its label.
+
+  Args:
+    transform: `(key, image [H W C] in [0, 1]) -> image`.
+
+  Returns:
+    What `make_update` and `make_evaluate` draw an example with.
+  """
+
+  def draw(key, index, images, labels):
+    return transform(key, as_intensities(images[index])), labels[index]
+
+  return draw
 
 
 def data_mesh(batch_size: int) -> Mesh:
@@ -77,16 +97,18 @@ def make_update(
   loss: Loss,
   optimizer: optax.GradientTransformation,
   *,
-  augment: Callable[[jax.Array, jax.Array], jax.Array],
+  draw: Draw,
   batch_size: int,
   mesh: Mesh,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
   """Builds the jitted function that does many updates.
 
   Args:
-    loss: `(model, images, labels, key) -> (scalar, metrics)` of a batch.
-    optimizer: applied to the gradient.
-    augment: `(key, image [H W C] in [0, 1]) -> image` for one example.
+    loss: `(model, inputs, targets, key) -> (scalar, metrics)` of a batch. The
+      model is in training mode; what it keeps beside its parameters, such as
+      the statistics of batch normalisation, goes on as the call leaves it.
+    optimizer: applied to the gradient of the parameters (`nnx.Param`).
+    draw: makes one example; `index` runs over the data in a random order.
     batch_size: examples a step; what is left over at the end of an epoch waits
       for the next order.
     mesh: with an axis `data`.
@@ -98,13 +120,13 @@ def make_update(
   """
   split = NamedSharding(mesh, P("data"))
 
-  def batch(state, images, labels, order, augment_key):
+  def batch(state, images, labels, order, draw_key):
     start = state.step % (len(images) // batch_size) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
     indices = jax.lax.with_sharding_constraint(indices, split)
-    keys = jax.random.split(augment_key, batch_size)
-    pixels = jax.vmap(augment)(keys, as_intensities(images[indices]))
-    return jax.lax.with_sharding_constraint((pixels, labels[indices]), split)
+    keys = jax.random.split(draw_key, batch_size)
+    examples = jax.vmap(draw, (0, 0, None, None))(keys, indices, images, labels)
+    return jax.lax.with_sharding_constraint(examples, split)
 
   def update(state, images, labels, num_steps):
     order_key, step_key = jax.random.split(state.key)
@@ -114,17 +136,26 @@ def make_update(
     )
 
     def one(state):
-      augment_key, loss_key = jax.random.split(
+      draw_key, loss_key = jax.random.split(
         jax.random.fold_in(step_key, state.step)
       )
-      pixels, classes = batch(state, images, labels, order, augment_key)
-      gradient, metrics = jax.grad(loss, has_aux=True)(
-        state.model, pixels, classes, loss_key
+      inputs, targets = batch(state, images, labels, order, draw_key)
+      graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
+
+      def of_parameters(parameters):
+        model = nnx.merge(graph, parameters, rest)
+        model.train()
+        value, metrics = loss(model, inputs, targets, loss_key)
+        return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+
+      gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
+        parameters
       )
       updates, opt_state = optimizer.update(
-        gradient, state.opt_state, state.model
+        gradient, state.opt_state, parameters
       )
-      model = optax.apply_updates(state.model, updates)
+      parameters = optax.apply_updates(parameters, updates)
+      model = nnx.merge(graph, parameters, rest)
       return TrainState(state.step + 1, model, opt_state, state.key), metrics
 
     def add(_, carry):
@@ -142,45 +173,46 @@ def make_update(
 
 
 def make_evaluate(
-  measure: Callable[[Any, jax.Array, jax.Array], Metrics],
+  measure: Callable[[Any, Any, Any], Metrics],
   *,
-  prepare: Callable[[jax.Array], jax.Array],
+  draw: Draw,
   batch_size: int,
   mesh: Mesh,
 ) -> Callable[..., dict[str, np.ndarray]]:
   """Builds the function that measures every example of a data set.
 
   Args:
-    measure: `(model, images [B H W C], labels [B]) -> {name: [B ...]}`.
-    prepare: `(image [H W C] in [0, 1]) -> image` for one example.
+    measure: `(model, inputs, targets) -> {name: [B ...]}` of a batch.
+    draw: makes one example; its key is a function of the index alone, so that
+      every model is asked the same.
     batch_size: examples at a time.
     mesh: with an axis `data`.
 
   Returns:
-    `evaluate(model, images uint8 [N H W C], labels [N])`, giving the measures
-    of all N examples in order, `{name: [N ...]}`.
+    `evaluate(model, images uint8 [N H W C], labels [N], views=1)`, giving the
+    measures `{name: [N views ...]}` of `views` examples drawn at each index, in
+    order.
   """
   split = NamedSharding(mesh, P("data"))
 
   @jax.jit
-  def run(model, images, labels):
-    def one(batch):
-      pixels, classes = jax.lax.with_sharding_constraint(batch, split)
-      return measure(model, jax.vmap(prepare)(as_intensities(pixels)), classes)
+  def run(model, images, labels, indices, numbers):
+    def one(block):
+      index, number = jax.lax.with_sharding_constraint(block, split)
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), number)
+      examples = jax.vmap(draw, (0, 0, None, None))(keys, index, images, labels)
+      return measure(model, *jax.lax.with_sharding_constraint(examples, split))
 
-    return jax.lax.map(one, (images, labels))
+    return jax.lax.map(one, (indices, numbers))
 
-  def evaluate(model, images, labels):
-    missing = -len(images) % batch_size
-    padded = [
-      np.concatenate([x, np.repeat(x[:1], missing, axis=0)]).reshape(
-        -1, batch_size, *x.shape[1:]
-      )
-      for x in (np.asarray(images), np.asarray(labels))
-    ]
-    measures = run(model, *padded)
+  def evaluate(model, images, labels, views=1):
+    total = len(images) * views
+    numbers = np.arange(-(-total // batch_size) * batch_size) % total
+    numbers = numbers.reshape(-1, batch_size).astype(np.int32)
+    images, labels = replicate((images, labels), mesh)
+    measures = run(model, images, labels, numbers // views, numbers)
     return {
-      name: np.asarray(x).reshape(-1, *x.shape[2:])[: len(images)]
+      name: np.asarray(x).reshape(-1, *x.shape[2:])[:total]
       for name, x in measures.items()
     }
 
@@ -199,10 +231,15 @@ def all_finite(tree: Any) -> jax.Array:
   return jnp.all(jnp.stack(leaves))
 
 
+def num_parameters(model: nnx.Module) -> int:
+  """How many numbers are trained."""
+  return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
 def means(measures: dict[str, np.ndarray]) -> dict[str, float]:
-  """Averages the floating-point measures over examples."""
+  """Averages over examples what is one floating-point number of each."""
   return {
     name: float(np.mean(x))
     for name, x in measures.items()
-    if np.issubdtype(x.dtype, np.floating)
+    if np.issubdtype(x.dtype, np.floating) and x.ndim == 1
   }

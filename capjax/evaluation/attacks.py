@@ -1,0 +1,126 @@
+"""Images changed a little so that a model errs: white-box attacks.
+
+Intensities are in [0, 1] and stay there. Attacks follow the gradient of
+`loss(images [B H W C], labels [B]) -> losses [B]`, a closure over any model, in
+which no image's loss may depend on another image.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+Loss = Callable[[Float[Array, "B H W C"], Int[Array, " B"]], Float[Array, " B"]]
+
+
+def fgsm(
+  loss: Loss,
+  images: Float[Array, "B H W C"],
+  labels: Int[Array, " B"],
+  eps: ArrayLike,
+  *,
+  targeted: bool = False,
+) -> Float[Array, "B H W C"]:
+  """Moves each pixel by eps along the sign of its gradient.
+
+  x' = clip(x + eps sign(grad_x loss(x, y)), 0, 1); towards a target t,
+  x' = clip(x - eps sign(grad_x loss(x, t)), 0, 1) (Goodfellow et al., 2015,
+  section 4; Kurakin et al., 2017, Eq. 1 and section 2.3).
+
+  Args:
+    loss: as above.
+    images: in [0, 1].
+    labels: the classes to lead away from; with `targeted`, those to lead to.
+    eps: the largest change of an intensity, at least 0; may be traced, so that
+      one compilation serves every eps.
+    targeted: whether the loss is to fall.
+
+  Returns:
+    Images in [0, 1] within eps of `images`, in their dtype. Pixels without
+    gradient stay.
+
+  Raises:
+    ValueError: if `eps` is a negative number.
+
+  Differs from paper: nothing.
+  """
+  return bim(loss, images, labels, eps, num_steps=1, targeted=targeted)
+
+
+def bim(
+  loss: Loss,
+  images: Float[Array, "B H W C"],
+  labels: Int[Array, " B"],
+  eps: ArrayLike,
+  *,
+  num_steps: int = 10,
+  targeted: bool = False,
+  step_size: ArrayLike | None = None,
+) -> Float[Array, "B H W C"]:
+  """Repeats smaller steps of `fgsm`: the basic iterative method.
+
+  x_0 = x, x_{n+1} = clip(x_n + step_size sign(grad loss(x_n, y))), where clip
+  keeps within eps of x and within [0, 1] (Kurakin et al., 2017, Eq. 2).
+
+  Args:
+    loss: as above.
+    images: in [0, 1].
+    labels: as for `fgsm`.
+    eps: as for `fgsm`.
+    num_steps: gradients taken, at least 1.
+    targeted: as for `fgsm`.
+    step_size: at least 0; by default eps / num_steps, with which the last step
+      just reaches eps.
+
+  Returns:
+    As `fgsm`.
+
+  Raises:
+    ValueError: if `eps` or `step_size` is a negative number, or `num_steps` is
+      below 1.
+
+  Differs from paper: the default step; theirs is 1/255, min(255 eps + 4,
+    1.25 255 eps) times, so that the cost would depend on eps.
+  """
+  if num_steps < 1:
+    raise ValueError(f"num_steps={num_steps}; take at least 1.")
+  if step_size is None:
+    step_size = eps / num_steps
+  for name, size in (("eps", eps), ("step_size", step_size)):
+    if isinstance(size, float | int) and size < 0:
+      raise ValueError(f"{name}={size}; pass 0 or more.")
+  # An eps of a wider dtype would widen the images on the way.
+  eps, step = (jnp.asarray(x, images.dtype) for x in (eps, step_size))
+  lowest, highest = jnp.maximum(images - eps, 0), jnp.minimum(images + eps, 1)
+  step = -step if targeted else step
+  slopes = jax.grad(lambda images: jnp.sum(loss(images, labels)))
+
+  def move(attacked, _):
+    attacked = attacked + step * jnp.sign(slopes(attacked))
+    return jnp.clip(attacked, lowest, highest), None
+
+  return jax.lax.scan(move, images, length=num_steps)[0]
+
+
+def random_targets(
+  key: PRNGKeyArray, labels: Int[Array, " B"], num_classes: int
+) -> Int[Array, " B"]:
+  """Draws for each label another class, all equally likely.
+
+  Args:
+    key: random key.
+    labels: in 0..num_classes-1.
+    num_classes: at least 2.
+
+  Returns:
+    In 0..num_classes-1, each different from its label.
+
+  Raises:
+    ValueError: if there is no other class.
+  """
+  if num_classes < 2:
+    raise ValueError(f"num_classes={num_classes}; targets need at least 2.")
+  steps = jax.random.randint(key, labels.shape, 1, num_classes, labels.dtype)
+  return (labels + steps) % num_classes

@@ -1,0 +1,190 @@
+"""What routing does with its parts: does it decide, starve, parse?
+
+Pure functions of coefficients and activations. Axes: N examples, I parts below,
+J parents above, T types of parts; `...` any leading axes, such as the batch.
+Values are in [0, 1], `kappa` excepted. Routing without reason can look good in
+each number alone: read them together.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+
+def routing_entropy(
+  coefficients: Float[Array, "*batch I J"],
+  *,
+  activations: Float[Array, "*batch I"] | None = None,
+) -> Float[Array, "*batch"]:
+  """Computes how undecided the parts are: 1 is uniform, 0 one parent each.
+
+  sum_i w_i H(c_i) / (log J sum_i w_i), H(c_i) = -sum_j c_ij log c_ij. Uniform
+  coefficients classify as well (Paik et al., 2019): below 1 they are at least
+  dynamic.
+
+  Args:
+    coefficients: c_ij >= 0. Each part's are scaled to sum to 1 first: what an
+      orphan parent took (leaky routing) counts nowhere.
+    activations: w_i >= 0, how much each part is there; by default all alike.
+      Parts that send nothing to any parent weigh 0.
+
+  Returns:
+    The mean over parts; 0 where no part weighs anything.
+
+  Raises:
+    ValueError: if there are fewer than two parents to choose from.
+  """
+  num_parents = coefficients.shape[-1]
+  if num_parents < 2:
+    raise ValueError(
+      f"{num_parents} parent(s): nothing to choose; give coefficients of a "
+      "layer with at least 2."
+    )
+  coefficients = _wide(coefficients)
+  total = jnp.sum(coefficients, axis=-1, keepdims=True)
+  shares = coefficients / jnp.where(total > 0, total, 1)
+  entropies = -jnp.sum(shares * numerics.safe_log(shares), axis=-1)
+  weights = _weights(activations, coefficients) * (total[..., 0] > 0)
+  weight = jnp.sum(weights, axis=-1)
+  mean = jnp.sum(weights * entropies, axis=-1) / jnp.where(
+    weight > 0, weight, 1
+  )
+  return mean / math.log(num_parents)
+
+
+def dead_parents(
+  activations: Float[Array, "N J"], *, threshold: float = 0.01
+) -> Float[Array, ""]:
+  """Computes the share of parents that no example wakes.
+
+  A parent is dead if max_n a_nj < threshold. Gradients vanish at such capsules,
+  so that they stay dead: capsule starvation (Mitterreiter et al., 2023).
+
+  Args:
+    activations: a_nj over a set large enough to hold all that should wake a
+      parent.
+    threshold: in (0, 1]. `squash` makes the length 0.01 of a total input of
+      length 0.1; a layer whose activations never come so low, such as logistic
+      ones, needs a higher threshold.
+
+  Returns:
+    In [0, 1].
+
+  Raises:
+    ValueError: if there are no examples, or `threshold` lies outside (0, 1].
+
+  Differs from paper: the threshold is ours.
+  """
+  if not 0 < threshold <= 1:
+    raise ValueError(f"threshold={threshold}; pass a number in (0, 1].")
+  if not len(activations):
+    raise ValueError("no examples: every parent would be dead; give some.")
+  return jnp.mean(jnp.max(activations, axis=0) < threshold, dtype=jnp.float32)
+
+
+class ParseAgreement(NamedTuple):
+  """How alike two views are parsed.
+
+  Attributes:
+    agreement: [...] in [0, 1], the share of parts whose parent is the same.
+    chance: [...] in [0, 1], what it would be, were the parents of one view
+      shuffled among its parts; 1 if both views give all to one parent.
+    kappa: [...] in [-1, 1], (agreement - chance) / (1 - chance): 1 for the same
+      parse, 0 for one that says no more of a part than the other parts do; also
+      0 where chance is 1.
+  """
+
+  agreement: Float[Array, "*batch"]
+  chance: Float[Array, "*batch"]
+  kappa: Float[Array, "*batch"]
+
+
+def parse_agreement(
+  coefficients_a: Float[Array, "*batch I J"],
+  coefficients_b: Float[Array, "*batch I J"],
+  *,
+  activations_a: Float[Array, "*batch I"] | None = None,
+  activations_b: Float[Array, "*batch I"] | None = None,
+  num_types: int | None = None,
+) -> ParseAgreement:
+  """Compares the parents that parts choose in two views of the same image.
+
+  Under a parse tree a nose belongs to the same face wherever it is. In another
+  view it is found at another position, by another capsule: so capsules of one
+  type are pooled over positions, m_tj = sum_p a_tp c_tpj, and type t chooses
+  argmax_j m_tj. With w_t the smaller of both views' masses sum_j m_tj, scaled
+  to sum to 1,
+    agreement = sum_t w_t [choice_a(t) = choice_b(t)],
+    chance = sum_j (sum_t w_t [choice_a(t) = j]) (sum_t w_t [choice_b(t) = j]),
+  and kappa is Cohen's (1960), of two raters that sort types into parents.
+
+  Mind that routing which sends every part to the predicted class agrees fully
+  between any two views of that class; chance, and only chance, tells.
+
+  Args:
+    coefficients_a: c_ij of the first view, >= 0.
+    coefficients_b: of the second, from the same network.
+    activations_a: a_i >= 0 of the parts in the first view; by default all
+      alike.
+    activations_b: of the second.
+    num_types: T; part i has type i mod T, as `layers.PrimaryCaps` orders them.
+      By default every part is a type of its own, for parts without position.
+
+  Returns:
+    Agreement and chance; all 0 where no type has mass in both views. Equal
+    masses choose the parent of the lower index.
+
+  Raises:
+    ValueError: if the views differ in shape, or `num_types` does not divide the
+      number of parts.
+  """
+  if coefficients_a.shape != coefficients_b.shape:
+    raise ValueError(
+      f"coefficients are {coefficients_a.shape} and {coefficients_b.shape}; "
+      "give two views through the same network."
+    )
+  num_parts, num_parents = coefficients_a.shape[-2:]
+  num_types = num_parts if num_types is None else num_types
+  if num_types < 1 or num_parts % num_types:
+    raise ValueError(
+      f"num_types={num_types} does not divide {num_parts} parts; give the "
+      "number of capsules at each position."
+    )
+
+  def choose(coefficients, activations):
+    coefficients = _wide(coefficients)
+    sent = _weights(activations, coefficients)[..., None] * coefficients
+    shape = (*sent.shape[:-2], -1, num_types, num_parents)
+    masses = jnp.sum(sent.reshape(shape), axis=-3)
+    choices = jax.nn.one_hot(jnp.argmax(masses, axis=-1), num_parents)
+    return choices, jnp.sum(masses, axis=-1)
+
+  choices_a, masses_a = choose(coefficients_a, activations_a)
+  choices_b, masses_b = choose(coefficients_b, activations_b)
+  weights = jnp.minimum(masses_a, masses_b)
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  weights /= jnp.where(total > 0, total, 1)
+  agreement = jnp.einsum("...t,...tj,...tj->...", weights, choices_a, choices_b)
+  shares_a = jnp.einsum("...t,...tj->...j", weights, choices_a)
+  shares_b = jnp.einsum("...t,...tj->...j", weights, choices_b)
+  chance = jnp.sum(shares_a * shares_b, axis=-1)
+  # All to one parent: 1 - chance is 0 but for rounding.
+  decided = 1 - chance > 1e-5
+  kappa = (agreement - chance) / jnp.where(decided, 1 - chance, 1)
+  return ParseAgreement(agreement, chance, jnp.where(decided, kappa, 0))
+
+
+def _wide(x: Float[Array, "..."]) -> Float[Array, "..."]:
+  return x.astype(numerics.accumulation_dtype(x))
+
+
+def _weights(activations, coefficients) -> Float[Array, "*batch I"]:
+  """The activations, or ones: as many as there are parts."""
+  if activations is None:
+    return jnp.ones(coefficients.shape[:-1], coefficients.dtype)
+  return _wide(activations)

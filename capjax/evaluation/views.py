@@ -1,0 +1,93 @@
+"""ONE image seen under a known transform; traceable, to be `vmap`ped.
+
+Images are [H, W, C] floats. Everything is about the middle of the image and in
+pixels, so that a rotation stays rigid on images that are not square; sampling
+is bilinear, with zeros outside.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from kernels import geometry, rendering
+
+
+def transform(
+  image: Float[Array, "H W C"],
+  pose: Float[Array, "3 3"],
+  *,
+  canvas: tuple[int, int] | None = None,
+) -> Float[Array, "H2 W2 C"]:
+  """Draws an image in a pose that is given in pixels.
+
+  Args:
+    image: [H, W, C], any range.
+    pose: [3, 3], maps (x, y, 1) in pixels right of and below the middle of the
+      image to the same about the middle of the canvas.
+    canvas: (rows, columns); by default those of the image.
+
+  Returns:
+    [*canvas, C], in the dtype of `image`.
+
+  Raises:
+    ValueError: `canvas` has no pixels.
+  """
+  canvas = image.shape[:2] if canvas is None else canvas
+  units_from = geometry.pixel_units(*image.shape[:2])
+  units_to = geometry.pixel_units(*canvas)
+  units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
+  return rendering.warp(image, pose * units, canvas)
+
+
+def rotate(
+  image: Float[Array, "H W C"], degrees: ArrayLike
+) -> Float[Array, "H W C"]:
+  """Turns an image, clockwise as one sees it.
+
+  Args:
+    image: [H, W, C], any range.
+    degrees: positive turns x towards y, as in `geometry.affine_matrix`; 90 is
+      `np.rot90(image, -1)` where the image is square.
+
+  Returns:
+    [H, W, C]; what leaves the frame is lost.
+  """
+  theta = jnp.deg2rad(degrees)
+  return transform(image, geometry.affine_matrix(1, 1, theta, 0, 0, 0))
+
+
+def translate(
+  image: Float[Array, "H W C"], x: ArrayLike, y: ArrayLike
+) -> Float[Array, "H W C"]:
+  """Moves an image.
+
+  Args:
+    image: [H, W, C], any range.
+    x: pixels to the right, whole or not; whole ones blur nothing.
+    y: pixels down.
+
+  Returns:
+    [H, W, C]; what leaves the frame is lost.
+  """
+  return transform(image, geometry.affine_matrix(1, 1, 0.0, 0, x, y))
+
+
+def scale(
+  image: Float[Array, "H W C"], factor: ArrayLike
+) -> Float[Array, "H W C"]:
+  """Enlarges or shrinks an image.
+
+  Args:
+    image: [H, W, C], any range.
+    factor: above 0; 2 doubles lengths. Far below 1 there is aliasing, since
+      each pixel samples four others and averages no more.
+
+  Returns:
+    [H, W, C]; what leaves the frame is lost.
+
+  Raises:
+    ValueError: `factor` is a number, and not above 0.
+  """
+  if isinstance(factor, float | int) and factor <= 0:
+    raise ValueError(f"factor={factor}; pass a number above 0.")
+  return transform(image, geometry.affine_matrix(factor, factor, 0.0, 0, 0, 0))

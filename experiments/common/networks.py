@@ -1,0 +1,271 @@
+"""The networks that the binaries train, and how: flags and what they make.
+
+Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, and the
+networks and routings that are compared with theirs.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import flags
+from flax import nnx
+
+import capjax
+from capjax import baselines, losses
+from capjax.data import augment
+from experiments.common import runs
+
+MODEL = flags.DEFINE_enum(
+  "model", "capsnet", ["capsnet", "baseline"], "Network to train."
+)
+_LEARNING_RATE = flags.DEFINE_float(
+  "learning_rate", 1e-3, "Adam's, at the start.", lower_bound=0.0
+)
+_SCHEDULE = flags.DEFINE_enum(
+  "schedule",
+  "exponential",
+  ["exponential", "cosine"],
+  "Of the learning rate: --decay_rate every --decay_steps, or a cosine that "
+  "ends with --num_steps.",
+)
+_WARMUP_STEPS = flags.DEFINE_integer(
+  "warmup_steps",
+  0,
+  "Steps in which the learning rate rises from 0.",
+  lower_bound=0,
+)
+_DECAY_RATE = flags.DEFINE_float(
+  "decay_rate",
+  0.96,
+  "Factor of the learning rate every --decay_steps.",
+  lower_bound=0.0,
+)
+_DECAY_STEPS = flags.DEFINE_integer(
+  "decay_steps", 2000, "See --decay_rate.", lower_bound=1
+)
+_FINAL_LEARNING_RATE = flags.DEFINE_float(
+  "final_learning_rate",
+  1e-6,
+  "The learning rate falls no lower.",
+  lower_bound=0.0,
+)
+_RECONSTRUCTION = flags.DEFINE_enum(
+  "reconstruction",
+  "paper",
+  list(losses.RECONSTRUCTION_WEIGHTS),
+  "Weight of the reconstruction loss: the paper's, that of the authors' code "
+  "(20 times larger), or none (no decoder).",
+)
+_NUM_ITERATIONS = flags.DEFINE_integer(
+  "num_iterations", 3, "Of routing.", lower_bound=1
+)
+_LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
+_CONV_FEATURES = flags.DEFINE_integer(
+  "conv_features", 256, "Channels of the first convolution.", lower_bound=1
+)
+_CONV_KERNEL = flags.DEFINE_integer(
+  "conv_kernel", 9, "Its taps along each axis.", lower_bound=1
+)
+_NUM_TYPES = flags.DEFINE_integer(
+  "num_types", 32, "Primary capsules at each position.", lower_bound=1
+)
+_PART_SIZE = flags.DEFINE_integer(
+  "part_size", 8, "Length of a primary capsule.", lower_bound=1
+)
+_PRIMARY_KERNEL = flags.DEFINE_integer(
+  "primary_kernel", 9, "Taps of the primary capsules.", lower_bound=1
+)
+_PRIMARY_STRIDE = flags.DEFINE_integer(
+  "primary_stride", 2, "Stride of the primary capsules.", lower_bound=1
+)
+_POSE_SIZE = flags.DEFINE_integer(
+  "pose_size", 16, "Length of a class capsule.", lower_bound=1
+)
+_DECODER_FEATURES = flags.DEFINE_list(
+  "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
+)
+_CNN_FEATURES = flags.DEFINE_list(
+  "cnn_features",
+  ["256", "256", "128"],
+  "Channels of the baseline's convolutions.",
+)
+_CNN_DENSE = flags.DEFINE_list(
+  "cnn_dense", ["328", "192"], "Widths of the baseline's hidden dense layers."
+)
+for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_DENSE):
+  flags.register_validator(
+    _widths,
+    lambda widths: all(width.isdigit() and int(width) for width in widths),
+    message="give whole numbers above 0, as in 512,1024",
+  )
+_BFLOAT16 = flags.DEFINE_bool(
+  "bfloat16", False, "Convolve in bfloat16; for accelerators."
+)
+_MAX_SHIFT = flags.DEFINE_integer(
+  "max_shift", 2, "Pixels that images are shifted by at most.", lower_bound=0
+)
+_CANVAS = flags.DEFINE_integer(
+  "canvas",
+  0,
+  "Side of a black canvas that images are placed on, at random in training and "
+  "in the middle at test; 0 for none.",
+  lower_bound=0,
+)
+_MAX_ROTATION = flags.DEFINE_float(
+  "max_rotation",
+  0.0,
+  "Degrees that images are turned by at most.",
+  lower_bound=0.0,
+)
+_MAX_SHEAR = flags.DEFINE_float(
+  "max_shear", 0.0, "Shear of images, at most.", lower_bound=0.0
+)
+_MAX_SCALE = flags.DEFINE_float(
+  "max_scale",
+  1.0,
+  "Factor that images grow or shrink by, at most.",
+  lower_bound=1.0,
+)
+
+
+_CNN_FLAGS = ("cnn_features", "cnn_dense")
+_CAPSNET_FLAGS = (
+  "reconstruction", "num_iterations", "leaky", "conv_features", "conv_kernel",
+  "num_types", "part_size", "primary_kernel", "primary_stride", "pose_size",
+  "decoder_features", "bfloat16",
+)  # fmt: skip
+
+
+def is_baseline() -> bool:
+  """Whether the flags ask for a network without capsules."""
+  return MODEL.value == "baseline"
+
+
+def reconstruction_weight() -> float:
+  """The weight that --reconstruction names."""
+  return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
+
+
+def canvas_of(image_shape: Sequence[int]) -> tuple[int, int, int]:
+  """The shape of what the network is given of images of a data set."""
+  side = _CANVAS.value
+  return (side, side, image_shape[2]) if side else tuple(image_shape)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the network that the flags describe.
+
+  Args:
+    image_shape: height, width and channels that it is given.
+    num_classes: J.
+
+  Raises:
+    ValueError: if flags are given that the network has no use for.
+  """
+  rngs = nnx.Rngs(runs.SEED.value)
+  if is_baseline():
+    _refuse(_CAPSNET_FLAGS)
+    return baselines.CapsNetBaseline(
+      image_shape,
+      num_classes,
+      conv_features=_whole(_CNN_FEATURES.value),
+      dense_features=_whole(_CNN_DENSE.value),
+      rngs=rngs,
+    )
+  _refuse(_CNN_FLAGS)
+  return capjax.CapsNet(
+    image_shape,
+    num_classes,
+    conv_features=_CONV_FEATURES.value,
+    conv_kernel=_CONV_KERNEL.value,
+    num_types=_NUM_TYPES.value,
+    part_size=_PART_SIZE.value,
+    primary_kernel=_PRIMARY_KERNEL.value,
+    primary_stride=_PRIMARY_STRIDE.value,
+    pose_size=_POSE_SIZE.value,
+    num_iterations=_NUM_ITERATIONS.value,
+    leaky=_LEAKY.value,
+    decoder_features=(
+      _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
+    ),
+    dtype=jnp.bfloat16 if _BFLOAT16.value else jnp.float32,
+    rngs=rngs,
+  )
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """Adam with the learning rate of --schedule after --warmup_steps.
+
+  `exponential` is that of the authors' code: max(lr * decay_rate^(step /
+  decay_steps), final), continuous in the step. `cosine` falls to the final rate
+  at --num_steps.
+  """
+  peak, warmup = _LEARNING_RATE.value, _WARMUP_STEPS.value
+  final = min(_FINAL_LEARNING_RATE.value, peak)
+  if _SCHEDULE.value == "exponential":
+    schedule = optax.exponential_decay(
+      peak, _DECAY_STEPS.value, _DECAY_RATE.value, end_value=final
+    )
+  else:
+    schedule = optax.cosine_decay_schedule(
+      peak, max(1, runs.NUM_STEPS.value - warmup), alpha=final / (peak or 1.0)
+    )
+  if warmup:
+    rise = optax.linear_schedule(0.0, peak, warmup)
+    schedule = optax.join_schedules([rise, schedule], [warmup])
+  return optax.adam(schedule)
+
+
+def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
+  """Deforms and places one training image as the flags say."""
+  affine_key, place_key = jax.random.split(key)
+  deform = _MAX_ROTATION.value or _MAX_SHEAR.value or _MAX_SCALE.value != 1
+  if deform:
+    image = augment.random_affine(
+      affine_key,
+      image,
+      max_rotation=_MAX_ROTATION.value,
+      max_shear=_MAX_SHEAR.value,
+      scale_range=(1 / _MAX_SCALE.value, _MAX_SCALE.value),
+    )
+  if _CANVAS.value:
+    canvas = (_CANVAS.value, _CANVAS.value)
+    return augment.pad_and_place(place_key, image, canvas=canvas)
+  return augment.shift(place_key, image, max_shift=_MAX_SHIFT.value)
+
+
+def prepare_image(image: jax.Array) -> jax.Array:
+  """Places one test image in the middle of the canvas, if there is one."""
+  if _CANVAS.value:
+    return augment.centre_pad(image, canvas=(_CANVAS.value, _CANVAS.value))
+  return image
+
+
+def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
+  """[B J], the higher the likelier: activations, or logits of a baseline."""
+  output = model(images)
+  return output if is_baseline() else output.activations
+
+
+def losses_of(
+  model: nnx.Module, images: jax.Array, labels: jax.Array
+) -> jax.Array:
+  """[B], what each image adds to the loss of classification, undecoded."""
+  values = scores(model, images)
+  if is_baseline():
+    return optax.softmax_cross_entropy_with_integer_labels(values, labels)
+  return losses.margin_loss(values, jax.nn.one_hot(labels, values.shape[1]))
+
+
+def _whole(words: Sequence[str]) -> list[int]:
+  return [int(word) for word in words]
+
+
+def _refuse(names: Sequence[str]) -> None:
+  given = [name for name in names if flags.FLAGS[name].present]
+  if given:
+    raise ValueError(
+      f"--model={MODEL.value} has no use for --{', --'.join(given)}"
+    )

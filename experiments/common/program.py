@@ -1,0 +1,71 @@
+"""The main part of every training binary: train, restore the best, evaluate."""
+
+import jax
+
+from capjax import data
+from experiments.common import (
+  checkpoints,
+  figures,
+  loop,
+  networks,
+  runs,
+  suites,
+  training,
+)
+from experiments.common import task as tasks
+
+
+def train(task: tasks.Task) -> None:
+  """Trains for a task, or goes on with it, and writes all that a run writes."""
+  with runs.clear_errors():
+    runs.configure()
+    train_set, validation = loop.split_validation(
+      data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
+      runs.NUM_VALIDATION.value,
+      runs.BATCH_SIZE.value,
+    )
+    tasks.load_test()  # so that what is missing is said now, not after training
+    mesh = training.data_mesh(runs.BATCH_SIZE.value)
+    optimizer = networks.make_optimizer()
+    model = tasks.make_model(task, train_set)
+    state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
+    run = runs.Run(runs.WORKDIR.value)
+    run.claim()
+    seconds = loop.fit(
+      run,
+      checkpoints.Checkpoints(run.workdir / "checkpoints"),
+      state,
+      update=training.make_update(
+        task.loss,
+        optimizer,
+        draw=task.draw,
+        batch_size=runs.BATCH_SIZE.value,
+        mesh=mesh,
+      ),
+      evaluate=tasks.make_evaluate(task.measure, task.draw_test),
+      train=train_set,
+      validation=validation,
+      mesh=mesh,
+      summarise=tasks.summarise,
+    )
+    trained = tasks.restore(run, task)
+    figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+    metrics = {}
+    for name in task.suites(trained.model):
+      if name in suites.AFTER_TRAINING:
+        metrics |= suites.SUITES[name](run, trained, tasks.Options())
+    run.write_summary(
+      {
+        "num_parameters": training.num_parameters(trained.model),
+        "num_steps": runs.NUM_STEPS.value,
+        "metrics": metrics,
+        "seconds": seconds,
+        "images_per_second": run.images_per_second(),
+      }
+    )
+  print(
+    f"test accuracy {metrics['test_accuracy']:.2%} on "
+    f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
+    "chosen on validation)"
+  )
+  print(f"figures are in {run.workdir / 'figures'}")

@@ -1,0 +1,127 @@
+"""What a binary trains, as functions of its flags, and what comes of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from capjax import data
+from capjax.evaluation import diagnostics
+from experiments.common import checkpoints, runs, training
+
+Scores = dict[str, float | list[float]]
+
+
+class Options(NamedTuple):
+  """What a user asks of an evaluation.
+
+  Attributes:
+    views: affine views of each test image.
+    images: test images, the first ones; None for as many as each suite takes.
+    beside: runs whose curves, evaluated before, are drawn too.
+  """
+
+  views: int = 32
+  images: int | None = None
+  beside: Sequence[runs.Run] = ()
+
+
+class Task(NamedTuple):
+  """A model and what is asked of it.
+
+  Attributes:
+    make_model: `(shape [H W C] of the data, num_classes) -> model`, drawn anew.
+    loss: `(model, inputs, targets, key) -> (scalar, metrics)` of a batch.
+    measure: `(model, inputs, targets) -> {name: [B ...]}`, with `accuracy`; of
+      capsules, `activations` [B J].
+    draw: makes an example to train on, as `training.make_update` says.
+    draw_test: makes one to validate and test on.
+    prepare: `image [H W C] in [0, 1] -> image` as the model takes it.
+    scores: `(model, images) -> [B J]`, the higher the likelier.
+    losses: `(model, images, labels) -> [B]`, of images with one label each.
+    suites: `model -> names` of the evaluations that it can take.
+  """
+
+  make_model: Callable[[Sequence[int], int], nnx.Module]
+  loss: training.Loss
+  measure: Callable[[Any, Any, Any], training.Metrics]
+  draw: training.Draw
+  draw_test: training.Draw
+  prepare: Callable[[jax.Array], jax.Array]
+  scores: Callable[[Any, jax.Array], jax.Array]
+  losses: Callable[[Any, jax.Array, jax.Array], jax.Array]
+  suites: Callable[[nnx.Module], list[str]]
+
+
+class Trained(NamedTuple):
+  """A trained model, and what it says of the test set.
+
+  Attributes:
+    task: what it was trained for.
+    model: the checkpoint chosen on validation, in evaluation mode.
+    step: at which it was saved.
+    validation: its scores there, by name.
+    test: the test set.
+    measures: `{name: [N ...]}` of the test set.
+  """
+
+  task: Task
+  model: nnx.Module
+  step: int
+  validation: dict[str, float]
+  test: data.Dataset
+  measures: dict[str, np.ndarray]
+
+
+def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
+  """A fresh model for a data set, in evaluation mode."""
+  model = task.make_model(dataset.images.shape[1:], dataset.num_classes)
+  model.eval()
+  return model
+
+
+def make_evaluate(
+  measure: Callable[[Any, Any, Any], training.Metrics], draw: training.Draw
+) -> Callable[..., dict[str, np.ndarray]]:
+  """`training.make_evaluate` with the batches that the flags ask for."""
+  batch_size = runs.BATCH_SIZE.value
+  mesh = training.data_mesh(batch_size)
+  return training.make_evaluate(
+    measure, draw=draw, batch_size=batch_size, mesh=mesh
+  )
+
+
+def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
+  """The means of the measures, and the share of capsules that never wake."""
+  scores = training.means(measures)
+  if "activations" in measures:
+    dead = diagnostics.dead_parents(measures["activations"])
+    scores["dead_parents"] = float(dead)
+  return scores
+
+
+def load_test() -> data.Dataset:
+  """The test set that the flags name."""
+  return data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+
+
+def restore(run: runs.Run, task: Task) -> Trained:
+  """The model of a run's best checkpoint, with its measures of the test set.
+
+  Raises:
+    FileNotFoundError: if the test set is not there.
+    ValueError: if the run has no checkpoint that can be read.
+  """
+  test = load_test()
+  mesh = training.data_mesh(runs.BATCH_SIZE.value)
+  template = training.replicate(make_model(task, test), mesh)
+  saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
+  restored = saved.restore_best(template)
+  if restored is None:
+    raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")
+  step, model, scores = restored
+  evaluate = make_evaluate(task.measure, task.draw_test)
+  measures = evaluate(model, test.images, test.labels)
+  return Trained(task, model, step, scores, test, measures)
