@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import layers
+from capjax import layers, routers
 
 
 class CapsNetOutput(NamedTuple):
@@ -49,7 +49,8 @@ class CapsNet(nnx.Module):
     primary_kernel: int = 9,
     primary_stride: int = 2,
     pose_size: int = 16,
-    num_iterations: int = 3,
+    routing: str = "dynamic",
+    num_iterations: int | None = None,
     leaky: bool = False,
     decoder_features: Sequence[int] = (512, 1024),
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -67,7 +68,9 @@ class CapsNet(nnx.Module):
       primary_kernel: taps along each axis of the primary capsules.
       primary_stride: their stride.
       pose_size: D, length of a class capsule.
-      num_iterations: of routing; 1 shares every vote out evenly.
+      routing: one of `routers.NAMES`; the paper's is dynamic.
+      num_iterations: of routing; 1 shares every vote out evenly. By default
+        that of the routing's paper, 3 for dynamic routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
@@ -75,7 +78,8 @@ class CapsNet(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: where the images are too small for the kernels.
+      ValueError: where the images are too small for the kernels, or the routing
+        is unknown or has no such options.
     """
     height, width, channels = image_shape
     grid = []
@@ -109,12 +113,22 @@ class CapsNet(nnx.Module):
       dtype=dtype,
       rngs=rngs,
     )
+    num_parts = math.prod(grid) * num_types
     self.classes = layers.DenseCaps(
-      math.prod(grid) * num_types,
+      num_parts,
       part_size,
       num_classes,
       pose_size,
-      route=layers.router(num_iterations, leaky),
+      route=routers.router(
+        routing,
+        num_iterations=num_iterations,
+        leaky=leaky,
+        num_parts=num_parts,
+        part_size=part_size,
+        num_objects=num_classes,
+        pose_size=pose_size,
+        rngs=rngs,
+      ),
       transforms_init=truncated(0.1),
       bias_init=bias_init,
       rngs=rngs,
@@ -146,10 +160,7 @@ class CapsNet(nnx.Module):
     Raises:
       ValueError: if the network was made without decoder.
     """
-    if self.decoder is None:
-      raise ValueError("this CapsNet has no decoder; give decoder_features.")
-    mask = jax.nn.one_hot(classes, poses.shape[1], dtype=poses.dtype)
-    return self.decoder(poses * mask[:, :, None])
+    return decode(self.decoder, poses, classes)
 
 
 class Decoder(nnx.Module):
@@ -176,3 +187,27 @@ class Decoder(nnx.Module):
       x = jax.nn.relu(layer(x))
     images = jax.nn.sigmoid(self.layers[-1](x))
     return images.reshape(len(poses), *self.image_shape)
+
+
+def decode(
+  decoder: Decoder | None,
+  poses: Float[Array, "B J D"],
+  classes: Int[Array, " B"],
+) -> Float[Array, "B H W C"]:
+  """Redraws images from one class capsule each, all others masked out.
+
+  Args:
+    decoder: of a network; None if it was made without.
+    poses: outputs of the class capsules.
+    classes: the capsule to draw.
+
+  Returns:
+    Images with intensities in (0, 1).
+
+  Raises:
+    ValueError: if there is no decoder.
+  """
+  if decoder is None:
+    raise ValueError("this network has no decoder; give decoder_features.")
+  mask = jax.nn.one_hot(classes, poses.shape[1], dtype=poses.dtype)
+  return decoder(poses * mask[:, :, None])

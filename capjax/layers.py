@@ -77,7 +77,18 @@ class PrimaryCaps(nnx.Module):
   """
 
   def __init__(
-    self, in_features: int, num_types: int, pose_size: int, *args, **kwargs
+    self,
+    in_features: int,
+    num_types: int,
+    pose_size: int,
+    kernel_size: int,
+    *,
+    stride: int = 1,
+    padding: str = "VALID",
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
+    dtype: jax.typing.DTypeLike = jnp.float32,
+    rngs: nnx.Rngs,
   ):
     """Draws the parameters.
 
@@ -85,10 +96,25 @@ class PrimaryCaps(nnx.Module):
       in_features: channels in.
       num_types: capsules at each position.
       pose_size: length of each capsule's vector.
-      *args: as for `Conv`.
-      **kwargs: as for `Conv`.
+      kernel_size: as for `Conv`, like all that follow.
+      stride: step of the window along each axis.
+      padding: "VALID" or "SAME".
+      kernel_init: initialiser of the kernel.
+      bias_init: initialiser of the bias.
+      dtype: of the convolution; poses are float32.
+      rngs: its `params` stream draws the parameters.
     """
-    self.conv = Conv(in_features, num_types * pose_size, *args, **kwargs)
+    self.conv = Conv(
+      in_features,
+      num_types * pose_size,
+      kernel_size,
+      stride=stride,
+      padding=padding,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      dtype=dtype,
+      rngs=rngs,
+    )
     self.pose_size = pose_size
 
   def __call__(
@@ -111,7 +137,7 @@ class DenseCaps(nnx.Module):
     *,
     route: Callable[..., routing.RoutingOutput],
     transforms_init: Callable,
-    bias_init: Callable,
+    bias_init: Callable | None,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -125,25 +151,32 @@ class DenseCaps(nnx.Module):
         `(poses [I C], transforms [I J C D], bias=[J D], batch_size=B) ->
         RoutingOutput`, such as `router` makes.
       transforms_init: initialiser of the matrices [I J C D].
-      bias_init: initialiser of the bias [J D].
+      bias_init: initialiser of the bias [J D]; None for a bias that stays zero
+        and is no parameter.
       rngs: its `params` stream draws the parameters.
     """
     shape = (num_parts, num_objects, part_size, pose_size)
     self.transforms = nnx.Param(
       transforms_init(rngs.params(), shape, jnp.float32)
     )
-    self.bias = nnx.Param(
-      bias_init(rngs.params(), (num_objects, pose_size), jnp.float32)
+    shape = (num_objects, pose_size)
+    self.bias = (
+      nnx.Param(bias_init(rngs.params(), shape, jnp.float32))
+      if bias_init is not None
+      else None
     )
     self.route = route
 
   def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
+    transforms = self.transforms[...]
+    if self.bias is None:
+      bias = jnp.zeros((transforms.shape[1], transforms.shape[3]))
+    else:
+      bias = self.bias[...]
+
     def route(part_poses):
       return self.route(
-        part_poses,
-        self.transforms[...],
-        bias=self.bias[...],
-        batch_size=len(poses),
+        part_poses, transforms, bias=bias, batch_size=len(poses)
       )
 
     return jax.vmap(route)(poses)

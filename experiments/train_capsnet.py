@@ -75,6 +75,7 @@ TASK = Task(
   scores=networks.scores,
   losses=networks.losses_of,
   suites=suites.of_classifier,
+  after_training=("accuracy", "reconstructions", "perturbations"),
 )
 
 

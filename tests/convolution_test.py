@@ -41,6 +41,7 @@ def _tiled(extra):
 _FORMS = {
   "direct": convolution.direct,
   "patches": convolution.patches,
+  "winograd": convolution.winograd,
   "spectral": convolution.spectral,
   "spectral_tiles": _tiled(1),
   "conv2d": convolution.conv2d,

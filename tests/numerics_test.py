@@ -13,10 +13,11 @@ _SEEDS = (0, 1)
 # 0, below the smallest normal float32, tiny, ordinary, huge.
 _MAGNITUDES = (0.0, 1e-40, 1e-30, 1e-20, 1e-10, 1.0, 1e10, 1e19, 1e30)
 _squash = jax.jit(numerics.squash, static_argnums=1)
+_exponential_squash = jax.jit(numerics.exponential_squash, static_argnums=1)
 _safe_norm = jax.jit(numerics.safe_norm, static_argnums=1)
 _with_jacobians = tuple(
   jax.jit(lambda x, f=f: (f(x), jax.jacrev(f)(x), jax.jacfwd(f)(x)))
-  for f in (numerics.squash, numerics.safe_norm)
+  for f in (numerics.squash, numerics.safe_norm, numerics.exponential_squash)
 )
 
 
@@ -43,9 +44,33 @@ def _squash_oracle(x):
   return np.array(rows)
 
 
+def _exponential_squash_oracle(x):
+  """The squash of Efficient-CapsNet as printed, row by row."""
+  rows = []
+  for row, norm in zip(x, _norm_oracle(x), strict=True):
+    rows.append((1 - np.exp(-norm)) * row / norm if norm else 0 * row)
+  return np.array(rows)
+
+
 def check_squash_matches_oracle(squash, seed=0):
   s = _vectors(seed)
   np.testing.assert_allclose(squash(s), _squash_oracle(_float64(s)), rtol=1e-5)
+
+
+def check_exponential_squash_matches_oracle(squash, seed=0):
+  for magnitude in (1e-4, 1e-2, 1.0):
+    s = magnitude * _vectors(seed)
+    want = _exponential_squash_oracle(_float64(s))
+    np.testing.assert_allclose(squash(s), want, rtol=1e-5)
+
+
+def check_exponential_length_is_below_one(squash, seed=0):
+  s = _vectors(seed)
+  lengths = _norm_oracle(_float64(squash(s)))
+  # Beyond a length of 12 the difference from 1 is a rounding error.
+  near = _norm_oracle(_float64(s)) < 12
+  np.testing.assert_array_less(lengths[near], 1)
+  np.testing.assert_array_less(lengths, 1 + 1e-6)
 
 
 def check_length_is_below_one(squash, seed=0):
@@ -166,12 +191,35 @@ def _last_axis(s, axis=-1):
   return numerics.squash(s)
 
 
-_SQUASH_CHECKS = (
-  check_squash_matches_oracle,
-  check_length_is_below_one,
+def _not_negated(s, axis=-1):
+  norm = jnp.linalg.norm(s, axis=axis, keepdims=True)
+  return (jnp.exp(norm) - 1) * s / norm
+
+
+def _of_the_square(s, axis=-1):
+  squares = jnp.sum(jnp.square(s), axis, keepdims=True)
+  return -jnp.expm1(-squares) * s / jnp.sqrt(squares)
+
+
+def _last_axis_exponential(s, axis=-1):
+  del axis
+  return numerics.exponential_squash(s)
+
+
+_EVERY_SQUASH_CHECKS = (
   check_direction_is_kept,
   check_rotation_passes_through,
   check_axis,
+)
+_SQUASH_CHECKS = (
+  check_squash_matches_oracle,
+  check_length_is_below_one,
+  *_EVERY_SQUASH_CHECKS,
+)
+_EXPONENTIAL_SQUASH_CHECKS = (
+  check_exponential_squash_matches_oracle,
+  check_exponential_length_is_below_one,
+  *_EVERY_SQUASH_CHECKS,
 )
 
 
@@ -180,8 +228,18 @@ class NumericsTest(chex.TestCase):
   def test_squash(self, check, seed):
     check(_squash, seed=seed)
 
+  @parameterized.product(check=_EXPONENTIAL_SQUASH_CHECKS, seed=_SEEDS)
+  def test_exponential_squash(self, check, seed):
+    check(_exponential_squash, seed=seed)
+
   def test_squash_grows(self):
     check_length_grows_with_length(_squash)
+
+  def test_exponential_squash_grows(self):
+    lengths = jnp.float32(np.geomspace(1e-6, 12, 60))
+    s = lengths[:, None] * jnp.float32([0.6, 0.0, -0.8])
+    got = _norm_oracle(_float64(_exponential_squash(s)))
+    np.testing.assert_array_less(got[:-1], got[1:])
 
   @parameterized.parameters(
     check_norm_matches_oracle,
@@ -208,6 +266,12 @@ class NumericsTest(chex.TestCase):
     (check_length_grows_with_length, _falls_again),
     (check_rotation_passes_through, _tanh),
     (check_axis, _last_axis),
+    (check_exponential_squash_matches_oracle, _squash),
+    (check_exponential_squash_matches_oracle, _not_negated),
+    (check_exponential_squash_matches_oracle, _of_the_square),
+    (check_exponential_length_is_below_one, _unit),
+    (check_exponential_length_is_below_one, _not_negated),
+    (check_axis, _last_axis_exponential),
     (check_norm_matches_oracle, _naive_norm),
     (check_norm_matches_oracle, _guarded_norm),
     (check_norm_matches_oracle, _city_block),
@@ -241,6 +305,32 @@ class NumericsTest(chex.TestCase):
     got = _safe_norm(jnp.float32([0.6 * length, 0.0, -0.8 * length]))
     np.testing.assert_allclose(got, length, rtol=1e-6)
 
+  @parameterized.parameters(1e-30, 1e-10, 1e10, 1e30, 1e37)
+  def test_exponential_squash_of_extreme_lengths(self, length):
+    unit = np.array([0.6, 0.0, -0.8])
+    got = _exponential_squash(jnp.float32(length * unit))
+    want = min(length, 1) * unit
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-37)
+
+  def test_exponential_squash_where_its_form_changes(self):
+    """Values and derivatives of series and quotient, in both precisions."""
+    for dtype in (jnp.float32, jnp.float64):
+      with jax.enable_x64(dtype == jnp.float64):
+        eps = float(jnp.finfo(dtype).eps)
+        for length in eps ** (1 / 3) * np.array([0.1, 0.999, 1.001, 10]):
+          s = jnp.array([length, 0.0], dtype)
+          jacobian = jax.jacrev(numerics.exponential_squash)(s)
+          along, across = np.exp(-length), -np.expm1(-length) / length
+          np.testing.assert_allclose(
+            jacobian, np.diag([along, across]), atol=10 * eps ** (2 / 3)
+          )
+          got = numerics.exponential_squash(s)[0]
+          np.testing.assert_allclose(got, -np.expm1(-length), rtol=2 * eps)
+
+  def test_gradient_of_exponential_squash_is_the_identity_at_zero(self):
+    for jacobian in _with_jacobians[2](jnp.zeros(3))[1:]:
+      np.testing.assert_array_equal(jacobian, np.eye(3))
+
   def test_gradient_of_squash_vanishes_at_zero(self):
     for jacobian in _with_jacobians[0](jnp.zeros(3))[1:]:
       np.testing.assert_array_equal(jacobian, np.zeros((3, 3)))
@@ -257,6 +347,7 @@ class NumericsTest(chex.TestCase):
       x = _vectors(seed, (3, 4), jnp.float64)
       x = x / jnp.sqrt(jnp.linalg.norm(x, axis=-1, keepdims=True))
       check_grads(jax.jit(numerics.squash), (x,), order=2)
+      check_grads(jax.jit(numerics.exponential_squash), (x,), order=2)
       check_grads(jax.jit(numerics.safe_norm), (x,), order=2)
       check_grads(jax.jit(numerics.safe_log), (jnp.abs(x) + 0.1,), order=2)
 
@@ -270,7 +361,12 @@ class NumericsTest(chex.TestCase):
   @chex.variants(with_jit=True, without_jit=True)
   def test_batch_is_a_loop(self):
     s = _vectors(0)
-    for function in (numerics.squash, numerics.safe_norm, numerics.safe_log):
+    for function in (
+      numerics.squash,
+      numerics.exponential_squash,
+      numerics.safe_norm,
+      numerics.safe_log,
+    ):
       function = self.variant(function)
       want = jnp.stack([function(jnp.abs(row)) for row in s])
       got = jax.vmap(function)(jnp.abs(s))
@@ -283,6 +379,7 @@ class NumericsTest(chex.TestCase):
     tolerance = dict(rtol=max(1e-6, float(jnp.finfo(dtype).eps) / 2 * 1.01))
     for function, oracle in [
       (numerics.squash, _squash_oracle),
+      (numerics.exponential_squash, _exponential_squash_oracle),
       (numerics.safe_norm, _norm_oracle),
     ]:
       got = function(s)

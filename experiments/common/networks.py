@@ -13,12 +13,12 @@ from absl import flags
 from flax import nnx
 
 import capjax
-from capjax import baselines, losses
+from capjax import baselines, losses, routers
 from capjax.data import augment
 from experiments.common import runs
 
 MODEL = flags.DEFINE_enum(
-  "model", "capsnet", ["capsnet", "baseline"], "Network to train."
+  "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
 )
 _LEARNING_RATE = flags.DEFINE_float(
   "learning_rate", 1e-3, "Adam's, at the start.", lower_bound=0.0
@@ -59,7 +59,10 @@ _RECONSTRUCTION = flags.DEFINE_enum(
   "(20 times larger), or none (no decoder).",
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
-  "num_iterations", 3, "Of routing.", lower_bound=1
+  "num_iterations", None, "Of routing; by default its paper's.", lower_bound=1
+)
+_ROUTING = flags.DEFINE_enum(
+  "routing", "dynamic", routers.NAMES, "From primary to class capsules."
 )
 _LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
 _CONV_FEATURES = flags.DEFINE_integer(
@@ -91,10 +94,26 @@ _CNN_FEATURES = flags.DEFINE_list(
   ["256", "256", "128"],
   "Channels of the baseline's convolutions.",
 )
+_CNN_KERNELS = flags.DEFINE_list(
+  "cnn_kernels", ["5", "5", "5"], "Their taps along each axis."
+)
+_CNN_POOL = flags.DEFINE_integer(
+  "cnn_pool",
+  1,
+  "Side of the squares that are max-pooled after each of them.",
+  lower_bound=1,
+)
+_CNN_DROPOUT = flags.DEFINE_float(
+  "cnn_dropout",
+  0.5,
+  "Chance that a unit of the last hidden layer is dropped.",
+  lower_bound=0.0,
+  upper_bound=0.99,
+)
 _CNN_DENSE = flags.DEFINE_list(
   "cnn_dense", ["328", "192"], "Widths of the baseline's hidden dense layers."
 )
-for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_DENSE):
+for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE):
   flags.register_validator(
     _widths,
     lambda widths: all(width.isdigit() and int(width) for width in widths),
@@ -103,7 +122,7 @@ for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_DENSE):
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16", False, "Convolve in bfloat16; for accelerators."
 )
-_MAX_SHIFT = flags.DEFINE_integer(
+MAX_SHIFT = flags.DEFINE_integer(
   "max_shift", 2, "Pixels that images are shifted by at most.", lower_bound=0
 )
 _CANVAS = flags.DEFINE_integer(
@@ -130,11 +149,16 @@ _MAX_SCALE = flags.DEFINE_float(
 )
 
 
-_CNN_FLAGS = ("cnn_features", "cnn_dense")
+DEFORMATIONS = ("canvas", "max_rotation", "max_shear", "max_scale")
+_CNN_FLAGS = (
+  "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
+)  # fmt: skip
+_EFFICIENT_FLAGS = (
+  "reconstruction", "part_size", "pose_size", "decoder_features", "bfloat16",
+)  # fmt: skip
 _CAPSNET_FLAGS = (
-  "reconstruction", "num_iterations", "leaky", "conv_features", "conv_kernel",
-  "num_types", "part_size", "primary_kernel", "primary_stride", "pose_size",
-  "decoder_features", "bfloat16",
+  "routing", "num_iterations", "leaky", "conv_features", "conv_kernel",
+  "num_types", "primary_kernel", "primary_stride",
 )  # fmt: skip
 
 
@@ -164,34 +188,46 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   Raises:
     ValueError: if flags are given that the network has no use for.
   """
+  unused = {
+    "capsnet": _CNN_FLAGS,
+    "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
+    "baseline": _CAPSNET_FLAGS + _EFFICIENT_FLAGS,
+  }
+  refuse(f"--model={MODEL.value}", unused[MODEL.value])
   rngs = nnx.Rngs(runs.SEED.value)
   if is_baseline():
-    _refuse(_CAPSNET_FLAGS)
     return baselines.CapsNetBaseline(
       image_shape,
       num_classes,
       conv_features=_whole(_CNN_FEATURES.value),
+      conv_kernels=_whole(_CNN_KERNELS.value),
+      pool=_CNN_POOL.value,
       dense_features=_whole(_CNN_DENSE.value),
+      dropout=_CNN_DROPOUT.value,
       rngs=rngs,
     )
-  _refuse(_CNN_FLAGS)
+  decoder = _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
+  options = {
+    "part_size": _PART_SIZE.value,
+    "pose_size": _POSE_SIZE.value,
+    "decoder_features": decoder,
+    "dtype": jnp.bfloat16 if _BFLOAT16.value else jnp.float32,
+    "rngs": rngs,
+  }
+  if MODEL.value == "efficient":
+    return capjax.EfficientCapsNet(image_shape, num_classes, **options)
   return capjax.CapsNet(
     image_shape,
     num_classes,
     conv_features=_CONV_FEATURES.value,
     conv_kernel=_CONV_KERNEL.value,
     num_types=_NUM_TYPES.value,
-    part_size=_PART_SIZE.value,
     primary_kernel=_PRIMARY_KERNEL.value,
     primary_stride=_PRIMARY_STRIDE.value,
-    pose_size=_POSE_SIZE.value,
+    routing=_ROUTING.value,
     num_iterations=_NUM_ITERATIONS.value,
     leaky=_LEAKY.value,
-    decoder_features=(
-      _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
-    ),
-    dtype=jnp.bfloat16 if _BFLOAT16.value else jnp.float32,
-    rngs=rngs,
+    **options,
   )
 
 
@@ -233,7 +269,7 @@ def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
   if _CANVAS.value:
     canvas = (_CANVAS.value, _CANVAS.value)
     return augment.pad_and_place(place_key, image, canvas=canvas)
-  return augment.shift(place_key, image, max_shift=_MAX_SHIFT.value)
+  return augment.shift(place_key, image, max_shift=MAX_SHIFT.value)
 
 
 def prepare_image(image: jax.Array) -> jax.Array:
@@ -259,13 +295,16 @@ def losses_of(
   return losses.margin_loss(values, jax.nn.one_hot(labels, values.shape[1]))
 
 
+def refuse(what: str, names: Sequence[str]) -> None:
+  """Raises a ValueError if any of the flags is set: `what` ignores them."""
+  given = [
+    name
+    for name in names
+    if flags.FLAGS[name].value != flags.FLAGS[name].default
+  ]
+  if given:
+    raise ValueError(f"{what} has no use for --{', --'.join(given)}")
+
+
 def _whole(words: Sequence[str]) -> list[int]:
   return [int(word) for word in words]
-
-
-def _refuse(names: Sequence[str]) -> None:
-  given = [name for name in names if flags.FLAGS[name].present]
-  if given:
-    raise ValueError(
-      f"--model={MODEL.value} has no use for --{', --'.join(given)}"
-    )

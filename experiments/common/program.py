@@ -51,8 +51,8 @@ def train(task: tasks.Task) -> None:
     trained = tasks.restore(run, task)
     figures.learning_curves(run.metrics(), run.figure("learning_curves"))
     metrics = {}
-    for name in task.suites(trained.model):
-      if name in suites.AFTER_TRAINING:
+    for name in task.after_training:
+      if name in task.suites(trained.model):
         metrics |= suites.SUITES[name](run, trained, tasks.Options())
     run.write_summary(
       {

@@ -149,6 +149,10 @@ class Run:
         "Give the old flags to go on with it, or another --workdir"
       )
 
+  def flags(self) -> dict[str, Any]:
+    """The flags that the run was begun with, by name."""
+    return _read_json(self.workdir / "provenance.json")["flags"]
+
   def rewind(self, step: int) -> None:
     """Drops metrics of steps after `step`, which are about to come again."""
     kept = [line for line in self.metrics() if line["step"] <= step]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.common import figures, runs, training
+from experiments.common import figures, overlaps, robustness, runs, training
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
 
@@ -83,10 +83,12 @@ SUITES = {
   "accuracy": accuracy,
   "reconstructions": reconstructions,
   "perturbations": perturbations,
+  "multimnist": overlaps.multimnist,
+  "affnist_like": robustness.affnist_like,
+  "attacks": robustness.attacks,
+  "views": robustness.views,
+  "diagnostics": robustness.diagnostics,
 }
-
-# What every run tells of itself, as far as its model can.
-AFTER_TRAINING = ("accuracy", "reconstructions", "perturbations")
 
 
 def of_classifier(model: nnx.Module) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -42,6 +43,7 @@ class Task(NamedTuple):
     scores: `(model, images) -> [B J]`, the higher the likelier.
     losses: `(model, images, labels) -> [B]`, of images with one label each.
     suites: `model -> names` of the evaluations that it can take.
+    after_training: those of them that every run ends with.
   """
 
   make_model: Callable[[Sequence[int], int], nnx.Module]
@@ -53,6 +55,7 @@ class Task(NamedTuple):
   scores: Callable[[Any, jax.Array], jax.Array]
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array]
   suites: Callable[[nnx.Module], list[str]]
+  after_training: Sequence[str]
 
 
 class Trained(NamedTuple):
@@ -125,3 +128,26 @@ def restore(run: runs.Run, task: Task) -> Trained:
   evaluate = make_evaluate(task.measure, task.draw_test)
   measures = evaluate(model, test.images, test.labels)
   return Trained(task, model, step, scores, test, measures)
+
+
+def canvas(trained: Trained) -> tuple[int, ...]:
+  """The shape [H W C] of the images that a model takes."""
+  shape = trained.test.images.shape[1:]
+  image = jax.ShapeDtypeStruct(shape, jnp.float32)
+  return jax.eval_shape(trained.task.prepare, image).shape
+
+
+def first(trained: Trained, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+  """The first test images and labels; None for all."""
+  return trained.test.images[:count], trained.test.labels[:count]
+
+
+def draw_examples(
+  trained: Trained, draw: training.Draw, indices: np.ndarray
+) -> tuple[Any, Any]:
+  """Draws chosen test examples, with the keys that `make_evaluate` uses."""
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), indices)
+  images, labels = map(jnp.asarray, first(trained, None))
+  return jax.jit(jax.vmap(draw, (0, 0, None, None)))(
+    keys, indices, images, labels
+  )

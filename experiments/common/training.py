@@ -143,7 +143,7 @@ def make_update(
       graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
 
       def of_parameters(parameters):
-        model = nnx.merge(graph, parameters, rest)
+        model = nnx.merge(graph, parameters, rest, copy=True)
         model.train()
         value, metrics = loss(model, inputs, targets, loss_key)
         return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
@@ -189,28 +189,30 @@ def make_evaluate(
     mesh: with an axis `data`.
 
   Returns:
-    `evaluate(model, images uint8 [N H W C], labels [N], views=1)`, giving the
-    measures `{name: [N views ...]}` of `views` examples drawn at each index, in
-    order.
+    `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1)`,
+    giving the measures `{name: [N views ...]}` of `views` examples drawn at
+    each index, in order. `arguments` go on to `draw`, after the labels.
   """
   split = NamedSharding(mesh, P("data"))
 
   @jax.jit
-  def run(model, images, labels, indices, numbers):
+  def run(model, indices, numbers, *data):
+    def draw_one(index, number):
+      return draw(jax.random.fold_in(jax.random.key(0), number), index, *data)
+
     def one(block):
-      index, number = jax.lax.with_sharding_constraint(block, split)
-      keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), number)
-      examples = jax.vmap(draw, (0, 0, None, None))(keys, index, images, labels)
+      block = jax.lax.with_sharding_constraint(block, split)
+      examples = jax.vmap(draw_one)(*block)
       return measure(model, *jax.lax.with_sharding_constraint(examples, split))
 
     return jax.lax.map(one, (indices, numbers))
 
-  def evaluate(model, images, labels, views=1):
+  def evaluate(model, images, labels, *arguments, views=1):
     total = len(images) * views
     numbers = np.arange(-(-total // batch_size) * batch_size) % total
     numbers = numbers.reshape(-1, batch_size).astype(np.int32)
-    images, labels = replicate((images, labels), mesh)
-    measures = run(model, images, labels, numbers // views, numbers)
+    arrays = replicate((images, labels, *arguments), mesh)
+    measures = run(model, numbers // views, numbers, *arrays)
     return {
       name: np.asarray(x).reshape(-1, *x.shape[2:])[:total]
       for name, x in measures.items()

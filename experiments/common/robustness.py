@@ -1,0 +1,343 @@
+"""How a trained classifier bears what it was not trained on.
+
+Suites of `experiments.evaluate`. Each draws into the run's folder, together
+with the curves of the runs beside which it is to be seen.
+"""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from capjax.data import affnist
+from capjax.evaluation import attacks as attacking
+from capjax.evaluation import diagnostics as diagnosing
+from capjax.evaluation import views as viewing
+from experiments.common import curves, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
+
+_EPSILONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+_NUM_ATTACKED, _ATTACKED_AT_ONCE = 500, 100
+_ATTACKS = {"fgsm": attacking.fgsm, "bim": attacking.bim}
+_ANGLES = tuple(range(-90, 91, 15))
+_MOVES = {
+  "rotation (degrees)": (viewing.rotate, _ANGLES),
+  "shift (pixels)": (
+    lambda image, x: viewing.translate(image, x, 0),
+    tuple(range(-8, 9, 2)),
+  ),
+  "scale": (viewing.scale, tuple(np.linspace(0.5, 1.5, 9))),
+}
+_NUM_PARSED = 1000
+_NUM_SHOWN = 10  # images in each row of a sheet
+_SHOWN_VIEWS = 4  # rows of the sheet of affine views
+
+
+def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Classifies affine views of the test images (Sabour et al., 2017, 5.2).
+
+  The views are drawn as affNIST's are, on the model's canvas. Where the folder
+  of data sets has one named `affnist`, and the canvas is 40x40, its images are
+  classified too.
+
+  Returns:
+    Accuracy on the views, and on the test images as they are.
+  """
+  canvas = tasks.canvas(trained)[:2]
+
+  def draw(key, index, images, labels):
+    image = training.as_intensities(images[index])
+    return affnist.affnist_like(key, image, canvas=canvas), labels[index]
+
+  images, labels = tasks.first(trained, options.images)
+  evaluate = _evaluator(trained, draw)
+  right = evaluate(trained.model, images, labels, views=options.views)
+  scores = {
+    "affnist_like_accuracy": float(np.mean(right["accuracy"])),
+    "clean_accuracy": float(np.mean(trained.measures["accuracy"])),
+    "views": options.views,
+    "num_images": len(images),
+  }
+  official = pathlib.Path(runs.DATA_DIR.value or ".") / "affnist"
+  if official.exists() and canvas == (40, 40):
+    test = affnist.read(official)
+    evaluate = _evaluator(trained, training.draw_labelled(lambda _, x: x))
+    right = evaluate(trained.model, test.images, test.labels)
+    scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
+  # A column for each image; rows show different views of it.
+  shown = np.tile(np.arange(_NUM_SHOWN), _SHOWN_VIEWS)
+  keys = jax.random.split(jax.random.key(0), len(shown))
+  views, shown_labels = jax.vmap(draw, (0, 0, None, None))(
+    keys, shown, jnp.asarray(images), jnp.asarray(labels)
+  )
+  names = [f"view {n + 1}" for n in range(_SHOWN_VIEWS)]
+  _sheet(run, trained, "affnist_like", views, shown_labels, names)
+  return scores
+
+
+def views(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy against rotation, shift and scale of the test images.
+
+  Returns:
+    For each of them its values, and the accuracy at each.
+  """
+  images, labels = tasks.first(trained, options.images)
+  scores, shown, names, panels = {"num_images": len(images)}, [], [], []
+  for axis, (move, values) in _MOVES.items():
+
+    def draw(key, index, images, labels, value, move=move):
+      del key
+      image = trained.task.prepare(training.as_intensities(images[index]))
+      return move(image, value), labels[index]
+
+    evaluate = _evaluator(trained, draw)
+    name = axis.partition(" ")[0]
+    scores[name] = [float(value) for value in values]
+    scores[f"{name}_accuracy"] = [
+      float(
+        np.mean(
+          evaluate(trained.model, images, labels, np.float32(value))["accuracy"]
+        )
+      )
+      for value in values
+    ]
+    panels.append((axis, name, f"{name}_accuracy"))
+    for value in values[:: (len(values) - 1) // 4]:
+      first = (jnp.asarray(x[:_NUM_SHOWN]) for x in (images, labels))
+      moved, _ = jax.vmap(draw, (None, 0, None, None, None))(
+        None, jnp.arange(_NUM_SHOWN), *first, value
+      )
+      shown.append(moved)
+      names.append(f"{name} {value:g}")
+  repeated = np.tile(labels[:_NUM_SHOWN], len(names))
+  _sheet(run, trained, "views_sheet", jnp.concatenate(shown), repeated, names)
+  lines = _beside(run, options, "views", scores)
+  curves.accuracy_curves(
+    [
+      curves.Panel("", axis, "accuracy (%)", _lines(lines, x, y))
+      for axis, x, y in panels
+    ],
+    run.figure("views"),
+    chance=1 / trained.test.num_classes,
+  )
+  return scores
+
+
+def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy and success of attacks on the first test images against eps.
+
+  White-box FGSM, and BIM of 10 steps: untargeted, which raise the loss, and
+  targeted, which lower that of another class, drawn at random (Hinton et al.,
+  2018, section 6).
+
+  Returns:
+    For each attack, by eps, the accuracy when it is untargeted, and the share
+    of images taken for the target when it is targeted.
+  """
+  images, labels = tasks.first(trained, options.images or _NUM_ATTACKED)
+  images = jax.vmap(trained.task.prepare)(
+    training.as_intensities(jnp.asarray(images))
+  )
+  targets = attacking.random_targets(
+    jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
+  )
+
+  @functools.partial(jax.jit, static_argnums=(4, 5))
+  def attack(model, images, aims, eps, name, targeted):
+    loss = functools.partial(trained.task.losses, model)
+    attacked = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
+    classes = jnp.argmax(trained.task.scores(model, attacked), axis=-1)
+    return attacked, classes == aims
+
+  def rate(aims, *arguments):
+    hits = [
+      attack(trained.model, *batch, *arguments)[1]
+      for batch in zip(_batches(images), _batches(aims), strict=True)
+    ]
+    return float(np.mean(np.concatenate(hits)))
+
+  scores = {"eps": list(_EPSILONS), "num_images": len(images)}
+  for name in _ATTACKS:
+    for kind, aims, targeted in (
+      ("accuracy", jnp.asarray(labels), False),
+      ("targeted_success", targets, True),
+    ):
+      scores[f"{name}_{kind}"] = [
+        rate(aims, jnp.float32(eps), name, targeted) for eps in _EPSILONS
+      ]
+  shown = [
+    attack(
+      trained.model, images[:_NUM_SHOWN], labels[:_NUM_SHOWN], eps, "bim", False
+    )[0]
+    for eps in jnp.array(_EPSILONS)
+  ]
+  names = [f"eps {eps:g}" for eps in _EPSILONS]
+  repeated = np.tile(labels[:_NUM_SHOWN], len(names))
+  _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
+  lines = _beside(run, options, "attacks", scores)
+  panels = [
+    curves.Panel(
+      f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
+      "eps",
+      "success (%)" if "target" in kind else "accuracy (%)",
+      _lines(lines, "eps", f"{name}_{kind}"),
+    )
+    for kind in ("accuracy", "targeted_success")
+    for name in _ATTACKS
+  ]
+  curves.accuracy_curves(panels, run.figure("attacks"))
+  return scores
+
+
+def diagnostics(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """What the routing does with the test images, and with turned ones.
+
+  Returns:
+    Entropy of the coefficients (1 is uniform) and the share of class capsules
+    that never wake, over the test set; and, by the angle to which images are
+    turned, how alike they and the upright ones are parsed
+    (`diagnostics.parse_agreement`), their entropy and accuracy.
+  """
+  images, labels = tasks.first(trained, options.images or _NUM_PARSED)
+  num_types = _num_types(trained.model)
+
+  def draw(key, index, images, labels, angle):
+    del key
+    image = trained.task.prepare(training.as_intensities(images[index]))
+    return (image, viewing.rotate(image, angle)), labels[index]
+
+  def measure(model, pair, labels):
+    upright, turned = map(model, pair)
+    parse = diagnosing.parse_agreement(
+      upright.coefficients, turned.coefficients, num_types=num_types
+    )
+    classes = jnp.argmax(turned.activations, axis=-1)
+    return {
+      "agreement": parse.agreement,
+      "chance": parse.chance,
+      "kappa": parse.kappa,
+      "routing_entropy": diagnosing.routing_entropy(turned.coefficients),
+      "accuracy": (classes == labels).astype(jnp.float32),
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  means = [
+    training.means(evaluate(trained.model, images, labels, np.float32(angle)))
+    for angle in _ANGLES
+  ]
+  whole = tasks.summarise(trained.measures)
+  scores = {
+    "routing_entropy": whole["routing_entropy"],
+    "dead_parents": whole["dead_parents"],
+    "num_images": len(images),
+    "rotation": [float(angle) for angle in _ANGLES],
+    **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
+  }
+  curves.activation_histograms(
+    trained.measures["activations"],
+    trained.test.labels,
+    run.figure("activations"),
+  )
+  lines = _beside(run, options, "diagnostics", scores)
+  turned = [
+    curves.Panel(
+      "", "rotation (degrees)", text, _lines(lines, "rotation", name)
+    )
+    for name, text in (
+      ("rotated_kappa", "agreement of parses (kappa)"),
+      ("rotated_routing_entropy", "routing entropy"),
+    )
+  ]
+  entropies = {
+    line["step"]: line["routing_entropy"]
+    for line in run.metrics()
+    if "routing_entropy" in line
+  }
+  training_panel = curves.Panel(
+    "", "step of training", "routing entropy", {_label(run): entropies}
+  )
+  curves.diagnostic_curves(
+    [*turned, training_panel] if entropies else turned,
+    run.figure("diagnostics"),
+  )
+  return scores
+
+
+def _evaluator(trained: Trained, draw: training.Draw):
+  def measure(model, images, labels):
+    classes = jnp.argmax(trained.task.scores(model, images), axis=-1)
+    return {"accuracy": (classes == labels).astype(jnp.float32)}
+
+  return tasks.make_evaluate(measure, draw)
+
+
+def _batches(array: jax.Array) -> list[jax.Array]:
+  return [
+    array[start : start + _ATTACKED_AT_ONCE]
+    for start in range(0, len(array), _ATTACKED_AT_ONCE)
+  ]
+
+
+def _num_types(model: nnx.Module) -> int | None:
+  """Primary capsules at each position; None where they have no position."""
+  convolution = getattr(model.primary, "conv", None)
+  if convolution is None:
+    return None
+  return len(convolution.bias[...]) // model.primary.pose_size
+
+
+def _sheet(
+  run: runs.Run,
+  trained: Trained,
+  name: str,
+  images: jax.Array,
+  labels: np.ndarray,
+  row_labels: Sequence[str],
+) -> None:
+  """Draws rows of images with what the model takes them for."""
+  scores = jax.jit(trained.task.scores)(trained.model, images)
+  shape = (len(row_labels), -1)
+  curves.contact_sheet(
+    np.reshape(images, (*shape, *images.shape[1:])),
+    row_labels,
+    [""] * (len(images) // len(row_labels)),
+    run.figure(name),
+    labels=np.reshape(labels, shape),
+    predictions=np.reshape(np.argmax(scores, axis=-1), shape),
+  )
+
+
+def _beside(
+  run: runs.Run, options: Options, suite: str, scores: Scores
+) -> dict[str, Scores]:
+  """The scores of this run and of those beside it, by a name for each."""
+  lines = {_label(run): scores}
+  for other in options.beside:
+    label = _label(other)
+    if label in lines:
+      label = f"{label} ({other.workdir.name})"
+    lines[label] = other.read_evaluation(suite)["metrics"]
+  return lines
+
+
+def _label(run: runs.Run) -> str:
+  """What a run is called in figures: its model, and a routing of its own."""
+  given = run.flags()
+  routing = given.get("routing", "dynamic")
+  if given["model"] == "capsnet" and routing != "dynamic":
+    return f"capsnet, {routing.replace('_', ' ')}"
+  return given["model"]
+
+
+def _lines(
+  scores: dict[str, Scores], x: str, y: str
+) -> dict[str, dict[float, float]]:
+  return {
+    label: dict(zip(values[x], values[y], strict=True))
+    for label, values in scores.items()
+  }

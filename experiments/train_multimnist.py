@@ -1,0 +1,99 @@
+r"""Trains CapsNet, or a convolutional baseline, on overlapping digits.
+
+  python -m experiments.train_multimnist --workdir=runs/multimnist \
+    --dataset=mnist --data_dir=DIR --flagfile=experiments/presets/multimnist.cfg
+
+Two images of different classes, each shifted on its own, are laid over each
+other on the device as they are needed; any data set will do. The accuracy is
+that of both classes together (Sabour, Frosst, Hinton, 2017, section 6).
+"""
+
+from collections.abc import Sequence
+
+import jax
+from absl import app, flags
+from flax import nnx
+
+from capjax import losses
+from capjax.data import augment
+from experiments.common import networks, overlaps, program, training
+from experiments.common.task import Task
+
+_PAD = flags.DEFINE_integer(
+  "pad", 4, "Pixels of black frame around each image.", lower_bound=0
+)
+flags.set_default(networks.MAX_SHIFT, 4)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the network that the flags describe, for images with their frame."""
+  height, width, channels = image_shape
+  frame = 2 * _PAD.value
+  return networks.make_model(
+    (height + frame, width + frame, channels), num_classes
+  )
+
+
+def loss(
+  model: nnx.Module,
+  images: jax.Array,
+  objects: overlaps.Objects,
+  key: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch and its metrics."""
+  if networks.is_baseline():
+    return losses.multilabel_loss(model(images, key), objects.labels)
+  return losses.overlap_loss(
+    model,
+    images,
+    objects.labels,
+    objects.parts,
+    reconstruction_weight=networks.reconstruction_weight(),
+  )
+
+
+def draw(
+  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, overlaps.Objects]:
+  """Draws one image of two objects, as the flags say."""
+  return overlaps.draw(
+    key,
+    index,
+    images,
+    labels,
+    pad=_PAD.value,
+    max_shift=networks.MAX_SHIFT.value,
+  )
+
+
+def prepare_image(image: jax.Array) -> jax.Array:
+  """Puts the frame around one image."""
+  frame = 2 * _PAD.value
+  canvas = (image.shape[0] + frame, image.shape[1] + frame)
+  return augment.centre_pad(image, canvas=canvas)
+
+
+TASK = Task(
+  make_model,
+  loss,
+  overlaps.measure,
+  draw=draw,
+  draw_test=draw,
+  prepare=prepare_image,
+  scores=networks.scores,
+  losses=networks.losses_of,
+  suites=lambda model: ["accuracy", "multimnist"],
+  after_training=("accuracy", "multimnist"),
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  networks.refuse("train_multimnist", networks.DEFORMATIONS)
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

@@ -1,0 +1,383 @@
+"""Diagnostics of routing against loops over parts, and at their extremes."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from flax import nnx
+
+from capjax import layers
+from capjax.evaluation import diagnostics
+
+_SHAPE = (12, 4)  # I J
+
+
+def _coefficients(seed=0, shape=_SHAPE):
+  logits = 2 * jax.random.normal(jax.random.key(seed), shape)
+  return jax.nn.softmax(logits)
+
+
+def _activations(seed=0, shape=_SHAPE[:1]):
+  return jax.random.uniform(jax.random.key(seed + 50), shape)
+
+
+def _one_parent_each(parents, num_parents):
+  return jax.nn.one_hot(jnp.array(parents), num_parents)
+
+
+def _entropy_oracle(coefficients, activations):
+  total = weight = 0.0
+  for shares, activation in zip(
+    np.float64(coefficients), np.float64(activations), strict=True
+  ):
+    if shares.sum() == 0:
+      continue
+    shares = shares / shares.sum()
+    bits = [-share * math.log(share) for share in shares if share > 0]
+    total += activation * sum(bits)
+    weight += activation
+  return total / weight / math.log(coefficients.shape[1]) if weight else 0.0
+
+
+def _agreement_oracle(views, num_types):
+  """`views` are two pairs of coefficients [I J] and activations [I]."""
+  masses = []
+  for coefficients, activations in views:
+    mass = np.zeros((num_types, coefficients.shape[1]))
+    for i, shares in enumerate(np.float64(coefficients)):
+      mass[i % num_types] += float(activations[i]) * shares
+    masses.append(mass)
+  weights = np.minimum(*(mass.sum(axis=1) for mass in masses))
+  first, second = (mass.argmax(axis=1) for mass in masses)
+  agreement = sum(weights[first == second]) / sum(weights)
+  chance = 0.0
+  for parent in range(masses[0].shape[1]):
+    chance += (
+      sum(weights[first == parent]) * sum(weights[second == parent])
+    ) / sum(weights) ** 2
+  return agreement, chance, (agreement - chance) / (1 - chance)
+
+
+def check_entropy_matches_oracle(entropy):
+  for seed in (0, 1):
+    coefficients = _coefficients(seed).at[3].set(0)
+    activations = _activations(seed)
+    got = entropy(coefficients, activations=activations)
+    want = _entropy_oracle(coefficients, activations)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    got = entropy(coefficients)
+    want = _entropy_oracle(coefficients, np.ones(_SHAPE[0]))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def check_entropy_has_its_extremes(entropy):
+  for num_parents in (2, 4, 30):
+    uniform = jnp.full((5, num_parents), 1 / num_parents)
+    np.testing.assert_allclose(entropy(uniform), 1, rtol=1e-5)
+    # Leaky routing: half of each part goes to an orphan.
+    np.testing.assert_allclose(entropy(uniform / 2), 1, rtol=1e-5)
+    decided = _one_parent_each([0, 1, 1, 0, 1], num_parents)
+    np.testing.assert_allclose(entropy(decided), 0, atol=1e-6)
+
+
+def check_entropy_weighs_active_parts(entropy):
+  coefficients = jnp.array([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]])
+  for activations, want in (
+    ([1.0, 0.0, 1.0], 1),
+    ([0.0, 0.3, 0.0], 0),
+    ([0.2, 0.6, 1.0], 0.25),
+    ([0.0, 0.0, 1.0], 0),
+  ):
+    got = entropy(coefficients, activations=jnp.array(activations))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def check_dead_parents_never_wake(dead_parents):
+  activations = jnp.zeros((50, 8)) + 0.005
+  np.testing.assert_allclose(dead_parents(activations), 1)
+  # One example is enough to wake a parent, whichever it is.
+  woken = activations.at[0, 1].set(0.01).at[49, 7].set(0.9)
+  np.testing.assert_allclose(dead_parents(woken), 0.75)
+  np.testing.assert_allclose(dead_parents(woken, threshold=0.5), 0.875)
+  np.testing.assert_allclose(dead_parents(woken, threshold=0.001), 0)
+
+
+def _pair(seed=0):
+  """Two views whose parses are alike, but not the same."""
+  first = _coefficients(seed)
+  second = jnp.where(_activations(seed + 1)[:, None] < 0.6, first, first[::-1])
+  return (first, _activations(seed)), (second, _activations(seed + 2))
+
+
+def _agree(parse_agreement, views, num_types):
+  (first, first_activations), (second, second_activations) = views
+  return parse_agreement(
+    first,
+    second,
+    activations_a=first_activations,
+    activations_b=second_activations,
+    num_types=num_types,
+  )
+
+
+def check_agreement_matches_oracle(parse_agreement):
+  for seed in range(4):
+    for num_types in (3, 6, 12):
+      views = _pair(seed)
+      got = _agree(parse_agreement, views, num_types)
+      want = _agreement_oracle(views, num_types)
+      np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def check_same_parse_agrees(parse_agreement):
+  """Also after the parts have moved to other positions."""
+  coefficients, activations = (
+    _coefficients(0, (4, 6, 5)),
+    _activations(0, (4, 6)),
+  )
+  moved = jnp.roll(coefficients, 1, 0), jnp.roll(activations, 1, 0)
+  views = [
+    (x.reshape(24, 5), a.reshape(24))
+    for x, a in ((coefficients, activations), moved)
+  ]
+  agreement, chance, kappa = _agree(parse_agreement, views, 6)
+  np.testing.assert_allclose([agreement, kappa], 1, rtol=1e-5)
+  assert chance < 0.7
+
+
+def check_unrelated_parses_agree_by_chance(parse_agreement):
+  for num_parents in (2, 10):
+    first, second = (
+      jax.random.randint(jax.random.key(seed), (20_000,), 0, num_parents)
+      for seed in (0, 1)
+    )
+    agreement, chance, kappa = parse_agreement(
+      _one_parent_each(first, num_parents),
+      _one_parent_each(second, num_parents),
+    )
+    np.testing.assert_allclose([agreement, chance], 1 / num_parents, atol=0.02)
+    np.testing.assert_allclose(kappa, 0, atol=0.03)
+
+
+def check_one_parent_for_all_is_no_parse(parse_agreement):
+  """As when every part goes to the predicted class, or routing is uniform."""
+  for coefficients in (
+    _one_parent_each([2] * 7, 3),
+    jnp.full((7, 3), 1 / 3),
+  ):
+    agreement, chance, kappa = parse_agreement(coefficients, coefficients)
+    np.testing.assert_allclose([agreement, chance, kappa], [1, 1, 0], atol=1e-5)
+
+
+def check_silent_parts_do_not_count(parse_agreement):
+  """Parts that only one view has, or neither, change nothing."""
+  (first, a), (second, b) = _pair()
+  want = _agree(parse_agreement, ((first, a), (second, b)), None)
+  more = _coefficients(9, (3, 4))
+  wider = (
+    (jnp.concatenate([first, more]), jnp.pad(a, (0, 3))),
+    (
+      jnp.concatenate([second, more[::-1]]),
+      jnp.concatenate([b, jnp.array([0.0, 0.5, 1.0])]),
+    ),
+  )
+  got = _agree(parse_agreement, wider, None)
+  np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def _entropy(coefficients, *, activations=None, fault):
+  """`routing_entropy`, and ways to get it wrong."""
+  if fault == "over_children":
+    coefficients, activations = coefficients.T, None
+  if fault == "activations_ignored":
+    activations = None
+  if fault == "orphan_counted":
+    rest = 1 - jnp.sum(coefficients, axis=1, keepdims=True)
+    coefficients = jnp.concatenate([coefficients, rest], axis=1)
+  entropy = diagnostics.routing_entropy(coefficients, activations=activations)
+  nats = entropy * jnp.log(coefficients.shape[1])
+  return {"nats": nats, "bits": nats / jnp.log(2)}.get(fault, entropy)
+
+
+def _dead(activations, *, threshold=0.01, fault):
+  if fault == "mean":
+    return jnp.mean(jnp.mean(activations, axis=0) < threshold)
+  if fault == "over_parents":
+    return jnp.mean(jnp.max(activations, axis=1) < threshold)
+  if fault == "alive":
+    return 1 - diagnostics.dead_parents(activations, threshold=threshold)
+  assert fault == "at_threshold"
+  return jnp.mean(jnp.max(activations, axis=0) <= threshold)
+
+
+def _parse(
+  first,
+  second,
+  *,
+  activations_a=None,
+  activations_b=None,
+  num_types=None,
+  fault,
+):
+  if fault == "activations_ignored":
+    activations_a = activations_b = None
+  if fault == "position_is_type":
+    num_types = None
+  if fault == "types_first" and num_types is not None:
+    order = np.arange(len(first)).reshape(num_types, -1).T.ravel()
+    first, second = first[order], second[order]
+    activations_a, activations_b = activations_a[order], activations_b[order]
+  if fault == "one_view":
+    activations_a, activations_b = activations_b, activations_b
+  agreement, chance, kappa = diagnostics.parse_agreement(
+    first,
+    second,
+    activations_a=activations_a,
+    activations_b=activations_b,
+    num_types=num_types,
+  )
+  if fault == "uniform_chance":
+    chance = jnp.full_like(chance, 1 / first.shape[1])
+    kappa = (agreement - chance) / (1 - chance)
+  if fault == "not_chance_corrected":
+    kappa = agreement
+  return diagnostics.ParseAgreement(agreement, chance, kappa)
+
+
+_ENTROPY_CHECKS = (
+  check_entropy_matches_oracle,
+  check_entropy_has_its_extremes,
+  check_entropy_weighs_active_parts,
+)
+_PARSE_CHECKS = (
+  check_agreement_matches_oracle,
+  check_same_parse_agrees,
+  check_unrelated_parses_agree_by_chance,
+  check_one_parent_for_all_is_no_parse,
+  check_silent_parts_do_not_count,
+)
+_parse_agreement = jax.jit(
+  diagnostics.parse_agreement, static_argnames="num_types"
+)
+
+
+class DiagnosticsTest(chex.TestCase):
+  @parameterized.parameters(*_ENTROPY_CHECKS)
+  def test_entropy(self, check):
+    check(jax.jit(diagnostics.routing_entropy))
+
+  def test_dead_parents(self):
+    check_dead_parents_never_wake(diagnostics.dead_parents)
+
+  @parameterized.parameters(*_PARSE_CHECKS)
+  def test_parse_agreement(self, check):
+    check(_parse_agreement)
+
+  @parameterized.parameters(
+    (check_entropy_matches_oracle, "over_children"),
+    (check_entropy_matches_oracle, "activations_ignored"),
+    (check_entropy_matches_oracle, "bits"),
+    (check_entropy_has_its_extremes, "nats"),
+    (check_entropy_has_its_extremes, "orphan_counted"),
+    (check_entropy_weighs_active_parts, "activations_ignored"),
+  )
+  def test_broken_entropy_fails(self, check, fault):
+    with self.assertRaises(AssertionError):
+      check(functools.partial(_entropy, fault=fault))
+
+  @parameterized.parameters("mean", "over_parents", "alive", "at_threshold")
+  def test_broken_dead_parents_fail(self, fault):
+    with self.assertRaises(AssertionError):
+      check_dead_parents_never_wake(functools.partial(_dead, fault=fault))
+
+  @parameterized.parameters(
+    (check_agreement_matches_oracle, "activations_ignored"),
+    (check_agreement_matches_oracle, "types_first"),
+    (check_agreement_matches_oracle, "position_is_type"),
+    (check_agreement_matches_oracle, "uniform_chance"),
+    (check_same_parse_agrees, "position_is_type"),
+    (check_unrelated_parses_agree_by_chance, "not_chance_corrected"),
+    (check_one_parent_for_all_is_no_parse, "uniform_chance"),
+    (check_silent_parts_do_not_count, "activations_ignored"),
+    (check_silent_parts_do_not_count, "one_view"),
+  )
+  def test_broken_agreement_fails(self, check, fault):
+    with self.assertRaises(AssertionError):
+      check(functools.partial(_parse, fault=fault))
+
+  def test_batches_are_loops(self):
+    first, second = (_coefficients(seed, (2, 3, *_SHAPE)) for seed in (0, 1))
+    entropy = diagnostics.routing_entropy
+    agree = functools.partial(_parse_agreement, num_types=6)
+    for function, arguments in ((entropy, (first,)), (agree, (first, second))):
+      got = function(*arguments)
+      chex.assert_tree_shape_prefix(got, (2, 3))
+      over = jax.vmap(jax.vmap(function))(*arguments)
+      chex.assert_trees_all_close(got, over, atol=1e-6)
+
+  def test_types_are_those_of_primary_capsules(self):
+    """Where all positions look alike, capsules i and i mod T do."""
+    layer = layers.PrimaryCaps(2, 3, 4, 1, rngs=nnx.Rngs(0))
+    poses = np.asarray(layer(jnp.ones((1, 5, 5, 2))))[0]
+    np.testing.assert_array_equal(poses, np.tile(poses[:3], (25, 1)))
+    assert np.ptp(poses[:3], axis=0).min() > 0.01
+
+  def test_nothing_is_active(self):
+    coefficients, none = _coefficients(), jnp.zeros(_SHAPE[0])
+    entropy = diagnostics.routing_entropy
+    np.testing.assert_array_equal(entropy(coefficients, activations=none), 0)
+    np.testing.assert_array_equal(entropy(0 * coefficients), 0)
+    got = diagnostics.parse_agreement(
+      coefficients, coefficients, activations_a=none, activations_b=none
+    )
+    np.testing.assert_array_equal(got, (0, 0, 0))
+
+  def test_gradient_of_the_entropy_is_finite(self):
+    """Also of parts that have decided, or send nothing."""
+    slope = jax.jit(
+      jax.grad(
+        lambda c, a: diagnostics.routing_entropy(c, activations=a), (0, 1)
+      )
+    )
+    coefficients = _one_parent_each([0, 1, 2, 3] * 3, 4).at[0].set(0)
+    chex.assert_tree_all_finite(slope(coefficients, _activations()))
+    chex.assert_tree_all_finite(slope(coefficients, jnp.zeros(12)))
+
+  def test_bfloat16_sums_in_float32(self):
+    """A thousand parts of weight 1 would stop adding up at 256."""
+    coefficients = _coefficients(0, (1000, 4)).astype(jnp.bfloat16)
+    got = diagnostics.routing_entropy(coefficients)
+    want = _entropy_oracle(coefficients.astype(jnp.float32), np.ones(1000))
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+  @parameterized.parameters(
+    (lambda: diagnostics.routing_entropy(jnp.ones((3, 1))), r"1 parent\(s\)"),
+    (lambda: diagnostics.dead_parents(jnp.ones((0, 3))), "no examples"),
+    (
+      lambda: diagnostics.dead_parents(jnp.ones((2, 3)), threshold=0.0),
+      "threshold=0.0",
+    ),
+    (
+      lambda: diagnostics.parse_agreement(
+        jnp.ones((4, 3)), jnp.ones((4, 3)), num_types=3
+      ),
+      "num_types=3 does not divide 4",
+    ),
+    (
+      lambda: diagnostics.parse_agreement(
+        jnp.ones((4, 3)), jnp.ones((4, 3)), num_types=0
+      ),
+      "num_types=0",
+    ),
+  )
+  def test_bad_options_are_refused(self, call, message):
+    with self.assertRaisesRegex(ValueError, message):
+      call()
+
+
+if __name__ == "__main__":
+  absltest.main()
