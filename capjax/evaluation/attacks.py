@@ -27,7 +27,7 @@ def fgsm(
 
   x' = clip(x + eps sign(grad_x loss(x, y)), 0, 1); towards a target t,
   x' = clip(x - eps sign(grad_x loss(x, t)), 0, 1) (Goodfellow et al., 2015,
-  section 4; Kurakin et al., 2017, Eq. 1 and section 2.3).
+  section 4; Kurakin et al., 2017, section 2.1).
 
   Args:
     loss: as above.
@@ -62,7 +62,7 @@ def bim(
   """Repeats smaller steps of `fgsm`: the basic iterative method.
 
   x_0 = x, x_{n+1} = clip(x_n + step_size sign(grad loss(x_n, y))), where clip
-  keeps within eps of x and within [0, 1] (Kurakin et al., 2017, Eq. 2).
+  keeps within eps of x and within [0, 1] (Kurakin et al., 2017, section 2.2).
 
   Args:
     loss: as above.
@@ -81,8 +81,8 @@ def bim(
     ValueError: if `eps` or `step_size` is a negative number, or `num_steps` is
       below 1.
 
-  Differs from paper: the default step; theirs is 1/255, min(255 eps + 4,
-    1.25 255 eps) times, so that the cost would depend on eps.
+  Differs from paper: the default step. Theirs is 1/255, taken about 255 eps
+    times, so that eps could not be traced.
   """
   if num_steps < 1:
     raise ValueError(f"num_steps={num_steps}; take at least 1.")
