@@ -68,9 +68,7 @@ TASK = Task(
   loss,
   measure,
   draw=training.draw_labelled(networks.augment_image),
-  draw_test=training.draw_labelled(
-    lambda _, image: networks.prepare_image(image)
-  ),
+  draw_test=training.draw_labelled(networks.place_image),
   prepare=networks.prepare_image,
   scores=networks.scores,
   losses=networks.losses_of,

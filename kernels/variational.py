@@ -65,6 +65,9 @@ def variational_routing(
   code. Its sum of squares about m_j is the paper's S_j + kappa_0 R_j / kappa_j
   mu_j^2 with mu_j = sum_i w_ij u_ij / R_j, without the division by R_j.
 
+  Mind the unit of the votes: while H_j is above zero, as for few parts or
+  scattered votes, a parent's activation falls as its share grows.
+
   Args:
     votes: the predictions u_ij of part i for the pose of parent j.
     activations: a_i of the parts, >= 0.

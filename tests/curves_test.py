@@ -49,8 +49,10 @@ def _panel(*lines, references=None, **labels):
 
 
 def _draw(tmp_path, *panels, **options):
+  """As diagnostics; as accuracies if there is an option."""
   path = tmp_path / "new" / "lines.png"
-  assert curves.line_panels(panels, str(path), **options) == path
+  draw = curves.accuracy_curves if options else curves.diagnostic_curves
+  assert draw(panels, str(path), **options) == path
   return _pixels(path)
 
 
@@ -71,7 +73,7 @@ _EPS = [0.0, 0.1, 0.2, 0.3]
 )
 @pytest.mark.filterwarnings("error")
 def test_lines_of_any_kind(panels, tmp_path):
-  pixels = _draw(tmp_path, *panels, percent=True)
+  pixels = _draw(tmp_path, *panels, chance=0.2)
   assert pixels.shape[0] > 400
   assert pixels.shape[1] > 400 * len(panels)
   assert _count(pixels, _BLUE) > 20
@@ -136,8 +138,16 @@ def test_every_text_counts(tmp_path):
       marked,
       unlike,
     )
-  ] + [_draw(tmp_path, plain, percent=True)]
+  ] + [_draw(tmp_path, plain, chance=None)]
   assert len({pixels.tobytes() for pixels in seen}) == len(seen)
+
+
+def test_chance_is_a_reference_in_every_panel(tmp_path):
+  plain = _panel((_EPS, [1.0, 0.8, 0.3, 0.1]), references={"other": 0.5})
+  both = plain._replace(references={"other": 0.5, "chance": 0.1})
+  want = _draw(tmp_path, both, both, chance=None)
+  got = _draw(tmp_path, plain, plain, chance=0.1)
+  np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +155,7 @@ def test_every_text_counts(tmp_path):
 )
 def test_nothing_to_draw(panels, tmp_path):
   with pytest.raises(ValueError, match="finite point"):
-    curves.line_panels(panels, tmp_path / "lines.png")
+    curves.diagnostic_curves(panels, tmp_path / "lines.png")
 
 
 def _histograms(tmp_path, activations, labels, **options):

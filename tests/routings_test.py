@@ -112,8 +112,7 @@ _ROWS = {
   # Parts do not ask each other.
   "self": _Row(_self, _rotation, rewarded=(), splits=True),
   # The precision is diagonal and the prior mean zero. An activation falls with
-  # the share of the parent where the entropy is above zero, and that depends on
-  # the unit of poses.
+  # the share of its parent while the entropy is above zero, as for few parts.
   "variational": _Row(
     _variational, _signed_permutation, rewarded=("coefficients",), splits=True
   ),
@@ -192,8 +191,9 @@ def check_turn_passes_through(route, row, seed=0):
 
 
 def check_agreement_wins(route, row, seed=0):
-  """The votes for the first parent agree, the others are noise."""
-  common = 2 * _votes(seed + 1, _SHAPE[2:])
+  """The votes for the first parent agree, the others are noise as long."""
+  common = _votes(seed + 1, _SHAPE[2:])
+  common *= np.sqrt(len(common)) / np.linalg.norm(common)
   votes = _votes(seed).at[:, 0].multiply(0.1).at[:, 0].add(common)
   got = route(votes, jnp.ones(_SHAPE[0]))
   if "activations" in row.rewarded:

@@ -75,8 +75,8 @@ def affnist_like_pose(
   Returns:
     [3, 3], as `views.transform` takes it; without move if there is no ink.
 
-  Differs from paper: there is none; the ranges are those of the data set's
-    page, which leaves the order of the transforms open.
+  Differs from paper: there is none. The ranges are what is told of the data
+    set; their order, and moves by parts of a pixel, are our choice.
   """
   turn = math.radians(20)
   low = jnp.array([0.8, 0.8, -turn, -0.2, -1, -1])

@@ -23,9 +23,9 @@ def routing_entropy(
 ) -> Float[Array, "*batch"]:
   """Computes how undecided the parts are: 1 is uniform, 0 one parent each.
 
-  sum_i w_i H(c_i) / (log J sum_i w_i), H(c_i) = -sum_j c_ij log c_ij. Uniform
-  coefficients classify as well (Paik et al., 2019): below 1 they are at least
-  dynamic.
+  sum_i w_i H(c_i) / (log J sum_i w_i), H(c_i) = -sum_j c_ij log c_ij. Networks
+  with uniform coefficients classify as well (Paik et al., 2019), so that an
+  accuracy alone does not say whether routing does anything.
 
   Args:
     coefficients: c_ij >= 0. Each part's are scaled to sum to 1 first: what an
@@ -123,8 +123,9 @@ def parse_agreement(
     chance = sum_j (sum_t w_t [choice_a(t) = j]) (sum_t w_t [choice_b(t) = j]),
   and kappa is Cohen's (1960), of two raters that sort types into parents.
 
-  Mind that routing which sends every part to the predicted class agrees fully
-  between any two views of that class; chance, and only chance, tells.
+  Agreement alone is fooled: routing that sends every part to the predicted
+  class agrees fully between any two views of that class. Then chance is 1, and
+  kappa 0.
 
   Args:
     coefficients_a: c_ij of the first view, >= 0.
@@ -136,8 +137,8 @@ def parse_agreement(
       By default every part is a type of its own, for parts without position.
 
   Returns:
-    Agreement and chance; all 0 where no type has mass in both views. Equal
-    masses choose the parent of the lower index.
+    Agreement, chance and kappa; all 0 where no type has mass in both views.
+    Equal masses choose the parent of the lower index.
 
   Raises:
     ValueError: if the views differ in shape, or `num_types` does not divide the

@@ -63,7 +63,7 @@ def translate(
 
   Args:
     image: [H, W, C], any range.
-    x: pixels to the right, whole or not; whole ones blur nothing.
+    x: pixels to the right, whole or not; whole ones blur no image.
     y: pixels down.
 
   Returns:

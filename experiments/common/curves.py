@@ -44,73 +44,46 @@ class Panel(NamedTuple):
   references: Mapping[str, float] = types.MappingProxyType({})
 
 
-def line_panels(
-  panels: Sequence[Panel], path: str | os.PathLike, *, percent: bool = False
+def accuracy_curves(
+  panels: Sequence[Panel],
+  path: str | os.PathLike,
+  *,
+  chance: float | None = None,
 ) -> pathlib.Path:
-  """Draws shares against something else, one diagram beside the other.
+  """Draws rates in percent against how far images were changed.
 
-  Such as the accuracies of several models against the eps of an attack and the
-  angle of a rotation, or the entropy of routing against its iterations.
+  Such as the accuracy of several models against the eps of an attack and the
+  angle of a rotation, one diagram beside the other.
 
   Args:
-    panels: the axis of y goes up to 1, and begins at 0 where no line is below.
+    panels: their y are rates in [0, 1]; labels of y should say "(%)".
     path: file to write.
-    percent: whether 1 is drawn as 100; the labels of y should say "(%)" then.
+    chance: the rate of guessing, a reference in every panel.
 
   Raises:
     ValueError: if there is nothing to draw.
   """
-  panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
-  if not any(points for panel in panels for points in panel.lines.values()):
-    raise ValueError("no panel has a line with a finite point.")
-  labels, references = (
-    list(dict.fromkeys(label for of_panel in groups for label in of_panel))
-    for groups in zip(
-      *((panel.lines, panel.references) for panel in panels), strict=True
-    )
-  )
-  unit = 100 if percent else 1
-  sheet = _sheet((3.1 * len(panels) + 0.3, 3.1))
-  grid = sheet.subplots(1, len(panels), squeeze=False)[0]
-  handles = {}
-  for place, panel in zip(grid, panels, strict=True):
-    for label, points in panel.lines.items():
-      n, xs = labels.index(label), sorted(points)
-      (handles[label],) = place.plot(
-        xs,
-        [unit * points[x] for x in xs],
-        color=f"C{n}",
-        marker=_MARKERS[n % len(_MARKERS)] if len(xs) <= _MOST_MARKERS else "",
-        markersize=3.5,
-        linewidth=1.4,
-        clip_on=False,
-        zorder=3,
-      )
-    for label, value in panel.references.items():
-      handles[label] = place.axhline(
-        unit * value,
-        color=_GREY,
-        linestyle=(":", "--", "-.")[references.index(label) % 3],
-        linewidth=1,
-      )
-    lowest = min(
-      (min(p.values()) for p in panel.lines.values() if p), default=0
-    )
-    place.set_ylim(unit * min(0, math.floor(4 * lowest) / 4), unit)
-    place.xaxis.set_major_locator(ticker.MaxNLocator(7, steps=[1, 2, 3, 5, 10]))
-    place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-    place.set_title(panel.title, fontsize=9)
-    _bare(place)
-  names = [*labels, *references]
-  sheet.legend(
-    [handles[name] for name in names],
-    names,
-    loc="outside upper center",
-    ncols=min(len(names), 2 * len(panels)),
-    fontsize=8,
-    frameon=False,
-  )
-  return _save(sheet, path)
+  if chance is not None:
+    panels = [
+      panel._replace(references={**panel.references, "chance": chance})
+      for panel in panels
+    ]
+  return _draw(panels, path, unit=100)
+
+
+def diagnostic_curves(
+  panels: Sequence[Panel], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws shares, such as the entropy of routing against the training step.
+
+  Args:
+    panels: the axis of y goes up to 1, and begins at 0 where no line is below.
+    path: file to write.
+
+  Raises:
+    ValueError: if there is nothing to draw.
+  """
+  return _draw(panels, path, unit=1)
 
 
 def activation_histograms(
@@ -251,6 +224,71 @@ def contact_sheet(
         frame = dict(fill=False, color=_RED, linewidth=1.3, clip_on=False)
         place.add_patch(patches.Rectangle((x, y), width, height, **frame))
   sheet.suptitle(title, fontsize=8)
+  return _save(sheet, path)
+
+
+def _draw(
+  panels: Sequence[Panel], path: str | os.PathLike, *, unit: float
+) -> pathlib.Path:
+  """Draws panels side by side under one legend; 1 is drawn as `unit`."""
+  panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
+  if not any(points for panel in panels for points in panel.lines.values()):
+    raise ValueError("no panel has a line with a finite point.")
+  labels, references = (
+    list(dict.fromkeys(label for of_panel in groups for label in of_panel))
+    for groups in zip(
+      *((panel.lines, panel.references) for panel in panels), strict=True
+    )
+  )
+  sheet = _sheet((3.1 * len(panels) + 0.3, 3.1))
+  grid = sheet.subplots(1, len(panels), squeeze=False)[0]
+  handles = {}
+  for place, panel in zip(grid, panels, strict=True):
+    for label, points in panel.lines.items():
+      n, xs = labels.index(label), sorted(points)
+      (handles[label],) = place.plot(
+        xs,
+        [unit * points[x] for x in xs],
+        color=f"C{n}",
+        marker=_MARKERS[n % len(_MARKERS)] if len(xs) <= _MOST_MARKERS else "",
+        markersize=3.5,
+        linewidth=1.4,
+        clip_on=False,
+        zorder=3,
+      )
+    for label, value in panel.references.items():
+      handles[label] = place.axhline(
+        unit * value,
+        color=_GREY,
+        linestyle=(":", "--", "-.")[references.index(label) % 3],
+        linewidth=1,
+      )
+    lowest = min(
+      (min(p.values()) for p in panel.lines.values() if p), default=0
+    )
+    place.set_ylim(unit * min(0, math.floor(4 * lowest) / 4), unit)
+    values = [x for points in panel.lines.values() for x in points]
+    long = max(values, default=0) >= 1000
+    locator = ticker.MaxNLocator(
+      4 if long else 7,
+      steps=[1, 2, 3, 5, 10],
+      integer=all(float(x).is_integer() for x in values),
+    )
+    place.xaxis.set_major_locator(locator)
+    if long:
+      place.xaxis.set_major_formatter("{x:,.0f}")
+    place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+    place.set_title(panel.title, fontsize=9)
+    _bare(place)
+  names = [*labels, *references]
+  sheet.legend(
+    [handles[name] for name in names],
+    names,
+    loc="outside upper center",
+    ncols=min(len(names), 2 * len(panels)),
+    fontsize=8,
+    frameon=False,
+  )
   return _save(sheet, path)
 
 

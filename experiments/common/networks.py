@@ -128,8 +128,7 @@ MAX_SHIFT = flags.DEFINE_integer(
 _CANVAS = flags.DEFINE_integer(
   "canvas",
   0,
-  "Side of a black canvas that images are placed on, at random in training and "
-  "in the middle at test; 0 for none.",
+  "Side of a black canvas that images are placed on at random; 0 for none.",
   lower_bound=0,
 )
 _MAX_ROTATION = flags.DEFINE_float(
@@ -267,13 +266,20 @@ def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
       scale_range=(1 / _MAX_SCALE.value, _MAX_SCALE.value),
     )
   if _CANVAS.value:
-    canvas = (_CANVAS.value, _CANVAS.value)
-    return augment.pad_and_place(place_key, image, canvas=canvas)
+    return place_image(place_key, image)
   return augment.shift(place_key, image, max_shift=MAX_SHIFT.value)
 
 
+def place_image(key: jax.Array, image: jax.Array) -> jax.Array:
+  """Places one image on the canvas at random, if there is one."""
+  if _CANVAS.value:
+    canvas = (_CANVAS.value, _CANVAS.value)
+    return augment.pad_and_place(key, image, canvas=canvas)
+  return image
+
+
 def prepare_image(image: jax.Array) -> jax.Array:
-  """Places one test image in the middle of the canvas, if there is one."""
+  """Places one image in the middle of the canvas, if there is one."""
   if _CANVAS.value:
     return augment.centre_pad(image, canvas=(_CANVAS.value, _CANVAS.value))
   return image
