@@ -69,8 +69,8 @@ def self_attention_routing(
     bias: added to s_j before squashing, as in dynamic routing.
 
   Returns:
-    Poses v_j, activations |v_j|, and the coefficients c_ij. They sum to 1 over
-    parents, and with `priors` to 1 + sum_j b_ij, each beyond [0, 1] if so.
+    Poses v_j, activations |v_j|, and the coefficients c_ij, which sum to 1 over
+    parents; with `priors` to 1 + sum_j b_ij, and may then leave [0, 1].
 
   Differs from paper: `bias`, zero there. The authors' code divides by the root
   of the size of the votes, which we follow, and adds b_ij after the softmax.
@@ -119,10 +119,10 @@ def inverted_attention_routing(
     ValueError: if `num_iterations` is below 1, or D is 1, where the layer norm
       leaves nothing.
 
-  Differs from paper: the softmax of <readout, v_j> over the classes becomes a
-  sigmoid, so that each object may be there; the classifier's offset is left to
-  `offset`, which the paper shares among parents. One layer has no concurrent
-  updates.
+  Differs from paper: scores are divided by sqrt(D), as in the authors' code.
+  The softmax of <readout, v_j> over classes becomes a sigmoid, so that each
+  object may be there; the classifier's bias is left to `offset`, which the
+  paper shares among parents. One layer alone has no concurrent updates.
   """
   num_parts, num_parents, pose_size = votes.shape
   if num_iterations < 1:

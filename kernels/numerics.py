@@ -90,7 +90,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 def exponential_squash(
   s: Float[Array, "..."], axis: int = -1
 ) -> Float[Array, "..."]:
-  """Shrinks vectors to length below one, short ones least (Mazzia, 2021).
+  """Shrinks vectors to a length below one (Mazzia et al., 2021).
 
   v = (1 - e^-|s|) s / |s|: steeper than `squash` near zero, where |v| = |s|.
 

@@ -70,3 +70,30 @@ def warp(
   below = (1 - right_weight) * lower_left + right_weight * lower_right
   out = (1 - low_weight) * above + low_weight * below
   return out.astype(template.dtype)
+
+
+def transform(
+  image: Float[Array, "H W C"],
+  pose: Float[Array, "3 3"],
+  *,
+  canvas: tuple[int, int] | None = None,
+) -> Float[Array, "H2 W2 C"]:
+  """Draws an image in a pose that is given in pixels.
+
+  Args:
+    image: [H, W, C], any range.
+    pose: [3, 3], maps (x, y, 1) in pixels right of and below the middle of the
+      image to the same about the middle of the canvas.
+    canvas: (rows, columns); by default those of the image.
+
+  Returns:
+    [*canvas, C], in the dtype of `image`.
+
+  Raises:
+    ValueError: `canvas` has no pixels.
+  """
+  canvas = image.shape[:2] if canvas is None else canvas
+  units_from = geometry.pixel_units(*image.shape[:2])
+  units_to = geometry.pixel_units(*canvas)
+  units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
+  return warp(image, pose * units, canvas)

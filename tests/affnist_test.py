@@ -12,7 +12,7 @@ from scipy import io
 
 from capjax import data
 from capjax.data import affnist
-from capjax.evaluation import views
+from kernels import rendering
 
 _CANVASES = ((34, 46), (40, 40))
 _COUNT = 3000
@@ -55,7 +55,7 @@ def _many(pose_of, canvas=_CANVASES[0], **options):
 
 @functools.partial(jax.jit, static_argnames="canvas")
 def _drawn(images, poses, canvas):
-  see = functools.partial(views.transform, canvas=canvas)
+  see = functools.partial(rendering.transform, canvas=canvas)
   return jax.vmap(see)(images, poses)
 
 

@@ -134,7 +134,7 @@ _ORACLES = {
 
 def _oracle(name, votes, **arguments):
   votes = np.float64(votes.astype(jnp.float32))
-  return _ORACLES[name](votes, **jax.tree.map(np.float64, arguments))
+  return _ORACLES[name](votes, **jax.tree.map(np.array, arguments))
 
 
 def _sums_of_scores(votes, fault):
@@ -215,9 +215,9 @@ _TEXTBOOKS = {
 
 
 def _close(got, want, atol=2e-5):
-  for name, value in zip(routing.RoutingOutput._fields, want, strict=True):
-    index = routing.RoutingOutput._fields.index(name)
-    np.testing.assert_allclose(got[index], value, atol=atol, err_msg=name)
+  names = routing.RoutingOutput._fields
+  for name, one, other in zip(names, got, want, strict=True):
+    np.testing.assert_allclose(one, other, atol=atol, err_msg=name)
 
 
 def check_matches_oracle(route, name, seed=0):
@@ -263,15 +263,12 @@ class AttentionTest(chex.TestCase):
 
   @parameterized.product(num_iterations=[1, 2, 4], form=tuple(_FORMS))
   def test_iterations(self, num_iterations, form):
-    arguments = _arguments("inverted_attention")
-    route = _ROUTES["inverted_attention", form]
-    got = route(_votes(), num_iterations=num_iterations, **arguments)
-    want = _inverted_attention_oracle(
-      np.float64(_votes()),
-      num_iterations=num_iterations,
-      **jax.tree.map(np.float64, arguments),
-    )
-    _close(got, want)
+    options = {
+      "num_iterations": num_iterations,
+      **_arguments("inverted_attention"),
+    }
+    got = _ROUTES["inverted_attention", form](_votes(), **options)
+    _close(got, _oracle("inverted_attention", _votes(), **options))
 
   def test_defaults(self):
     votes, readout = _votes(), jnp.arange(5.0) / 5

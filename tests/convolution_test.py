@@ -10,7 +10,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
-from capjax import convolution
+from capjax import convolution, tiling
 
 # Images [B H W C], kernel [kH kW D], stride.
 _CASES = {
@@ -31,9 +31,7 @@ def _tiled(extra):
 
   def spectral(images, kernel, *, stride):
     taps = max(-(-size // stride) for size in kernel.shape[:2])
-    return convolution.spectral(
-      images, kernel, stride=stride, tile=taps + extra
-    )
+    return tiling.spectral(images, kernel, stride=stride, tile=taps + extra)
 
   return spectral
 
@@ -41,8 +39,8 @@ def _tiled(extra):
 _FORMS = {
   "direct": convolution.direct,
   "patches": convolution.patches,
-  "winograd": convolution.winograd,
-  "spectral": convolution.spectral,
+  "winograd": tiling.winograd,
+  "spectral": tiling.spectral,
   "spectral_tiles": _tiled(1),
   "conv2d": convolution.conv2d,
 }
@@ -148,7 +146,7 @@ def _padded_as_for_stride_one(images, kernel, *, stride, padding):
 
 def _half_precision(images, kernel, *, stride):
   kernel = kernel.astype(jnp.bfloat16).astype(jnp.float32)
-  return convolution.spectral(images, kernel, stride=stride)
+  return tiling.spectral(images, kernel, stride=stride)
 
 
 class ConvolutionTest(chex.TestCase):

@@ -10,8 +10,8 @@ from experiments.common import curves
 
 _BLUE = np.array([0x1F, 0x77, 0xB4]) / 255
 _ORANGE = np.array([0xFF, 0x7F, 0x0E]) / 255
-_RED = np.array([0xC8, 0x10, 0x2E]) / 255
-_GREY = np.array([0x55, 0x55, 0x55]) / 255
+RED = np.array([0xC8, 0x10, 0x2E]) / 255
+GREY = np.array([0x55, 0x55, 0x55]) / 255
 _DIM = 0.4  # brightest of the images below, so that only paper is white
 
 
@@ -114,7 +114,7 @@ def test_a_label_keeps_its_colour(tmp_path):
 def test_references_stand_where_they_should(tmp_path):
   def row(value):
     panel = _panel(([0, 1], [0.5, 0.5]), references={"chance": value})
-    rows, _ = _where(_draw(tmp_path, panel)[100:380, 150:], _GREY)
+    rows, _ = _where(_draw(tmp_path, panel)[100:380, 150:], GREY)
     return np.median(rows)
 
   rows = [row(value) for value in (0.3, 0.6, 0.9)]
@@ -184,7 +184,7 @@ def test_histograms_tell_present_from_absent(tmp_path):
   """Bars of the class on the right, of all else on the left, then swapped."""
   labels = np.arange(200) % 2
   right = np.where(np.eye(2)[labels], 0.9, 0.1)
-  blue, grey = 0.6 * _BLUE + 0.4, 0.6 * _GREY + 0.4
+  blue, grey = 0.6 * _BLUE + 0.4, 0.6 * GREY + 0.4
   middles = []
   for activations in (right, 1 - right):
     pixels = _histograms(tmp_path, activations, labels)[60:]
@@ -234,12 +234,12 @@ def test_mistakes_are_red(tmp_path):
   one, most = right.copy(), right + 1
   one[1, 2] = 9
   counts = [
-    _count(_sheet(tmp_path, images, labels=labels, predictions=x), _RED)
+    _count(_sheet(tmp_path, images, labels=labels, predictions=x), RED)
     for x in (right, one, most)
   ]
   assert counts[0] == 0
   assert counts[2] > 9 * counts[1] > 9 * 300
-  frame = _where(_sheet(tmp_path, images, labels=labels, predictions=one), _RED)
+  frame = _where(_sheet(tmp_path, images, labels=labels, predictions=one), RED)
   # Around the third image of the second row.
   assert 80 < np.ptp(frame[1]) < 120
 
@@ -249,7 +249,7 @@ def test_labels_without_predictions_are_grey(tmp_path):
   labels = [[3], [4]]
   plain = _sheet(tmp_path, images)
   labelled = _sheet(tmp_path, images, labels=labels)
-  assert _count(plain, _GREY) < _count(labelled, _GREY)
+  assert _count(plain, GREY) < _count(labelled, GREY)
   same = _sheet(
     tmp_path, images, labels=labels, predictions=[[3, 3, 3], [4, 4, 4]]
   )

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.common import figures
 
-_RED = np.array([0xC8, 0x10, 0x2E]) / 255
+RED = np.array([0xC8, 0x10, 0x2E]) / 255
 _DIM = 0.4  # brightest of the images below, so that only paper is white
 
 
@@ -37,7 +37,7 @@ def _pixels(path):
 
 def _red(pixels):
   """How many pixels have the colour of mistakes."""
-  return int(np.all(np.abs(pixels - _RED) < 0.02, axis=-1).sum())
+  return int(np.all(np.abs(pixels - RED) < 0.02, axis=-1).sum())
 
 
 def _box(pixels):

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.common import overlap_figures
 
-_RED = np.array([0xC8, 0x10, 0x2E]) / 255
+RED = np.array([0xC8, 0x10, 0x2E]) / 255
 _DIM = 0.3  # brightest of the images below, so that only paper is white
 
 
@@ -53,15 +53,15 @@ def path(tmp_path):
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9), (9, 12, 8)])
 def test_only_mistakes_are_red(shape, path):
   arguments = _arguments(*shape)
-  assert not _near(_draw(arguments, path), _RED).any()
+  assert not _near(_draw(arguments, path), RED).any()
   predictions = arguments["labels"].copy()
   predictions[0, 1] = 9
-  one = _near(_draw({**arguments, "predictions": predictions}, path), _RED)
+  one = _near(_draw({**arguments, "predictions": predictions}, path), RED)
   assert one.sum() > 300
   predictions = np.full_like(predictions, 9)
   all_wrong = _draw({**arguments, "predictions": predictions}, path)
   if len(predictions) > 1:
-    assert _near(all_wrong, _RED).sum() > (len(predictions) - 0.5) * one.sum()
+    assert _near(all_wrong, RED).sum() > (len(predictions) - 0.5) * one.sum()
 
 
 def test_mistakes_come_last(path):
@@ -69,7 +69,7 @@ def test_mistakes_come_last(path):
   predictions = arguments["predictions"].copy()
   predictions[1, 0] = 9
   pixels = _draw({**arguments, "predictions": predictions}, path)
-  columns = np.nonzero(_near(pixels, _RED))[1] / pixels.shape[1]
+  columns = np.nonzero(_near(pixels, RED))[1] / pixels.shape[1]
   assert columns.min() > 0.7
 
   order = [0, 2, 3, 1]

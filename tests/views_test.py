@@ -9,7 +9,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from capjax.evaluation import views
-from kernels import geometry
+from kernels import geometry, rendering
 
 
 def _noise(height, width, channels=2, seed=0):
@@ -48,7 +48,7 @@ _JITTED = {
   name: jax.jit(getattr(views, name))
   for name in ("rotate", "translate", "scale")
 }
-_TRANSFORM = jax.jit(views.transform, static_argnames="canvas")
+_TRANSFORM = jax.jit(rendering.transform, static_argnames="canvas")
 
 
 def check_right_angles_are_rot90(rotate):
@@ -111,7 +111,7 @@ def _in_its_frame(image, degrees):
   height, width, _ = image.shape
   units = geometry.pixel_units(height, width)
   pose = geometry.affine_matrix(1, 1, jnp.deg2rad(degrees), 0, 0, 0)
-  return views.transform(image, pose * units[:, None] / units)
+  return rendering.transform(image, pose * units[:, None] / units)
 
 
 def _about_the_corner(image, degrees):
@@ -119,7 +119,7 @@ def _about_the_corner(image, degrees):
   middle = geometry.affine_matrix(1, 1, 0.0, 0, width / 2, height / 2)
   turn = geometry.affine_matrix(1, 1, jnp.deg2rad(degrees), 0, 0, 0)
   pose = geometry.compose(turn, geometry.invert(middle))
-  return views.transform(image, geometry.compose(middle, pose))
+  return rendering.transform(image, geometry.compose(middle, pose))
 
 
 def _wraps(image, x, y):
@@ -222,7 +222,7 @@ class ViewsTest(chex.TestCase):
 
   def test_no_canvas_is_refused(self):
     with self.assertRaisesRegex(ValueError, r"canvas=\(0, 4\)"):
-      views.transform(_noise(4, 4), jnp.eye(3), canvas=(0, 4))
+      rendering.transform(_noise(4, 4), jnp.eye(3), canvas=(0, 4))
 
 
 if __name__ == "__main__":

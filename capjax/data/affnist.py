@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax.data.loading import Dataset
-from capjax.evaluation import views
-from kernels import geometry
+from kernels import geometry, rendering
 
 _URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed"
 _SIZE = 40
@@ -46,7 +45,7 @@ def affnist_like(
     ValueError: `canvas` has no pixels.
   """
   pose = affnist_like_pose(key, image, canvas=canvas, threshold=threshold)
-  return views.transform(image, pose, canvas=canvas)
+  return rendering.transform(image, pose, canvas=canvas)
 
 
 def affnist_like_pose(
@@ -73,7 +72,7 @@ def affnist_like_pose(
       reach counts, also where it would be too faint to see.
 
   Returns:
-    [3, 3], as `views.transform` takes it; without move if there is no ink.
+    [3, 3], as `rendering.transform` takes it; without move if there is no ink.
 
   Differs from paper: there is none. The ranges are what is told of the data
     set; their order, and moves by parts of a pixel, are our choice.

@@ -152,6 +152,4 @@ def random_affine(
   pose = geometry.affine_matrix(
     *jax.random.uniform(key, (6,), minval=low, maxval=high)
   )
-  units = geometry.pixel_units(*image.shape[:2])
-  pose *= (units / units[:, None]).astype(pose.dtype)
-  return rendering.warp(image, pose, image.shape[:2])
+  return rendering.transform(image, pose)

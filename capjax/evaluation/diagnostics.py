@@ -28,8 +28,9 @@ def routing_entropy(
   accuracy alone does not say whether routing does anything.
 
   Args:
-    coefficients: c_ij >= 0. Each part's are scaled to sum to 1 first: what an
-      orphan parent took (leaky routing) counts nowhere.
+    coefficients: c_ij. Negative ones, which learned priors can make, count as
+      0; then each part's are scaled to sum to 1: what an orphan parent took
+      (leaky routing) counts nowhere.
     activations: w_i >= 0, how much each part is there; by default all alike.
       Parts that send nothing to any parent weigh 0.
 
@@ -45,7 +46,7 @@ def routing_entropy(
       f"{num_parents} parent(s): nothing to choose; give coefficients of a "
       "layer with at least 2."
     )
-  coefficients = _wide(coefficients)
+  coefficients = jnp.maximum(_wide(coefficients), 0)
   total = jnp.sum(coefficients, axis=-1, keepdims=True)
   shares = coefficients / jnp.where(total > 0, total, 1)
   entropies = -jnp.sum(shares * numerics.safe_log(shares), axis=-1)

@@ -12,33 +12,6 @@ from jaxtyping import Array, Float
 from kernels import geometry, rendering
 
 
-def transform(
-  image: Float[Array, "H W C"],
-  pose: Float[Array, "3 3"],
-  *,
-  canvas: tuple[int, int] | None = None,
-) -> Float[Array, "H2 W2 C"]:
-  """Draws an image in a pose that is given in pixels.
-
-  Args:
-    image: [H, W, C], any range.
-    pose: [3, 3], maps (x, y, 1) in pixels right of and below the middle of the
-      image to the same about the middle of the canvas.
-    canvas: (rows, columns); by default those of the image.
-
-  Returns:
-    [*canvas, C], in the dtype of `image`.
-
-  Raises:
-    ValueError: `canvas` has no pixels.
-  """
-  canvas = image.shape[:2] if canvas is None else canvas
-  units_from = geometry.pixel_units(*image.shape[:2])
-  units_to = geometry.pixel_units(*canvas)
-  units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
-  return rendering.warp(image, pose * units, canvas)
-
-
 def rotate(
   image: Float[Array, "H W C"], degrees: ArrayLike
 ) -> Float[Array, "H W C"]:
@@ -53,7 +26,9 @@ def rotate(
     [H, W, C]; what leaves the frame is lost.
   """
   theta = jnp.deg2rad(degrees)
-  return transform(image, geometry.affine_matrix(1, 1, theta, 0, 0, 0))
+  return rendering.transform(
+    image, geometry.affine_matrix(1, 1, theta, 0, 0, 0)
+  )
 
 
 def translate(
@@ -69,7 +44,7 @@ def translate(
   Returns:
     [H, W, C]; what leaves the frame is lost.
   """
-  return transform(image, geometry.affine_matrix(1, 1, 0.0, 0, x, y))
+  return rendering.transform(image, geometry.affine_matrix(1, 1, 0.0, 0, x, y))
 
 
 def scale(
@@ -90,4 +65,6 @@ def scale(
   """
   if isinstance(factor, float | int) and factor <= 0:
     raise ValueError(f"factor={factor}; pass a number above 0.")
-  return transform(image, geometry.affine_matrix(factor, factor, 0.0, 0, 0, 0))
+  return rendering.transform(
+    image, geometry.affine_matrix(factor, factor, 0.0, 0, 0, 0)
+  )

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib import axes, patches, ticker
 from numpy.typing import ArrayLike
 
-from experiments.common.figures import _GREY, _RED, _rgb, _save, _sheet
+from experiments.common.figures import GREY, RED, as_rgb, new_sheet, save
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # More points than that make a chain of markers.
@@ -107,14 +107,14 @@ def activation_histograms(
   num_classes = activations.shape[1]
   columns = min(_HISTOGRAM_COLUMNS, num_classes)
   rows = math.ceil(num_classes / columns)
-  sheet = _sheet((1.55 * columns + 0.5, 1.25 * rows + 0.7))
+  sheet = new_sheet((1.55 * columns + 0.5, 1.25 * rows + 0.7))
   grid = sheet.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
   for place in grid.flat[num_classes:]:
     place.set_axis_off()
   for j, place in enumerate(grid.flat[:num_classes]):
     present = labels == j
     for name, color, members in (
-      ("class absent", _GREY, ~present),
+      ("class absent", GREY, ~present),
       ("class present", "C0", present),
     ):
       counts, _ = np.histogram(activations[members, j], _BINS)
@@ -137,7 +137,7 @@ def activation_histograms(
   )
   sheet.supxlabel("activation of the class capsule", fontsize=8)
   sheet.supylabel("examples (%)", fontsize=8)
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def contact_sheet(
@@ -170,7 +170,7 @@ def contact_sheet(
     ValueError: if there are not as many row or column labels as images, or
       predictions without labels.
   """
-  tiles = _rgb(images)
+  tiles = as_rgb(images)
   rows, columns, height, width, _ = tiles.shape
   if (len(row_labels), len(column_labels)) != (rows, columns):
     raise ValueError(
@@ -188,7 +188,7 @@ def contact_sheet(
     y, x = r * pitch_y, s * pitch_x
     paper[y : y + height, x : x + width] = tiles[r, s]
   size = unit * paper.shape[1] + 0.9, unit * paper.shape[0] + 0.5
-  sheet = _sheet(size)
+  sheet = new_sheet(size)
   place = sheet.subplots()
   place.imshow(paper)
   place.spines[:].set_visible(False)
@@ -215,16 +215,16 @@ def contact_sheet(
         x + width / 2,
         y + height + 0.02 / unit,
         " → ".join(map(str, names)),
-        color=_RED if wrong else _GREY,
+        color=RED if wrong else GREY,
         size=6,
         ha="center",
         va="top",
       )
       if wrong:
-        frame = dict(fill=False, color=_RED, linewidth=1.3, clip_on=False)
+        frame = dict(fill=False, color=RED, linewidth=1.3, clip_on=False)
         place.add_patch(patches.Rectangle((x, y), width, height, **frame))
   sheet.suptitle(title, fontsize=8)
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def _draw(
@@ -240,7 +240,7 @@ def _draw(
       *((panel.lines, panel.references) for panel in panels), strict=True
     )
   )
-  sheet = _sheet((3.1 * len(panels) + 0.3, 3.1))
+  sheet = new_sheet((3.1 * len(panels) + 0.3, 3.1))
   grid = sheet.subplots(1, len(panels), squeeze=False)[0]
   handles = {}
   for place, panel in zip(grid, panels, strict=True):
@@ -259,7 +259,7 @@ def _draw(
     for label, value in panel.references.items():
       handles[label] = place.axhline(
         unit * value,
-        color=_GREY,
+        color=GREY,
         linestyle=(":", "--", "-.")[references.index(label) % 3],
         linewidth=1,
       )
@@ -289,7 +289,7 @@ def _draw(
     fontsize=8,
     frameon=False,
   )
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def _finite(lines: Mapping[str, Mapping]) -> dict[str, dict[float, float]]:

@@ -15,10 +15,10 @@ import numpy as np
 from matplotlib import axes, figure, ticker
 from numpy.typing import ArrayLike
 
-_sheet = functools.partial(
+new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"
 )
-_RED, _GREY = "#c8102e", "#555555"
+RED, GREY = "#c8102e", "#555555"
 _STYLES = {
   "train": dict(linewidth=0.9, alpha=0.55),
   "validation": dict(linewidth=1.6, marker="o", markersize=3.5),
@@ -44,7 +44,7 @@ def learning_curves(
   if not kinds:
     raise ValueError("no line of the metrics has a finite accuracy or loss.")
   judge = curves.get("error") or next(iter(curves.values()))
-  sheet = _sheet((4.6 * len(kinds), 3.8))
+  sheet = new_sheet((4.6 * len(kinds), 3.8))
   grid = sheet.subplots(1, len(kinds), squeeze=False)[0]
   for panel, kind in zip(grid, kinds, strict=True):
     names = [name for name in curves if name.endswith(kind)]
@@ -58,13 +58,13 @@ def learning_curves(
       step, value = min(judge["validation"], key=lambda point: point[1])
       label = f"best validation: {value:.3g} at step {step:,}"
       label = label if panel is grid[0] else None
-      panel.axvline(step, color=_GREY, linestyle=":", label=label)
+      panel.axvline(step, color=GREY, linestyle=":", label=label)
     _scale(panel, [curves[name] for name in names])
     panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
     panel.grid(color="#dddddd", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(loc=(0, 1.02), ncols=2, fontsize=7, frameon=False)
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def choose_examples(
@@ -116,7 +116,7 @@ def reconstructions(
     class_names: what to call the classes instead of their numbers.
   """
   labels, predictions = np.asarray(labels), np.asarray(predictions)
-  pairs = np.stack([_rgb(images), _rgb(reconstructions)], axis=1)
+  pairs = np.stack([as_rgb(images), as_rgb(reconstructions)], axis=1)
   height, width = pairs.shape[2:4]
   columns = max(1, min(8 * height // width, len(labels)))
   right = labels == predictions
@@ -127,7 +127,7 @@ def reconstructions(
     for start in range(0, len(members), columns)
   ] or [[]]
   inches = columns * (1.24 * width / height + 0.14)
-  sheet = _sheet((max(3.6, inches), 0.88 * len(rows) + 0.3))
+  sheet = new_sheet((max(3.6, inches), 0.88 * len(rows) + 0.3))
   bare = dict(xticks=[], yticks=[], frame_on=False)
   grid = sheet.subplots(len(rows), columns, squeeze=False, subplot_kw=bare)
   for panels, members in zip(grid, rows, strict=True):
@@ -135,13 +135,13 @@ def reconstructions(
       names = [labels[n]] if right[n] else [labels[n], predictions[n]]
       if class_names is not None:
         names = [class_names[name] for name in names]
-      color = _GREY if right[n] else _RED
+      color = GREY if right[n] else RED
       panel.set_title(" → ".join(map(str, names)), color=color, size=6, pad=2)
-      panel.imshow(_mosaic(pairs[None, n]))
+      panel.imshow(mosaic(pairs[None, n]))
       panel.set_frame_on(not right[n])
       panel.spines[:].set(color=color, linewidth=1.5)
   sheet.suptitle("input | reconstruction; red: label → prediction", fontsize=8)
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def perturbations(
@@ -156,7 +156,7 @@ def perturbations(
     labels: [K], titles of the panels.
     path: file to write.
   """
-  examples = _rgb(grid)
+  examples = as_rgb(grid)
   num_panels, num_dims, num_offsets, height, width, _ = examples.shape
   columns = min(5, num_panels)
   rows = math.ceil(num_panels / columns)
@@ -165,14 +165,14 @@ def perturbations(
     columns * (num_offsets * (width + 1) * inches + 0.3) + 0.2,
     rows * (num_dims * (height + 1) * inches + 0.45) + 0.2,
   )
-  sheet = _sheet(size)
+  sheet = new_sheet(size)
   panels = sheet.subplots(rows, columns, squeeze=False).flat
   x_ticks = np.arange(num_offsets) * (width + 1) + (width - 1) / 2
   y_ticks = np.arange(num_dims) * (height + 1) + (height - 1) / 2
   for panel in panels[num_panels:]:
     panel.set_axis_off()
   for panel, tiles, label in zip(panels, examples, labels, strict=False):
-    panel.imshow(_mosaic(tiles))
+    panel.imshow(mosaic(tiles))
     panel.set_title(str(label), fontsize=9)
     panel.set_xticks(x_ticks, [f"{x:z.2f}" for x in np.asarray(offsets)])
     panel.set_yticks(y_ticks, range(num_dims))
@@ -180,7 +180,7 @@ def perturbations(
     panel.spines[:].set_visible(False)
   sheet.supxlabel("offset", fontsize=8)
   sheet.supylabel("dimension", fontsize=8)
-  return _save(sheet, path)
+  return save(sheet, path)
 
 
 def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
@@ -219,7 +219,7 @@ def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
   panel.yaxis.set_major_formatter("{x:g}")
 
 
-def _save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:
+def save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   # Without the library's version equal figures are equal files.
@@ -227,7 +227,7 @@ def _save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:
   return path
 
 
-def _rgb(images: ArrayLike) -> np.ndarray:
+def as_rgb(images: ArrayLike) -> np.ndarray:
   """Turns [... H W C] into [... H W' 3] with values clipped to [0, 1]."""
   images = np.asarray(images)
   if np.issubdtype(images.dtype, np.integer):
@@ -240,7 +240,7 @@ def _rgb(images: ArrayLike) -> np.ndarray:
   return np.broadcast_to(images, (*images.shape[:-1], 3))
 
 
-def _mosaic(tiles: np.ndarray) -> np.ndarray:
+def mosaic(tiles: np.ndarray) -> np.ndarray:
   """Turns [R S H W 3] into one image with white lines between its tiles."""
   gaps = [(0, 0), (0, 0), (0, 1), (0, 1), (0, 0)]
   tiles = np.pad(tiles, gaps, constant_values=1)

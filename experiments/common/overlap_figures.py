@@ -62,15 +62,15 @@ def overlaps(
   columns = min(_COLUMNS, len(order))
   rows = math.ceil(len(order) / columns)
   inches = columns * (0.88 * width / height + 0.06) + 0.55
-  sheet = figures._sheet((max(2.0, inches), 4.68 * rows + 0.3))
+  sheet = figures.new_sheet((max(2.0, inches), 4.68 * rows + 0.3))
   bare = dict(xticks=[], yticks=[], frame_on=False)
   grid = sheet.subplots(rows, columns, squeeze=False, subplot_kw=bare)
   for panel, n in zip(grid.flat, order, strict=False):
     names = [labels[n]] if right[n] else [labels[n], predictions[n]]
-    color = figures._GREY if right[n] else figures._RED
+    color = figures.GREY if right[n] else figures.RED
     title = " → ".join(" + ".join(map(str, pair)) for pair in names)
     panel.set_title(title, color=color, size=7, pad=3)
-    panel.imshow(figures._mosaic(tiles[n, :, None]))
+    panel.imshow(figures.mosaic(tiles[n, :, None]))
     panel.set_frame_on(not right[n])
     panel.spines[:].set(color=color, linewidth=1.5)
     for row, classes, color in zip(
@@ -83,12 +83,12 @@ def overlaps(
     panel.set_yticks(middles, _ROWS, size=7)
     panel.tick_params(length=0)
   sheet.suptitle("red: labels → predictions", fontsize=8)
-  return figures._save(sheet, path)
+  return figures.save(sheet, path)
 
 
 def _tiles(images, reconstructions, absent):
   """Turns the three kinds of images into [N 5 H W 3], in the order of _ROWS."""
-  images, absent = figures._rgb(images), figures._rgb(absent)
-  parts = figures._rgb(reconstructions) * _COLOURS[:, None, None]
+  images, absent = figures.as_rgb(images), figures.as_rgb(absent)
+  parts = figures.as_rgb(reconstructions) * _COLOURS[:, None, None]
   both = np.minimum(np.sum(parts, axis=1), 1)
   return np.stack([images, both, parts[:, 0], parts[:, 1], absent], axis=1)
