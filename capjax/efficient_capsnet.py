@@ -4,6 +4,7 @@ Mazzia, Salvetti, Chiaberge (2021), Efficient-CapsNet: capsule network with
 self-attention routing.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import capsnet, layers, routers
+from capjax import capsnet, layers, routers, tiling
 from kernels import numerics
 
 # As in Keras, which the authors use.
@@ -78,6 +79,7 @@ class EfficientCapsNet(nnx.Module):
       )
     height, width, channels = image_shape
     convs, norms = [], []
+    self.num_features = 0
     for features, taps, stride in zip(
       conv_features, conv_kernels, conv_strides, strict=True
     ):
@@ -106,6 +108,7 @@ class EfficientCapsNet(nnx.Module):
         nnx.BatchNorm(features, momentum=_MOMENTUM, epsilon=_EPSILON, rngs=rngs)
       )
       channels = features
+      self.num_features += height * width * channels
     self.convs, self.norms = nnx.List(convs), nnx.List(norms)
     self.primary = MapCaps(height, width, channels, part_size, rngs=rngs)
     num_parts = channels // part_size
@@ -129,16 +132,29 @@ class EfficientCapsNet(nnx.Module):
 
   def __call__(self, images: Float[Array, "B H W C"]) -> capsnet.CapsNetOutput:
     """Finds the classes in images with intensities in [0, 1]."""
-    features = images
-    for conv, norm in zip(self.convs, self.norms, strict=True):
-      features = norm(jax.nn.relu(conv(features)))
-    return capsnet.CapsNetOutput(*self.classes(self.primary(features)))
+    if self.norms[0].use_running_average:
+      # Images do not affect each other, so that a cache can hold a few.
+      in_pieces = functools.partial(
+        tiling.in_pieces, self._parts, spread=self.num_features, weights=0
+      )
+      parts = jax.lax.platform_dependent(
+        images, cpu=in_pieces, default=self._parts
+      )
+    else:
+      parts = self._parts(images)
+    return capsnet.CapsNetOutput(*self.classes(parts))
 
   def decode(
     self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
   ) -> Float[Array, "B H W C"]:
     """Redraws images from one class capsule each, as `capsnet.decode` says."""
     return capsnet.decode(self.decoder, poses, classes)
+
+  def _parts(self, images):
+    features = images
+    for conv, norm in zip(self.convs, self.norms, strict=True):
+      features = norm(jax.nn.relu(conv(features)))
+    return self.primary(features)
 
 
 class MapCaps(nnx.Module):

@@ -142,7 +142,7 @@ def in_pieces(
   *,
   spread: int,
   weights: int,
-) -> Float[Array, "B oH oW D"]:
+) -> Float[Array, "B ..."]:
   """Applies a function to as many images at a time as suit the cache.
 
   Derivatives compute each piece again, so that only images and outputs are

@@ -3,6 +3,20 @@
 They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
 """
 
-from kernels import geometry, numerics, rendering, routing
+from kernels import (
+  attention,
+  geometry,
+  numerics,
+  rendering,
+  routing,
+  variational,
+)
 
-__all__ = ["geometry", "numerics", "rendering", "routing"]
+__all__ = [
+  "attention",
+  "geometry",
+  "numerics",
+  "rendering",
+  "routing",
+  "variational",
+]

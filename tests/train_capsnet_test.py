@@ -4,14 +4,15 @@ A network of a few hundred weights on the embedded digits.
 """
 
 import json
-import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
@@ -34,38 +35,6 @@ FLAGS = (
   "--log_every=5",
   "--checkpoint_every=10",
 )
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("xla")
-
-
-@pytest.fixture(scope="module")
-def start(cache):
-  """Starts the binary; further environment variables by keyword."""
-
-  def run(workdir, *flags, binary="train_capsnet", **variables):
-    return subprocess.Popen(
-      [sys.executable, "-m", f"experiments.{binary}",
-       f"--workdir={workdir}", f"--compilation_cache={cache}", *flags],
-      cwd=ROOT, env={**os.environ, **variables}, text=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-  return run
-
-
-@pytest.fixture(scope="module")
-def train(start):
-  """Runs the binary to its end; gives the exit code and all that it printed."""
-
-  def run(workdir, *flags, **variables):
-    process = start(workdir, *flags, **variables)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out + err
-
-  return run
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +332,7 @@ def test_learning_rate_follows_the_flags(rate, want):
   """Of the first step only Adam's rate is left: it moves weights by so much."""
   code = (
     "import sys; from absl import flags; "
-    "from experiments import train_capsnet as t; import jax.numpy as jnp; "
+    "from experiments.common import networks as t; import jax.numpy as jnp; "
     f"flags.FLAGS(['x', '--decay_rate={rate}']); o = t.make_optimizer(); "
     "w = jnp.ones(1); s = o.init(w); "
     "u, s = o.update(w, s); u, s = o.update(w, s); print(float(-u[0]))"
@@ -406,20 +375,41 @@ def test_damaged_files_of_a_run_are_named(train, unbroken, tmp_path, fault):
   assert "Traceback" not in printed
 
 
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory):
+  """A folder with 200 noise images in the form of MNIST, and 20 to test."""
+  folder = tmp_path_factory.mktemp("data")
+  (folder / "mnist").mkdir()
+  pixels = np.random.default_rng(0)
+  for split, count in (("train", 200), ("t10k", 20)):
+    images = pixels.integers(0, 256, (count, 28, 28), np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 10
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+      path = folder / "mnist" / f"{split}-{name}-ubyte"
+      path.write_bytes(header + array.tobytes())
+  return folder
+
+
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
-def test_every_preset_takes_two_steps(train, data_dir, tmp_path, preset):
+def test_every_preset_takes_two_steps(train, few_digits, tmp_path, preset):
   header = preset.read_text().splitlines()[:4]
   assert any(
     "Expected:" in x or "Published:" in x or "GPU" in x for x in header
   )
+  overlapping = preset.stem.startswith("multimnist")
   small = ["--conv_features=4", "--num_types=1", "--decoder_features=8"]
-  if "baseline" in preset.stem:  # its size is fixed: small images
-    small = ["--dataset=digits"]
-  elif preset.stem != "digits":
-    small.append("--num_validation=59000")
+  if "baseline" in preset.stem:
+    features = "4,4" if overlapping else "4,4,4"
+    small = [f"--cnn_features={features}", "--cnn_dense=8"]
+  elif "efficient" in preset.stem:  # its size is fixed
+    small = []
+  if "fashion" in preset.stem:
+    small.append("--dataset=mnist")
   code, printed = train(
-    tmp_path, f"--flagfile={preset}", f"--data_dir={data_dir}",
-    "--num_steps=2", "--batch_size=8", *small,
+    tmp_path, f"--flagfile={preset}", *small, f"--data_dir={few_digits}",
+    "--num_steps=2", "--batch_size=8", "--num_validation=20",
+    binary="train_multimnist" if overlapping else "train_capsnet",
   )  # fmt: skip
   assert code == 0, printed
   assert summary_of(tmp_path)["preset"] == preset.stem

@@ -80,6 +80,41 @@ def test_cut_updates_give_the_very_same_state(cut):
   assert int(part.step) == int(whole.step) == EPOCH
 
 
+class Normed(nnx.Module):
+  """A line through batch normalisation, which keeps statistics."""
+
+  def __init__(self):
+    self.line = Line()
+    self.norm = nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+
+  def __call__(self, x):
+    return self.norm(self.line(x)[:, None])[:, 0]
+
+
+def test_statistics_move_with_the_batches_and_not_with_the_gradient():
+  mesh = training.data_mesh(BATCH_SIZE)
+  optimizer = optax.sgd(0.0)
+  update = training.make_update(
+    loss,
+    optimizer,
+    draw=training.draw_labelled(lambda key, image: image),
+    batch_size=BATCH_SIZE,
+    mesh=mesh,
+  )
+  model = Normed()
+  model.eval()
+  state = training.init(model, optimizer, jax.random.key(0))
+  state, metrics = update(training.replicate(state, mesh), IMAGES, LABELS, 1)
+  batch = np.flatnonzero(metrics["seen"])
+  momentum = model.norm.momentum
+  want = (1 - momentum) * np.mean(0.5 * batch)  # from 0, by a rate of 1 - m
+  chex.assert_trees_all_close(
+    state.model.norm.mean[...], jnp.array([want]), rtol=1e-5
+  )
+  assert state.model.norm.use_running_average  # it comes back ready to evaluate
+  np.testing.assert_array_equal(state.model.norm.scale[...], 1)
+
+
 def test_update_is_gradient_descent_by_the_optimizer():
   state, update = make()
   model, optimizer = Line(), optax.adam(1e-2)

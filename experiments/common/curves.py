@@ -187,7 +187,11 @@ def contact_sheet(
   for r, s in np.ndindex(rows, columns):
     y, x = r * pitch_y, s * pitch_x
     paper[y : y + height, x : x + width] = tiles[r, s]
-  size = unit * paper.shape[1] + 0.9, unit * paper.shape[0] + 0.5
+  longest = max(len(str(label)) for label in row_labels)
+  size = (
+    unit * paper.shape[1] + 0.08 * longest + 0.4,
+    unit * paper.shape[0] + 0.5,
+  )
   sheet = new_sheet(size)
   place = sheet.subplots()
   place.imshow(paper)
