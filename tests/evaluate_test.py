@@ -152,23 +152,11 @@ def test_overlapping_digits_train_and_part(train, tmp_path):
   assert code == 1 and "--canvas" in printed
 
 
-@pytest.mark.parametrize(
-  "routing", ["self", "inverted_attention", "variational", "self_attention"]
-)
-def test_every_routing_trains(train, tmp_path, routing):
+@pytest.mark.parametrize("routing", ["self_attention", "variational"])
+def test_other_routings_train(train, tmp_path, routing):
   code, printed = train(
     tmp_path, *SMALL, f"--routing={routing}", "--num_steps=20"
   )
   assert code == 0, printed
   scores = summary_of(tmp_path)["metrics"]
   assert 0 <= scores["test_routing_entropy"] <= 1 + 1e-6
-
-
-def test_warmup_and_cosine_change_the_run(train, tmp_path):
-  losses = []
-  for flags in ((), ("--schedule=cosine", "--warmup_steps=5")):
-    workdir = tmp_path / str(len(flags))
-    code, printed = train(workdir, *SMALL, *flags, "--num_steps=20")
-    assert code == 0, printed
-    losses.append(summary_of(workdir)["metrics"]["test_margin_loss"])
-  assert losses[0] != losses[1]

@@ -327,13 +327,21 @@ def test_the_record_repeats_the_run_however_flags_are_written(train, tmp_path):
   )
 
 
-@pytest.mark.parametrize(("rate", "want"), [("1.0", 1e-3), ("0.0", 1e-6)])
-def test_learning_rate_follows_the_flags(rate, want):
+@pytest.mark.parametrize(
+  ("given", "want"),
+  [
+    ("--decay_rate=1.0", 1e-3),
+    ("--decay_rate=0.0", 1e-6),
+    ("--schedule=cosine --num_steps=2", 5e-4),
+    ("--schedule=cosine --warmup_steps=4", 2.5e-4),
+  ],
+)
+def test_learning_rate_follows_the_flags(given, want):
   """Of the first step only Adam's rate is left: it moves weights by so much."""
   code = (
     "import sys; from absl import flags; "
     "from experiments.common import networks as t; import jax.numpy as jnp; "
-    f"flags.FLAGS(['x', '--decay_rate={rate}']); o = t.make_optimizer(); "
+    f"flags.FLAGS(['x', *{given.split()}]); o = t.make_optimizer(); "
     "w = jnp.ones(1); s = o.init(w); "
     "u, s = o.update(w, s); u, s = o.update(w, s); print(float(-u[0]))"
   )

@@ -70,7 +70,7 @@ def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
     right = evaluate(trained.model, test.images, test.labels)
     scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
   # A column for each image; rows show different views of it.
-  shown = np.tile(np.arange(_NUM_SHOWN), _SHOWN_VIEWS)
+  shown = np.tile(np.arange(len(images))[:_NUM_SHOWN], _SHOWN_VIEWS)
   keys = jax.random.split(jax.random.key(0), len(shown))
   views, shown_labels = jax.vmap(draw, (0, 0, None, None))(
     keys, shown, jnp.asarray(images), jnp.asarray(labels)
@@ -110,7 +110,7 @@ def views(run: runs.Run, trained: Trained, options: Options) -> Scores:
     for value in values[:: (len(values) - 1) // 4]:
       first = (jnp.asarray(x[:_NUM_SHOWN]) for x in (images, labels))
       moved, _ = jax.vmap(draw, (None, 0, None, None, None))(
-        None, jnp.arange(_NUM_SHOWN), *first, value
+        None, jnp.arange(len(labels))[:_NUM_SHOWN], *first, value
       )
       shown.append(moved)
       names.append(f"{name} {value:g}")
