@@ -32,7 +32,7 @@ _ERROR = "test_error_percent"
 _RUN = (
   "Test error (%)",
   "Seeds",
-  "Paper, 300k steps (%)",
+  "Published (%)",
   "Parameters",
   "Minutes",
 )

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from unittest import mock
 
 import chex
 import jax
@@ -36,12 +37,31 @@ def _tiled(extra):
   return spectral
 
 
+def _one_by_one(form):
+  """The form with pieces of one image, where it makes pieces."""
+
+  def in_pieces(images, kernel, *, stride):
+    with mock.patch.object(tiling, "in_pieces", _pieces_of_one):
+      return form(images, kernel, stride=stride)
+
+  return in_pieces
+
+
+def _pieces_of_one(function, images, *, spread, weights):
+  del weights
+  with mock.patch.object(tiling, "_PIECE", spread):
+    return _in_pieces(function, images, spread=spread, weights=0)
+
+
+_in_pieces = tiling.in_pieces
 _FORMS = {
   "direct": convolution.direct,
   "patches": convolution.patches,
   "winograd": tiling.winograd,
   "spectral": tiling.spectral,
   "spectral_tiles": _tiled(1),
+  "patches_pieces": _one_by_one(convolution.patches),
+  "winograd_pieces": _one_by_one(tiling.winograd),
   "conv2d": convolution.conv2d,
 }
 
@@ -96,22 +116,47 @@ def check_same_padding(conv2d, name="strided"):
   np.testing.assert_allclose(got, want, atol=1e-4)
 
 
-def check_precise_on_primary_capsules(form):
-  """Two images through the widths of CapsNet's second layer."""
-  images, kernel = _case((2, 20, 20, 256), (9, 9, 256))
+def check_precise(form, taps, stride, filters, limit):
+  """Two images, as they are after ReLU, against float64."""
+  images, kernel = _case((2, 20, 20, filters), (taps, taps, filters))
   images = jax.nn.relu(images)
   windows = np.lib.stride_tricks.sliding_window_view(
-    np.float64(images), (9, 9), (1, 2)
-  )[:, ::2, ::2]
+    np.float64(images), (taps, taps), (1, 2)
+  )[:, ::stride, ::stride]
+  shape = windows.shape[:3]
   want = np.einsum(
     "nf,fd->nd",
-    windows.transpose(0, 1, 2, 4, 5, 3).reshape(72, -1),
-    np.float64(kernel).reshape(-1, 256),
+    windows.transpose(0, 1, 2, 4, 5, 3).reshape(np.prod(shape), -1),
+    np.float64(kernel).reshape(-1, filters),
     optimize=True,
-  ).reshape(2, 6, 6, 256)
-  error = np.float64(jax.jit(functools.partial(form, stride=2))(images, kernel))
-  error = np.sqrt(np.mean((error - want) ** 2) / np.mean(want**2))
-  np.testing.assert_array_less(error, 1e-5)
+  ).reshape(*shape, filters)
+  form = jax.jit(functools.partial(form, stride=stride))
+  error = np.float64(form(images, kernel)) - want
+  error = np.sqrt(np.mean(error**2) / np.mean(want**2))
+  np.testing.assert_array_less(error, limit)
+
+
+def check_precise_on_primary_capsules(form):
+  check_precise(form, 9, 2, 256, 1e-5)
+
+
+def check_precise_on_small_kernels(form):
+  check_precise(form, 3, 1, 64, 1e-6)
+
+
+def check_pieces(in_pieces, count=7):
+  """Every image once and in order, whether or not pieces are full."""
+  images = jax.random.normal(jax.random.key(0), (count, 2, 2, 1))
+  lengths = []
+
+  def function(images):
+    lengths.append(len(images))
+    return jnp.sin(images[:, 0])
+
+  with mock.patch.object(tiling, "_PIECE", 12):
+    got = in_pieces(function, images, spread=4, weights=0)
+  chex.assert_trees_all_close(got, jnp.sin(images[:, 0]), atol=1e-6)
+  np.testing.assert_array_less(max(lengths), 4)
 
 
 def _flipped(images, kernel, *, stride):
@@ -149,6 +194,25 @@ def _half_precision(images, kernel, *, stride):
   return tiling.spectral(images, kernel, stride=stride)
 
 
+def _whole_numbers(images, kernel, *, stride):
+  """Winograd's transform at the points of textbooks."""
+  tiling._evaluations.cache_clear()
+  with mock.patch.object(tiling, "_POINTS", (0.0, 1.0, -1.0, 2.0, -2.0)):
+    outputs = tiling.winograd(images, kernel, stride=stride)
+  tiling._evaluations.cache_clear()
+  return outputs
+
+
+def _last_piece_dropped(function, images, **sizes):
+  outputs = tiling.in_pieces(function, images[: len(images) // 3 * 3], **sizes)
+  return jnp.pad(outputs, ((0, len(images) % 3), (0, 0), (0, 0)))
+
+
+def _in_one_piece(function, images, **sizes):
+  del sizes
+  return function(images)
+
+
 class ConvolutionTest(chex.TestCase):
   @parameterized.product(form=tuple(_FORMS), name=tuple(_CASES))
   def test_matches_oracle(self, form, name):
@@ -178,6 +242,7 @@ class ConvolutionTest(chex.TestCase):
       _padded_as_for_stride_one,
     ),
     (check_precise_on_primary_capsules, _half_precision),
+    (check_precise_on_small_kernels, _whole_numbers),
   )
   def test_broken_copy_fails(self, check, broken):
     options = inspect.getfullargspec(broken).kwonlyargs
@@ -206,8 +271,56 @@ class ConvolutionTest(chex.TestCase):
   def test_precise_on_primary_capsules(self, form):
     check_precise_on_primary_capsules(_FORMS[form])
 
+  @parameterized.parameters("winograd", "conv2d")
+  def test_precise_on_small_kernels(self, form):
+    check_precise_on_small_kernels(_FORMS[form])
+
+  @parameterized.parameters(1, 3, 6, 7, 8)
+  def test_pieces(self, count):
+    check_pieces(tiling.in_pieces, count)
+
+  @parameterized.parameters(_last_piece_dropped, _in_one_piece)
+  def test_broken_pieces_fail(self, broken):
+    with self.assertRaises(AssertionError):
+      check_pieces(broken)
+
+  @parameterized.parameters(
+    ((128, 28, 28, 1), (9, 9, 1, 256), 1, "patches"),
+    ((128, 20, 20, 256), (9, 9, 256, 256), 2, "spectral"),
+    ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral"),
+    ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd"),
+    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "patches"),
+    ((1, 9, 9, 8), (1, 1, 8, 8), 1, "patches"),
+  )
+  def test_form_follows_the_sizes(self, images, kernel, stride, want):
+    """As measured on CPUs."""
+    owner = convolution if want == "patches" else tiling
+    arguments = (
+      jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (images, kernel)
+    )
+    form = getattr(owner, want)
+    with mock.patch.object(owner, want, side_effect=form) as called:
+      jax.eval_shape(
+        functools.partial(convolution.conv2d, stride=stride), *arguments
+      )
+    called.assert_called_once()
+
+  def test_large_kernels_have_no_winograd_form(self):
+    images = jnp.zeros((1, 20, 20, 1))
+    for taps, stride, fits in [(6, 1, True), (7, 1, False), (7, 2, True)]:
+      kernel = jnp.zeros((taps, 1, 1, 1))
+      cost = tiling.winograd_cost(images, kernel, stride=stride)
+      self.assertEqual(np.isfinite(cost), fits)
+
   @parameterized.product(
-    form=["patches", "spectral", "spectral_tiles", "conv2d"],
+    form=[
+      "patches",
+      "spectral",
+      "spectral_tiles",
+      "patches_pieces",
+      "winograd_pieces",
+      "conv2d",
+    ],
     name=["does_not_divide", "not_square"],
   )
   def test_gradients_of_all_forms_agree(self, form, name):
@@ -223,7 +336,7 @@ class ConvolutionTest(chex.TestCase):
     want = gradients(convolution.direct)
     chex.assert_trees_all_close(gradients(_FORMS[form]), want, atol=1e-4)
 
-  @parameterized.parameters("patches", "spectral_tiles", "conv2d")
+  @parameterized.parameters("patches", "spectral_tiles", "winograd", "conv2d")
   def test_gradients(self, form):
     with jax.enable_x64(True):
       images, kernel, stride = _CASES["not_square"]
@@ -244,7 +357,9 @@ class ConvolutionTest(chex.TestCase):
     got = self.variant(jax.vmap(jax.grad(energy), (None, 0)))(kernel, images)
     chex.assert_trees_all_close(got, want, atol=1e-5)
 
-  @parameterized.parameters("direct", "patches", "spectral", "conv2d")
+  @parameterized.parameters(
+    "direct", "patches", "spectral", "winograd", "conv2d"
+  )
   def test_bfloat16(self, form):
     images, kernel, stride = _CASES["strided"]
     images, kernel = (x.astype(jnp.bfloat16) for x in _case(images, kernel))

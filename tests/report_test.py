@@ -84,7 +84,7 @@ def test_a_row_holds_mean_and_sample_deviation_of_its_seeds():
     "Device": "CPU, 2 cores",
     "Test error (%)": "0.30 ± 0.100",
     "Seeds": "3",
-    "Paper, 300k steps (%)": "0.25",
+    "Published (%)": "0.25",
     "Parameters": "8.2M",
     "Minutes": "1.0",
     "Images/s": "1,000",

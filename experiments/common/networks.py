@@ -240,9 +240,11 @@ def make_optimizer() -> optax.GradientTransformation:
   peak, warmup = _LEARNING_RATE.value, _WARMUP_STEPS.value
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
-    schedule = optax.exponential_decay(
-      peak, _DECAY_STEPS.value, _DECAY_RATE.value, end_value=final
-    )
+    # optax's takes a rate of 0 for none, and of 1 for growth.
+    def schedule(step):
+      decay = _DECAY_RATE.value ** (step / _DECAY_STEPS.value)
+      return jnp.maximum(peak * decay, final)
+
   else:
     schedule = optax.cosine_decay_schedule(
       peak, max(1, runs.NUM_STEPS.value - warmup), alpha=final / (peak or 1.0)
