@@ -1,10 +1,13 @@
-"""Pure functions on one example: routing, poses, rendering.
+"""Pure functions on one example: routing, poses, rendering, energies.
 
 They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
 """
 
 from kernels import (
+  annealing,
   attention,
+  energy,
+  families,
   geometry,
   numerics,
   rendering,
@@ -13,7 +16,10 @@ from kernels import (
 )
 
 __all__ = [
+  "annealing",
   "attention",
+  "energy",
+  "families",
   "geometry",
   "numerics",
   "rendering",

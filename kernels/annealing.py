@@ -1,0 +1,90 @@
+"""Annealed importance sampling, forwards and backwards.
+
+One chain, no batch axis: `jax.vmap` over keys and starts runs many.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+
+class Annealed(NamedTuple):
+  """What one chain brings home.
+
+  Attributes:
+    log_weight: log w. Forwards E[w] = Z_1 / Z_0, backwards E[1 / w] = Z_0 / Z_1
+      with the Zs those of the last and the first temperature.
+    state: where the chain ended.
+  """
+
+  log_weight: Float[Array, ""]
+  state: Any
+
+
+def anneal(
+  key: Key[Array, ""],
+  state: Any,
+  temperatures: Float[Array, " T"],
+  *,
+  log_density: Callable[[Any, Float[Array, ""]], Float[Array, ""]],
+  transition: Callable[[Key[Array, ""], Any, Float[Array, ""]], Any],
+  backwards: bool = False,
+) -> Annealed:
+  """One chain of annealed importance sampling (Neal, 2001).
+
+  With inverse temperatures b_0 .. b_T', forwards
+    log w = sum_t log p_{b_t}(x_{t-1}) - log p_{b_{t-1}}(x_{t-1}),
+    x_t ~ transition at b_t from x_{t-1},
+  from an exact sample x_0 at b_0. Backwards the same path is walked from an
+  exact sample at the last: each transition comes before its weight (Burda,
+  Grosse, Salakhutdinov, 2015; Grosse, Ghahramani, Adams, 2015).
+
+  By Jensen's inequality the mean of log w is below log Z_1 / Z_0 forwards, and
+  above it backwards: together they sandwich it.
+
+  Args:
+    key: of the chain.
+    state: an exact sample at the first inverse temperature, or backwards at the
+      last.
+    temperatures: inverse ones, from first to last; commonly 0 to 1.
+    log_density: `(state, inverse temperature)` -> log p up to log Z.
+    transition: `(key, state, inverse temperature)` -> a state; it leaves the
+      density unchanged, and is reversible where `backwards`.
+    backwards: walks from the last temperature to the first.
+
+  Returns:
+    The log weight, summed in float32 or wider, and the final state.
+
+  Raises:
+    ValueError: if there are fewer than two temperatures.
+  """
+  if len(temperatures) < 2:
+    raise ValueError(
+      f"{len(temperatures)} temperatures make no path; give at least 2"
+    )
+
+  def gain(state, cold, hot):
+    return log_density(state, hot) - log_density(state, cold)
+
+  def step(carry, inputs):
+    state, log_weight = carry
+    key, cold, hot = inputs
+    if backwards:
+      state = transition(key, state, hot)
+      return (state, log_weight + gain(state, cold, hot)), None
+    log_weight += gain(state, cold, hot)
+    return (transition(key, state, hot), log_weight), None
+
+  keys = jax.random.split(key, len(temperatures) - 1)
+  zero = jnp.zeros_like(log_density(state, temperatures[0]))
+  zero = zero.astype(jnp.promote_types(zero.dtype, jnp.float32))
+  (state, log_weight), _ = jax.lax.scan(
+    step,
+    (state, zero),
+    (keys, temperatures[:-1], temperatures[1:]),
+    reverse=backwards,
+  )
+  return Annealed(log_weight, state)
