@@ -65,7 +65,7 @@ def fit(
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
   summarise: Callable[[dict], dict[str, float]] = training.means,
-) -> float:
+) -> tuple[int, float]:
   """Trains to `--num_steps`, going on from the newest checkpoint if any.
 
   With `--stop_accuracy` it ends at the first validation that reaches it.
@@ -85,7 +85,7 @@ def fit(
     summarise: makes one number of each measure, to be logged.
 
   Returns:
-    Seconds spent, in all sittings.
+    Updates done and seconds spent, in all sittings.
 
   Raises:
     ValueError: if no checkpoint of the run can be read.
@@ -159,7 +159,7 @@ def fit(
         )
         sys.exit(128 + signal_number)
   run.close()
-  return seconds()
+  return step, seconds()
 
 
 def _reached(best: dict[str, float] | None) -> bool:

@@ -31,7 +31,7 @@ def train(task: tasks.Task) -> None:
     state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
     run = runs.Run(runs.WORKDIR.value)
     run.claim()
-    seconds = loop.fit(
+    step, seconds = loop.fit(
       run,
       checkpoints.Checkpoints(run.workdir / "checkpoints"),
       state,
@@ -57,7 +57,7 @@ def train(task: tasks.Task) -> None:
     run.write_summary(
       {
         "num_parameters": training.num_parameters(trained.model),
-        "num_steps": runs.NUM_STEPS.value,
+        "num_steps": step,
         "metrics": metrics,
         "seconds": seconds,
         "images_per_second": run.images_per_second(),
