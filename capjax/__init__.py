@@ -2,6 +2,7 @@
 
 from capjax import (
   baselines,
+  boltzmann,
   capsnet,
   convolution,
   data,
@@ -11,13 +12,16 @@ from capjax import (
   losses,
   routers,
 )
+from capjax.boltzmann import CapsuleRBM
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
 
 __all__ = [
   "CapsNet",
+  "CapsuleRBM",
   "EfficientCapsNet",
   "baselines",
+  "boltzmann",
   "capsnet",
   "convolution",
   "data",

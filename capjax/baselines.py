@@ -59,7 +59,7 @@ class CapsNetBaseline(nnx.Module):
         f"{len(conv_features)} convolutions cannot have kernels of "
         f"{tuple(conv_kernels)}; give one size for each, or one for all."
       )
-    height, width, channels = image_shape
+    height, width, _ = image_shape
     for _ in conv_features:
       height, width = height // pool, width // pool
     if not min(height, width):
@@ -67,15 +67,15 @@ class CapsNetBaseline(nnx.Module):
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
         f"{len(conv_features)} poolings by {pool}; give larger images."
       )
-    sizes = (channels, *conv_features)
+    channels = (image_shape[2], *conv_features)
     self.convs = nnx.List(
       layers.Conv(*sizes, padding="SAME", rngs=rngs)
-      for sizes in zip(sizes[:-1], sizes[1:], conv_kernels, strict=True)
+      for sizes in zip(channels[:-1], channels[1:], conv_kernels, strict=True)
     )
-    sizes = (height * width * sizes[-1], *dense_features, num_classes)
+    widths = (height * width * channels[-1], *dense_features, num_classes)
     self.dense = nnx.List(
-      nnx.Linear(*pair, rngs=rngs)
-      for pair in zip(sizes[:-1], sizes[1:], strict=True)
+      nnx.Linear(*sizes, rngs=rngs)
+      for sizes in zip(widths[:-1], widths[1:], strict=True)
     )
     self.pool = pool
     self.dropout = dropout

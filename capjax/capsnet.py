@@ -78,9 +78,11 @@ class CapsNet(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: where the images are too small for the kernels, or the routing
-        is unknown or has no such options.
+      ValueError: where the images are too small for the kernels, the stride is
+        below 1, or the routing is unknown or has no such options.
     """
+    if primary_stride < 1:
+      raise ValueError(f"primary_stride is {primary_stride}; give at least 1.")
     height, width, channels = image_shape
     grid = []
     for size in (height, width):

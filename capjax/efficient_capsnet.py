@@ -78,6 +78,10 @@ class EfficientCapsNet(nnx.Module):
         f"{tuple(conv_kernels)} and conv_strides {tuple(conv_strides)} must be "
         "as many; give one of each for every convolution."
       )
+    if min(conv_strides) < 1:
+      raise ValueError(
+        f"conv_strides is {tuple(conv_strides)}; give 1 or more."
+      )
     if conv_features[-1] % part_size:
       raise ValueError(
         f"{conv_features[-1]} channels cannot be cut into capsules of "
@@ -85,7 +89,7 @@ class EfficientCapsNet(nnx.Module):
       )
     height, width, channels = image_shape
     convs, norms = [], []
-    self.num_features = 0
+    self.numbers_per_image = 0  # that the convolutions make
     for features, taps, stride in zip(
       conv_features, conv_kernels, conv_strides, strict=True
     ):
@@ -114,7 +118,7 @@ class EfficientCapsNet(nnx.Module):
         nnx.BatchNorm(features, momentum=_MOMENTUM, epsilon=_EPSILON, rngs=rngs)
       )
       channels = features
-      self.num_features += height * width * channels
+      self.numbers_per_image += height * width * channels
     self.convs, self.norms = nnx.List(convs), nnx.List(norms)
     self.primary = MapCaps(height, width, channels, part_size, rngs=rngs)
     num_parts = channels // part_size
@@ -141,7 +145,10 @@ class EfficientCapsNet(nnx.Module):
     if self.norms[0].use_running_average:
       # Images do not affect each other, so that a cache can hold a few.
       in_pieces = functools.partial(
-        tiling.in_pieces, self._parts, spread=self.num_features, weights=0
+        tiling.in_pieces,
+        self._parts,
+        spread=self.numbers_per_image,
+        weights=0,
       )
       parts = jax.lax.platform_dependent(
         images, cpu=in_pieces, default=self._parts

@@ -4,7 +4,6 @@ Axes: B batch, H W image, I parts below, J objects above, C pose of a part,
 D pose of an object.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -17,6 +16,8 @@ from kernels import numerics, routing
 
 # Up to so many examples a CPU routes stored votes faster.
 _FEW_EXAMPLES = 8
+# The axis of the batch, for what is routed one example at a time.
+_BATCH = "batch"
 
 
 class Conv(nnx.Module):
@@ -83,10 +84,9 @@ class PrimaryCaps(nnx.Module):
     pose_size: int,
     kernel_size: int,
     *,
-    stride: int = 1,
-    padding: str = "VALID",
-    kernel_init: Callable = nnx.initializers.lecun_normal(),
-    bias_init: Callable = nnx.initializers.zeros,
+    stride: int,
+    kernel_init: Callable,
+    bias_init: Callable,
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
@@ -98,7 +98,6 @@ class PrimaryCaps(nnx.Module):
       pose_size: length of each capsule's vector.
       kernel_size: as for `Conv`, like all that follow.
       stride: step of the window along each axis.
-      padding: "VALID" or "SAME".
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
       dtype: of the convolution; poses are float32.
@@ -109,12 +108,12 @@ class PrimaryCaps(nnx.Module):
       num_types * pose_size,
       kernel_size,
       stride=stride,
-      padding=padding,
       kernel_init=kernel_init,
       bias_init=bias_init,
       dtype=dtype,
       rngs=rngs,
     )
+    self.num_types = num_types
     self.pose_size = pose_size
 
   def __call__(
@@ -147,9 +146,10 @@ class DenseCaps(nnx.Module):
       part_size: C, length of their poses.
       num_objects: J, capsules above.
       pose_size: D, length of their poses.
-      route: a routing kernel of one example,
-        `(poses [I C], transforms [I J C D], bias=[J D], batch_size=B) ->
-        RoutingOutput`, such as `router` makes.
+      route: routes one example,
+        `(poses [I C], transforms [I J C D], bias=[J D] or None) ->
+        RoutingOutput`: such as `routers.router` makes, or the kernel
+        `transform_and_route`.
       transforms_init: initialiser of the matrices [I J C D].
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
@@ -168,18 +168,22 @@ class DenseCaps(nnx.Module):
     self.route = route
 
   def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
+    """Gives poses [B J D], activations [B J] and coefficients [B I J]."""
     transforms = self.transforms[...]
-    if self.bias is None:
-      bias = jnp.zeros((transforms.shape[1], transforms.shape[3]))
-    else:
-      bias = self.bias[...]
+    bias = None if self.bias is None else self.bias[...]
 
     def route(part_poses):
-      return self.route(
-        part_poses, transforms, bias=bias, batch_size=len(poses)
-      )
+      return self.route(part_poses, transforms, bias=bias)
 
-    return jax.vmap(route)(poses)
+    return jax.vmap(route, axis_name=_BATCH)(poses)
+
+
+def batch_size() -> int:
+  """Examples that `DenseCaps` routes at once; 1 outside of it."""
+  try:
+    return jax.lax.axis_size(_BATCH)
+  except NameError:  # no such axis
+    return 1
 
 
 def route_by_agreement(
@@ -210,7 +214,7 @@ def route_by_agreement(
   options = {"num_iterations": num_iterations, "leaky": leaky}
 
   def store_votes(poses, transforms, bias):
-    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
+    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
     return routing.dynamic_routing(votes, bias=bias, **options)
 
   def in_pieces(poses, transforms, bias):
@@ -233,17 +237,4 @@ def route_by_agreement(
     bias,
     cpu=in_pieces if batch_size > _FEW_EXAMPLES else store_votes,
     default=in_one_piece,
-  )
-
-
-@functools.cache
-def router(
-  num_iterations: int, leaky: bool
-) -> Callable[..., routing.RoutingOutput]:
-  """`route_by_agreement` with its options, the same object for the same ones.
-
-  Modules compare their functions by identity: two equal models must hold one.
-  """
-  return functools.partial(
-    route_by_agreement, num_iterations=num_iterations, leaky=leaky
   )

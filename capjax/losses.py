@@ -1,10 +1,9 @@
 """Losses as plain functions of what models return."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 # Weight of the summed squared error of the reconstruction against the margin
@@ -86,7 +85,7 @@ def exact_set(
 
 
 def overlap_reconstruction_loss(
-  model: Callable,
+  model: nnx.Module,
   poses: Float[Array, "B J D"],
   labels: Int[Array, "B K"],
   parts: Float[Array, "B K H W C"],
@@ -110,7 +109,7 @@ def overlap_reconstruction_loss(
 
 
 def overlap_loss(
-  model: Callable,
+  model: nnx.Module,
   images: Float[Array, "B H W C"],
   labels: Int[Array, "B K"],
   parts: Float[Array, "B K H W C"],
@@ -151,7 +150,7 @@ def overlap_loss(
 
 
 def capsnet_loss(
-  model: Callable,
+  model: nnx.Module,
   images: Float[Array, "B H W C"],
   labels: Int[Array, " B"],
   *,

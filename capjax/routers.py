@@ -1,13 +1,18 @@
-"""Routings with parameters of their own, in the place of `DenseCaps`'s `route`.
+"""Routings as `DenseCaps` takes them, most with parameters of their own.
 
-Each is called as `layers.route_by_agreement` is, on one example: `(poses [I C],
-transforms [I J C D], bias=[J D], batch_size=B) -> RoutingOutput`. A part's
-activation is the length of its pose.
+Each routes one example: `(poses [I C], transforms [I J C D], bias=[J D] or
+None) -> RoutingOutput`.
+
+Differ from their papers, beside what the kernels say: `CapsNet` trains all with
+the margin loss on their activations, where inverted attention, self-routing and
+variational Bayes had other losses; a part's activation is the length of its
+pose, where self-routing and variational Bayes have one apart from the pose.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
 object.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -27,10 +32,50 @@ NAMES = (
 _ONE_PASS = ("self", "self_attention")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DynamicRouting:
+  """Dynamic routing in the form that is fast here (Sabour et al., 2017).
+
+  Without parameters; equal by value, so that equal models share what is
+  compiled.
+
+  Attributes:
+    num_iterations: at least 1; with 1 every part is shared out evenly.
+    leaky: adds an orphan parent that takes what nobody wants.
+
+  Differs from paper: nothing.
+  """
+
+  num_iterations: int = 3
+  leaky: bool = False
+
+  def __post_init__(self):
+    _require_iterations(self.num_iterations)
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    return layers.route_by_agreement(
+      poses,
+      transforms,
+      bias=bias,
+      num_iterations=self.num_iterations,
+      leaky=self.leaky,
+      batch_size=layers.batch_size(),
+    )
+
+
 class SelfAttention(nnx.Module):
   """Self-attention routing with its learned priors (Mazzia et al., 2021).
 
   The priors b_ij [I J] start at zero, as in the authors' code.
+
+  Differs from paper: the layer may have a bias, which Efficient-CapsNet has
+  not.
   """
 
   def __init__(self, num_parts: int, num_objects: int):
@@ -47,10 +92,8 @@ class SelfAttention(nnx.Module):
     poses: Float[Array, "I C"],
     transforms: Float[Array, "I J C D"],
     *,
-    bias: Float[Array, "J D"],
-    batch_size: int,
+    bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del batch_size
     votes = attention.LinearVotes(poses, transforms)
     return attention.self_attention_routing(
       votes, priors=self.priors[...], bias=bias
@@ -62,6 +105,9 @@ class InvertedAttention(nnx.Module):
 
   The layer's bias [J D] is the offset of the layer norm; the scale [D] starts
   at one and the classifier [D] normal with variance 1 / D.
+
+  Differs from paper: activations are sigmoids, each on its own, and are trained
+  as such; the paper's are logits of a softmax over classes.
   """
 
   def __init__(
@@ -74,6 +120,7 @@ class InvertedAttention(nnx.Module):
       num_iterations: at least 1; with 1 every part is shared out evenly.
       rngs: its `params` stream draws the classifier.
     """
+    _require_iterations(num_iterations)
     init = nnx.initializers.normal(pose_size**-0.5)
     self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
     self.scale = nnx.Param(jnp.ones(pose_size))
@@ -84,10 +131,8 @@ class InvertedAttention(nnx.Module):
     poses: Float[Array, "I C"],
     transforms: Float[Array, "I J C D"],
     *,
-    bias: Float[Array, "J D"],
-    batch_size: int,
+    bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del batch_size
     return attention.inverted_attention_routing(
       attention.LinearVotes(poses, transforms),
       self.readout[...],
@@ -103,6 +148,13 @@ class SelfRouting(nnx.Module):
   Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
   Activations depend on these alone: the matrices of the layer, and its bias,
   which moves the poses, learn only from what is made of the poses.
+
+  Activations sum to 1 over objects: for one object in each image, not for
+  several, which could not all be near 1.
+
+  Differs from paper: parts have the lengths of their poses as activations, not
+  ones of their own; trained by the margin loss, which is not the paper's; the
+  bias.
   """
 
   def __init__(self, num_parts: int, part_size: int, num_objects: int):
@@ -122,16 +174,17 @@ class SelfRouting(nnx.Module):
     poses: Float[Array, "I C"],
     transforms: Float[Array, "I J C D"],
     *,
-    bias: Float[Array, "J D"],
-    batch_size: int,
+    bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del batch_size
-    logits = jnp.einsum("ic,ijc->ij", poses, self.weights[...])
+    weights = self.weights[...]
+    logits = jnp.einsum("ic,ijc->ij", poses, weights, precision="highest")
     output = attention.self_routing(
       attention.LinearVotes(poses, transforms),
       logits + self.biases[...],
       numerics.safe_norm(poses),
     )
+    if bias is None:
+      return output
     return output._replace(poses=output.poses + bias)
 
 
@@ -140,6 +193,10 @@ class Variational(nnx.Module):
 
   The layer's bias [J D] is added to all votes for a parent. The offset beta [J]
   starts at zero, the gain [J] at one.
+
+  Differs from paper: without the batch norms of poses and of activations, for
+  which bias, beta and gain stand; parts have the lengths of their poses as
+  activations; trained by the margin loss, which is not the paper's.
   """
 
   def __init__(self, num_objects: int, *, num_iterations: int = 3):
@@ -149,6 +206,7 @@ class Variational(nnx.Module):
       num_objects: J, capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
     """
+    _require_iterations(num_iterations)
     self.beta = nnx.Param(jnp.zeros(num_objects))
     self.gain = nnx.Param(jnp.ones(num_objects))
     self.num_iterations = num_iterations
@@ -158,12 +216,13 @@ class Variational(nnx.Module):
     poses: Float[Array, "I C"],
     transforms: Float[Array, "I J C D"],
     *,
-    bias: Float[Array, "J D"],
-    batch_size: int,
+    bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del batch_size
+    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
+    if bias is not None:
+      votes += bias
     return variational.variational_routing(
-      jnp.einsum("ic,ijcd->ijd", poses, transforms) + bias,
+      votes,
       numerics.safe_norm(poses),
       num_iterations=self.num_iterations,
       beta=self.beta[...],
@@ -198,8 +257,8 @@ def router(
     What `DenseCaps` takes as `route`.
 
   Raises:
-    ValueError: if the name is unknown, or the routing has no iterations or no
-      orphan parent and is asked for them.
+    ValueError: if the name is unknown, `num_iterations` is below 1, or the
+      routing has no iterations or no orphan parent and is asked for them.
   """
   if leaky and name != "dynamic":
     raise ValueError(f"{name} routing has no leaky form; only dynamic has.")
@@ -211,8 +270,7 @@ def router(
   given = {} if num_iterations is None else {"num_iterations": num_iterations}
   match name:
     case "dynamic":
-      # By position: the cache tells keywords from positions.
-      return layers.router(given.get("num_iterations", 3), leaky)
+      return DynamicRouting(**given, leaky=leaky)
     case "self":
       return SelfRouting(num_parts, part_size, num_objects)
     case "inverted_attention":
@@ -222,3 +280,8 @@ def router(
     case "self_attention":
       return SelfAttention(num_parts, num_objects)
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+
+
+def _require_iterations(num_iterations: int) -> None:
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")

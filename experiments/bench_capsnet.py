@@ -83,7 +83,7 @@ def time_step(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
   update = training.make_update(
     loss,
     optimizer,
-    augment=functools.partial(augment.shift, max_shift=2),
+    draw=training.draw_labelled(functools.partial(augment.shift, max_shift=2)),
     batch_size=batch,
     mesh=mesh,
   )

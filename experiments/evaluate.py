@@ -15,22 +15,25 @@ from absl import app, flags
 
 from experiments.common import runs, suites, task
 
+_CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
 _SUITE = flags.DEFINE_list(
   "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
 )
 _VIEWS = flags.DEFINE_integer(
-  "views", 32, "Affine views of each test image.", lower_bound=1
+  "views", 32, "Views of each test image in affnist_like.", lower_bound=1
 )
 _IMAGES = flags.DEFINE_integer(
   "images",
   None,
-  "Test images, the first ones; by default as many as each suite takes.",
+  "Test images, the first ones, of suites that change them; by default as "
+  "many as each takes.",
   lower_bound=1,
 )
 _BESIDE = flags.DEFINE_list(
   "beside",
   [],
-  "Folders of other runs, evaluated before, to draw into the same figures.",
+  f"Folders of other runs, whose curves are drawn too; for {_CURVES}, which "
+  "those runs must have been evaluated by before.",
 )
 
 
@@ -47,8 +50,9 @@ def main(argv: Sequence[str]) -> None:
     summary = run.read_summary()
     binary = importlib.import_module(f"experiments.{summary['experiment']}")
     # The run's flags, and after them those of this command.
-    given = {word.lstrip("-").partition("=")[0] for word in sys.argv[1:]}
-    foreign = given & summary["flags"].keys()
+    words = (word for word in sys.argv[1:] if word.startswith("-"))
+    given = {runs.flag_name(word) for word in words}
+    foreign = given & (summary["flags"].keys() | {"flagfile"})
     if foreign:
       raise ValueError(
         f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
@@ -65,6 +69,9 @@ def main(argv: Sequence[str]) -> None:
         "no capsules, no decoder, or another task"
       )
     beside = [runs.Run(workdir) for workdir in _BESIDE.value]
+    for name in sorted(set(names) & suites.DRAWN_BESIDE):
+      for other in beside:
+        other.read_evaluation(name)  # what is missing is said now
     options = task.Options(_VIEWS.value, _IMAGES.value, beside)
     for name in names:
       metrics = suites.SUITES[name](run, trained, options)

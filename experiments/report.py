@@ -26,7 +26,7 @@ _FIELDS = {
   **dict.fromkeys(("flags", "metrics"), dict),
   **dict.fromkeys(("preset", "suite"), str | None),
 }
-_GROUP = ("experiment", "dataset", "preset", "num_steps", "device", "suite")
+_GROUP = ("experiment", "dataset", "preset", "device", "suite")
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
 _ERROR = "test_error_percent"
 _RUN = (
@@ -38,10 +38,28 @@ _RUN = (
 )
 # Flags that differ between the runs of one row.
 _FREE_FLAGS = {"seed", "workdir", "data_dir", "compilation_cache"}
-# Error on MNIST in percent (Sabour et al., 2017, table 1): of CapsNet by number
-# of iterations and whether it reconstructs, and of the baseline.
-_PAPER = {(1, False): 0.34, (1, True): 0.29, (3, False): 0.35, (3, True): 0.25}
-_PAPER |= {"baseline": 0.39, "efficient": 0.26}
+# Numbers in the scores of a suite that say how it was made.
+_SETTINGS = ("num_images", "num_rotated", "views", "pad", "max_shift")
+# Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
+# 2021): of CapsNet by number of iterations and whether it reconstructs.
+_PAPER = {
+  ("train_capsnet", "capsnet", 1, False): 0.34,
+  ("train_capsnet", "capsnet", 1, True): 0.29,
+  ("train_capsnet", "capsnet", 3, False): 0.35,
+  ("train_capsnet", "capsnet", 3, True): 0.25,
+  ("train_capsnet", "baseline"): 0.39,
+  ("train_capsnet", "efficient"): 0.26,
+  ("train_multimnist", "capsnet", 1, True): 7.5,
+  ("train_multimnist", "capsnet", 3, True): 5.2,
+  ("train_multimnist", "baseline"): 8.1,
+}
+# What the networks of those figures have.
+_PAPER_FLAGS = {
+  ("train_capsnet", "capsnet"): {"conv_features": 256, "num_types": 32},
+  ("train_multimnist", "capsnet"): {"conv_features": 256, "num_types": 32},
+  ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
+  ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
+}
 
 
 def read_results(folder: str | pathlib.Path) -> list[dict]:
@@ -71,7 +89,8 @@ def table(records: Iterable[dict]) -> str:
   """Returns Markdown tables of records, the seeds of one setting in one row.
 
   Runs with a test error make the first table. Evaluations (with a `suite`) and
-  other runs make the second, one row for each metric. The commands follow.
+  other runs make the second, one row for each metric or curve. The commands
+  follow.
 
   Raises:
     ValueError: if one setting holds a seed twice.
@@ -79,10 +98,13 @@ def table(records: Iterable[dict]) -> str:
   groups = collections.defaultdict(lambda: collections.defaultdict(list))
   for record in records:
     key = tuple(record.get(name) or "" for name in _GROUP)
+    # Runs that stop at an accuracy make as many steps as each needs.
+    stops = record["flags"].get("stop_accuracy") is not None
+    key += (0 if stops else record["num_steps"],)
     groups[key][_setting(record)].append(record)
   runs, others, commands = [], [], {}
   for key, settings in sorted(groups.items()):
-    experiment, dataset, preset, steps, device, suite = key
+    experiment, dataset, preset, device, suite, _ = key
     for setting, group in sorted(settings.items()):
       seeds = [record["seed"] for record in group]
       if len(set(seeds)) < len(seeds):
@@ -90,15 +112,16 @@ def table(records: Iterable[dict]) -> str:
       first = group[seeds.index(min(seeds))]
       commands[first["command"]] = None
       name = " ".join([preset or "-", *_differences(setting, settings)])
+      steps = round(statistics.fmean(record["num_steps"] for record in group))
       what = [experiment, dataset, name, f"{steps:,}", device]
       if not suite and _ERROR in first["metrics"]:
         runs.append([*what, *_run_cells(group)])
         continue
       for name in first["metrics"]:
-        if isinstance(first["metrics"][name], list):
-          continue  # a curve, which figures show
+        if name in _SETTINGS:
+          continue
         values = [r["metrics"][name] for r in group if name in r["metrics"]]
-        value = _mean(values, ".4g", ".2g")
+        value = _cell(values)
         others.append([*what, suite or "-", name, value, str(len(values))])
   if not commands:
     return "No runs are recorded yet.\n"
@@ -173,29 +196,44 @@ def _differences(setting: str, settings: Iterable[str]) -> list[str]:
   ]
 
 
+def _published(record: dict) -> float | None:
+  """The error of the same network on the same data in its paper, if any."""
+  flag = record["flags"].get
+  if record["dataset"] != "mnist" or flag("canvas"):
+    return None
+  key = record["experiment"], flag("model")
+  widths = _PAPER_FLAGS.get(key, {})
+  if any(flag(name, value) != value for name, value in widths.items()):
+    return None
+  if flag("model") == "capsnet":
+    if flag("routing", "dynamic") != "dynamic":
+      return None
+    key += flag("num_iterations") or 3, flag("reconstruction") != "none"
+  return _PAPER.get(key)
+
+
 def _run_cells(group: Sequence[dict]) -> list[str]:
-  first = group[0]
-  flag, size = first["flags"].get, first["num_parameters"]
-  variant = flag("model")
-  if variant == "capsnet":
-    iterations = flag("num_iterations") or 3
-    variant = (iterations, flag("reconstruction") != "none")
-  published = (
-    first["dataset"] == "mnist"
-    and first["experiment"] == "train_capsnet"
-    and flag("routing", "dynamic") == "dynamic"
-    and not flag("canvas")
-  )
+  size = group[0]["num_parameters"]
+  published = _published(group[0])
   minutes = statistics.fmean(record["seconds"] for record in group) / 60
   rate = statistics.fmean(record["images_per_second"] for record in group)
   return [
     _mean([record["metrics"][_ERROR] for record in group], ".2f", ".3f"),
     str(len(group)),
-    str(_PAPER.get(variant, "-") if published else "-"),
+    "-" if published is None else f"{published:g}",
     f"{size / 1e6:.1f}M" if size >= 999_500 else f"{size / 1e3:.0f}K",
     f"{minutes:.1f}",
     f"{rate:,.0f}",
   ]
+
+
+def _cell(values: Sequence[float | list[float]]) -> str:
+  """One number, or those of a curve, as means over seeds."""
+  if not isinstance(values[0], list):
+    return _mean(values, ".4g", ".2g")
+  return " ".join(
+    f"{statistics.fmean(point):.3g}" for point in zip(*values, strict=True)
+  )
 
 
 def _mean(values: Sequence[float], form: str, spread_form: str) -> str:

@@ -69,11 +69,12 @@ TASK = Task(
   measure,
   draw=training.draw_labelled(networks.augment_image),
   draw_test=training.draw_labelled(networks.place_image),
+  make_optimizer=networks.make_optimizer,
+  suites=suites.of_classifier,
+  after_training=("accuracy", "reconstructions", "perturbations"),
   prepare=networks.prepare_image,
   scores=networks.scores,
   losses=networks.losses_of,
-  suites=suites.of_classifier,
-  after_training=("accuracy", "reconstructions", "perturbations"),
 )
 
 

@@ -1,7 +1,7 @@
 r"""Trains CapsNet, or a convolutional baseline, on overlapping digits.
 
   python -m experiments.train_multimnist --workdir=runs/multimnist \
-    --dataset=mnist --data_dir=DIR --flagfile=experiments/presets/multimnist.cfg
+    --data_dir=DIR --flagfile=experiments/presets/multimnist_paper.cfg
 
 Two images of different classes, each shifted on its own, are laid over each
 other on the device as they are needed; any data set will do. The accuracy is
@@ -14,9 +14,9 @@ import jax
 from absl import app, flags
 from flax import nnx
 
-from capjax import losses
-from capjax.data import augment
-from experiments.common import networks, overlaps, program, training
+from capjax import data, losses
+from capjax.data import augment, overlap
+from experiments.common import networks, overlaps, program, runs, training
 from experiments.common.task import Task
 
 _PAD = flags.DEFINE_integer(
@@ -73,24 +73,36 @@ def prepare_image(image: jax.Array) -> jax.Array:
   return augment.centre_pad(image, canvas=canvas)
 
 
+def begin(model: nnx.Module, dataset: data.Dataset) -> None:
+  """Sees to it that there are images of two classes to overlay."""
+  del model
+  overlap.require_two_classes(dataset.labels)
+
+
 TASK = Task(
   make_model,
   loss,
   overlaps.measure,
   draw=draw,
   draw_test=draw,
-  prepare=prepare_image,
-  scores=networks.scores,
-  losses=networks.losses_of,
+  make_optimizer=networks.make_optimizer,
   suites=lambda model: ["accuracy", "multimnist"],
   after_training=("accuracy", "multimnist"),
+  begin=begin,
+  prepare=prepare_image,
 )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  networks.refuse("train_multimnist", networks.DEFORMATIONS)
+  with runs.clear_errors():
+    runs.refuse("train_multimnist", networks.DEFORMATIONS)
+    if networks.ROUTING.value == "self":
+      raise ValueError(
+        "--routing=self: its activations sum to 1 over the classes, so that "
+        "two cannot both be present; give another"
+      )
   program.train(TASK)
 
 

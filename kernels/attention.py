@@ -18,6 +18,8 @@ from jaxtyping import Array, Float
 
 from kernels import numerics, routing
 
+# Products keep float32 on every platform, where the default may round more.
+_einsum = functools.partial(jnp.einsum, precision="highest")
 # Parts whose activations sum to less than this count as absent.
 _ABSENT = 1e-6
 # Of the layer norm, as in the authors' code.
@@ -25,10 +27,12 @@ _EPSILON = 1e-5
 
 
 class LinearVotes(NamedTuple):
-  """Votes u_ij = u_i W_ij as two factors, so that [I J D] is never stored.
+  """Votes u_ij = u_i W_ij as two factors.
 
   The routings of this file read votes only through <u_ij, V_j> =
-  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij.
+  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij. On the way there,
+  `vmap` over examples stores [I J min(C, D)] numbers of each: fewer than the
+  votes [I J D] where C is below D, and else the votes themselves.
 
   Attributes:
     poses: [I C], outputs u_i of the parts.
@@ -146,7 +150,8 @@ def inverted_attention_routing(
     scores = agreement(poses) / math.sqrt(pose_size)
     coefficients = jax.nn.softmax(scores, axis=1)
     poses = update(coefficients)
-  return _output(votes, poses, jax.nn.sigmoid(poses @ readout), coefficients)
+  logits = _einsum("jd,d->j", poses, readout)
+  return _output(votes, poses, jax.nn.sigmoid(logits), coefficients)
 
 
 def self_routing(
@@ -191,13 +196,13 @@ def _contractions(votes):
     dtype = numerics.accumulation_dtype(*votes)
     poses, transforms = (factor.astype(dtype) for factor in votes)
     return (
-      functools.partial(jnp.einsum, "ic,ijcd,jd->ij", poses, transforms),
-      functools.partial(jnp.einsum, "ic,ijcd,ij->jd", poses, transforms),
+      functools.partial(_einsum, "ic,ijcd,jd->ij", poses, transforms),
+      functools.partial(_einsum, "ic,ijcd,ij->jd", poses, transforms),
     )
   votes = votes.astype(numerics.accumulation_dtype(votes))
   return (
-    functools.partial(jnp.einsum, "ijd,jd->ij", votes),
-    functools.partial(jnp.einsum, "ijd,ij->jd", votes),
+    functools.partial(_einsum, "ijd,jd->ij", votes),
+    functools.partial(_einsum, "ijd,ij->jd", votes),
   )
 
 

@@ -92,7 +92,9 @@ def drive_from_below(
   visible: Float[Array, " M"], parameters: Parameters
 ) -> Drive:
   """What the visible units tell the capsules: W_k' x and Omega' x."""
-  hidden = jnp.einsum("m,mkj->kj", visible, parameters.weights)
+  hidden = jnp.einsum(
+    "m,mkj->kj", visible, parameters.weights, precision="highest"
+  )
   if parameters.interaction is None:
     return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
   return Drive(hidden, visible @ parameters.interaction)
@@ -102,7 +104,9 @@ def visible_parameters(
   capsules: Capsules, parameters: Parameters
 ) -> Float[Array, "R M"]:
   """Natural parameters of p(x | h, z) (eq. 8)."""
-  shift = jnp.einsum("mkj,kj->m", parameters.weights, capsules.active)
+  # As one product of a matrix: over two axes it takes twice as long on a CPU.
+  weights = parameters.weights.reshape(len(parameters.weights), -1)
+  shift = jnp.matmul(weights, capsules.active.ravel(), precision="highest")
   if parameters.interaction is not None:
     shift += parameters.interaction @ capsules.switches
   return parameters.visible.at[0].add(shift)
@@ -124,7 +128,9 @@ def drive_between(
     The drive of the K capsules below. Upwards it is the same with `weights`
     turned round to [L I K J].
   """
-  hidden = jnp.einsum("kjli,li->kj", weights, capsules.active)
+  hidden = jnp.einsum(
+    "kjli,li->kj", weights, capsules.active, precision="highest"
+  )
   if interaction is None:
     return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
   return Drive(hidden, interaction @ capsules.switches)
@@ -167,7 +173,8 @@ def log_partition(
   the free energy of it, up to the visible terms.
   """
   if bias.switches is None:
-    return jnp.sum(hidden.log_partition(_on(bias, drive)))
+    on = hidden.log_partition(_on(bias, drive))
+    return jnp.sum(on) + jnp.sum(drive.switches)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
   return jnp.sum(hidden.log_partition(bias.hidden)) + jnp.sum(
     jax.nn.softplus(log_odds)
@@ -232,11 +239,24 @@ def sample(
   """Draws switches and hidden units together from their exact posterior."""
   if bias.switches is None:
     always = jnp.ones_like(drive.switches)
-    return _sample_hidden(key, always, bias, drive, hidden)
+    return sample_hidden(key, always, bias, drive, hidden=hidden)
   switch_key, hidden_key = jax.random.split(key)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
   switches = BERNOULLI.sample(switch_key, log_odds[None])
-  return _sample_hidden(hidden_key, switches, bias, drive, hidden)
+  return sample_hidden(hidden_key, switches, bias, drive, hidden=hidden)
+
+
+def sample_hidden(
+  key: Key[Array, ""],
+  switches: Float[Array, " K"],
+  bias: Bias,
+  drive: Drive,
+  *,
+  hidden: Family = BERNOULLI,
+) -> Capsules:
+  """Draws h given z (eqs. 6 and 17), whose factors form a product."""
+  values = hidden.sample(key, hidden_parameters(switches, bias, drive))
+  return state(values, switches, hidden=hidden)
 
 
 def gibbs(
@@ -256,7 +276,7 @@ def gibbs(
   switch_key, hidden_key = jax.random.split(key)
   logits = switch_logits(capsules.statistics[0], bias, drive)
   switches = BERNOULLI.sample(switch_key, logits[None])
-  return _sample_hidden(hidden_key, switches, bias, drive, hidden)
+  return sample_hidden(hidden_key, switches, bias, drive, hidden=hidden)
 
 
 def capsule_energy(
@@ -343,11 +363,6 @@ def _on(bias, drive):
 
 def _capsules(statistics, switches):
   return Capsules(statistics, switches, switches[:, None] * statistics[0])
-
-
-def _sample_hidden(key, switches, bias, drive, hidden):
-  values = hidden.sample(key, hidden_parameters(switches, bias, drive))
-  return state(values, switches, hidden=hidden)
 
 
 def _visible_energy(visible, parameters, family):

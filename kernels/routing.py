@@ -4,6 +4,7 @@ Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ from jaxtyping import Array, Float
 
 from kernels import numerics
 
+# Products keep float32 on every platform, where the default may round more.
+_einsum = functools.partial(jnp.einsum, precision="highest")
+_matmul = functools.partial(jnp.matmul, precision="highest")
+
 
 class RoutingOutput(NamedTuple):
   """What a routing kernel returns.
@@ -21,7 +26,8 @@ class RoutingOutput(NamedTuple):
   Attributes:
     poses: [J D], output vectors of the parents.
     activations: [J] in [0, 1], how much each parent is there.
-    coefficients: [I J] in [0, 1], the share of part i that goes to parent j.
+    coefficients: [I J], the share of part i that goes to parent j; in [0, 1],
+      but for self-attention with priors.
   """
 
   poses: Float[Array, "J D"]
@@ -67,10 +73,10 @@ def dynamic_routing(
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
   def coefficients(consensus):
-    return _couple(jnp.einsum("ijd,jd->ij", votes, consensus), leaky)
+    return _couple(_einsum("ijd,jd->ij", votes, consensus), leaky)
 
   def total_input(consensus):
-    return jnp.einsum("ij,ijd->jd", coefficients(consensus), votes)
+    return _einsum("ij,ijd->jd", coefficients(consensus), votes)
 
   return _route(
     jnp.sum(votes, axis=0),
@@ -136,7 +142,7 @@ def transform_and_route(
     transforms.astype(accumulation),
   )
   num_parts, num_parents, _, pose_size = transforms.shape
-  sum_of_votes = jnp.einsum("ic,ijcd->jd", poses, transforms)
+  sum_of_votes = _einsum("ic,ijcd->jd", poses, transforms)
   chunks = _chunk(poses, transforms, min(chunk_size, num_parts))
   batch_size = None if parents_at_once == 1 else parents_at_once
 
@@ -146,7 +152,7 @@ def transform_and_route(
 
   def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
     def agreement(consensus, transforms):
-      beliefs = (consensus @ transforms).reshape(chunk_poses.shape)
+      beliefs = _matmul(consensus, transforms).reshape(chunk_poses.shape)
       return jnp.sum(beliefs * chunk_poses, axis=0)
 
     logits = for_each_parent(agreement, consensus, chunk_transforms)
@@ -155,7 +161,7 @@ def transform_and_route(
   @jax.checkpoint
   def chunk_input(chunk_poses, chunk_transforms, consensus):
     def weighted_sum(coefficients, transforms):
-      return transforms @ (coefficients * chunk_poses).reshape(-1)
+      return _matmul(transforms, (coefficients * chunk_poses).reshape(-1))
 
     coefficients = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
     return for_each_parent(weighted_sum, coefficients, chunk_transforms)

@@ -4,6 +4,7 @@ Axes: I parts (children) below, J objects (parents) above, D pose of an object.
 One example, no batch axis: `jax.vmap` adds it.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
 from kernels import numerics, routing
+
+# Products keep float32 on every platform, where the default may round more.
+_einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 class _Posterior(NamedTuple):
@@ -115,13 +119,13 @@ def variational_routing(
     weights = responsibilities * activations[:, None]
     mass = jnp.sum(weights, axis=0)
     alpha, kappa, nu = alpha_0 + mass, kappa_0 + mass, nu_0 + mass
-    mean = jnp.einsum("ij,ijd->jd", weights, votes) / kappa[:, None]
+    mean = _einsum("ij,ijd->jd", weights, votes) / kappa[:, None]
     squares = jnp.square(votes - mean)
-    spread = jnp.einsum("ij,ijd->jd", weights, squares)
+    spread = _einsum("ij,ijd->jd", weights, squares)
     inverse_psi = 1 / psi_0 + spread + kappa_0 * jnp.square(mean)
     freedom = nu[:, None] - jnp.arange(pose_size)
     log_precision = digamma(freedom / 2) + math.log(2) - jnp.log(inverse_psi)
-    distances = jnp.einsum("ijd,jd->ij", squares, nu[:, None] / inverse_psi)
+    distances = _einsum("ijd,jd->ij", squares, nu[:, None] / inverse_psi)
     return _Posterior(
       mean,
       digamma(alpha) - digamma(jnp.sum(alpha)),

@@ -1,8 +1,10 @@
 """Digits like affNIST's, and the files of the real ones."""
 
 import functools
+import pathlib
 from unittest import mock
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,10 +44,6 @@ def _blocks(count):
   return jnp.tile(_block(), (count, 1, 1, 1))
 
 
-def _keys(count, seed=0):
-  return jax.random.split(jax.random.key(seed), count)
-
-
 @functools.cache
 def _many(pose_of, canvas=_CANVASES[0], **options):
   """A compiled function of keys and images that draws poses."""
@@ -77,12 +75,11 @@ def _assert_uniform(values, low, high):
   slack = 1e-4 * (high - low)
   assert low - slack <= values.min() and values.max() <= high + slack
   counts, _ = np.histogram(values, 10, (low - slack, high + slack))
-  expected = values.size / 10
-  np.testing.assert_array_less(np.abs(counts - expected), 6 * expected**0.5)
+  cases.assert_equally_often(counts)
 
 
 def check_ranges(pose_of):
-  parts = _parts(_many(pose_of)(_keys(_COUNT), _blocks(_COUNT)))
+  parts = _parts(_many(pose_of)(cases.keys(_COUNT), _blocks(_COUNT)))
   ranges = ((0.8, 1.2), (0.8, 1.2), (-20, 20), (-0.2, 0.2))
   for values, (low, high) in zip(parts, ranges, strict=True):
     _assert_uniform(values, low, high)
@@ -94,7 +91,7 @@ def check_no_ink_leaves(pose_of):
   """Of its mass, nothing is missing that a canvas without end would show."""
   images = _blocks(200)
   for canvas in _CANVASES:
-    poses = _many(pose_of, canvas)(_keys(len(images)), images)
+    poses = _many(pose_of, canvas)(cases.keys(len(images)), images)
     # Larger by whole pixels on every side, so that samples fall alike.
     wide = canvas[0] + 40, canvas[1] + 40
     got = _draw(images, poses, canvas).sum((1, 2, 3))
@@ -105,7 +102,9 @@ def check_no_ink_leaves(pose_of):
 def check_every_place_is_equally_likely(pose_of):
   """Where the ink's box is, from touching one border to touching the other."""
   canvas = _CANVASES[0]
-  poses = np.float64(_many(pose_of, canvas)(_keys(_COUNT), _blocks(_COUNT)))
+  poses = np.float64(
+    _many(pose_of, canvas)(cases.keys(_COUNT), _blocks(_COUNT))
+  )
   rows, columns = np.nonzero(_block()[..., 0])
   points = np.stack([columns - 11.5, rows - 13.5, np.ones_like(rows)], axis=-1)
   places = []
@@ -122,7 +121,7 @@ def check_every_place_is_equally_likely(pose_of):
 
 def check_key_decides(pose_of):
   draw, images = _many(pose_of), _blocks(_COUNT)
-  first, again, other = (draw(_keys(_COUNT, s), images) for s in (0, 0, 1))
+  first, again, other = (draw(cases.keys(_COUNT, s), images) for s in (0, 0, 1))
   np.testing.assert_array_equal(first, again)
   assert np.all(np.any(first != other, (1, 2)))
   assert len(np.unique(first, axis=0)) == _COUNT
@@ -131,7 +130,7 @@ def check_key_decides(pose_of):
 def check_small_canvas_cuts_both_ends(pose_of):
   """Ink too large for the canvas is put in its middle."""
   images = jnp.ones((50, 60, 20, 1))
-  poses = np.asarray(_many(pose_of, (28, 80))(_keys(50), images))
+  poses = np.asarray(_many(pose_of, (28, 80))(cases.keys(50), images))
   np.testing.assert_allclose(poses[:, 1, 2], 0, atol=1e-4)
   assert np.ptp(poses[:, 0, 2]) > 5
 
@@ -226,7 +225,7 @@ def test_broken_copy_fails(check, broken):
 @pytest.mark.parametrize("canvas", [None, (28, 28)])
 def test_real_digits(data_dir, canvas):
   """Each is whole on 40x40, and nearly so on 28x28."""
-  images, keys = _digits(data_dir, 300), _keys(300)
+  images, keys = _digits(data_dir, 300), cases.keys(300)
   options = {} if canvas is None else dict(canvas=canvas)
   one = functools.partial(affnist.affnist_like, **options)
   got = np.asarray(jax.jit(jax.vmap(one))(keys, images))
@@ -246,7 +245,7 @@ def test_real_digits(data_dir, canvas):
 
 def test_vmap_is_a_loop():
   images = jnp.stack([_block(), _block(3, 9, 10, 10), jnp.zeros((28, 24, 1))])
-  one, keys = jax.jit(affnist.affnist_like), _keys(3)
+  one, keys = jax.jit(affnist.affnist_like), cases.keys(3)
   want = [one(key, image) for key, image in zip(keys, images, strict=True)]
   got = jax.vmap(one)(keys, images)
   chex.assert_trees_all_close(got, jnp.stack(want), atol=1e-5)
@@ -267,17 +266,12 @@ def test_no_ink():
   assert not jax.jit(affnist.affnist_like)(jax.random.key(0), black).any()
 
 
-def test_threshold():
-  """What is fainter than ink does not hold it back, in any channel."""
+def test_ink_of_any_channel_counts():
   ink = jnp.concatenate([jnp.zeros((28, 24, 1)), _block()], axis=-1)
-  faint = jnp.maximum(ink, 0.1)
-  draw = _many(affnist.affnist_like_pose, threshold=0.15)
-  keys = _keys(20)
-  want = draw(keys, jnp.tile(ink, (20, 1, 1, 1)))
-  got = draw(keys, jnp.tile(faint, (20, 1, 1, 1)))
+  draw, keys = _many(affnist.affnist_like_pose), cases.keys(20)
+  want = draw(keys, _blocks(20))
+  got = draw(keys, jnp.tile(ink, (20, 1, 1, 1)))
   np.testing.assert_array_equal(got, want)
-  every = _many(affnist.affnist_like_pose)(keys, jnp.tile(faint, (20, 1, 1, 1)))
-  assert np.all(np.any(got != every, (1, 2)))
 
 
 def _written(path, images, labels, **changes):
@@ -333,15 +327,40 @@ def test_reads_a_folder_in_the_order_of_its_numbers(tmp_path, columns):
       (labels + number) % 10,
     )
   (batch.parent / "readme.txt").write_text("none")
-  got = affnist.read(batch.parent)
+  got = affnist.read(tmp_path)
   assert got.images[::5, 0, 0, 0].tolist() == [1, 2, 10]
   assert got.labels[::5].tolist() == [8, 9, 7]
   assert len(got.images) == len(got.labels) == 15
 
 
+def test_only_the_test_set_is_read(tmp_path, columns, monkeypatch):
+  images, labels = columns
+  for name, count in (
+    ("test", 2),
+    ("training_and_validation", 3),
+    ("test_batches/1", 4),
+    ("training_and_validation_batches/1", 5),
+  ):
+    _written(tmp_path / f"{name}.mat", images[:, :count], labels[:count])
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert len(affnist.read("~").images) == 2
+  assert len(affnist.read("~/training_and_validation.mat").images) == 3
+  (tmp_path / "test.mat").unlink()
+  assert len(affnist.read(tmp_path).images) == 4
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, columns):
+  path = _written(tmp_path / "test.mat", *columns)
+  refusal = mock.patch.object(pathlib.Path, "open", side_effect=PermissionError)
+  with refusal, pytest.raises(PermissionError):
+    affnist.read(path)
+
+
 @pytest.mark.parametrize("path", ["absent", "absent.mat", "."])
 def test_nothing_there(tmp_path, path):
-  with pytest.raises(FileNotFoundError, match="no .mat file.*\n.*test.mat.zip"):
+  (tmp_path / "training_and_validation.mat").touch()
+  message = r"test.mat or test_batches/\*.mat.*\n.*test.mat.zip"
+  with pytest.raises(FileNotFoundError, match=message):
     affnist.read(tmp_path / path)
 
 

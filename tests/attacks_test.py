@@ -308,6 +308,8 @@ class AttacksTest(chex.TestCase):
 
   @parameterized.parameters(
     (dict(eps=-0.1), "eps=-0.1"),
+    (dict(eps=np.float32(-0.5)), "eps=-0.5"),
+    (dict(eps=np.int32(-1)), "eps=-1"),
     (dict(eps=0.1, num_steps=0), "num_steps=0"),
     (dict(eps=0.1, step_size=-1.0), "step_size=-1"),
   )

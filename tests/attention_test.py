@@ -5,17 +5,19 @@ What it shares with all routings is in `routings_test`.
 
 import functools
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
-from kernels import attention, numerics, routing
+from kernels import attention, numerics
 
 _SEEDS = (0, 1)
-_SHAPE = (7, 4, 5)
+_SHAPE = cases.VOTES_SHAPE
 
 
 def _arguments(name, seed=0, shape=_SHAPE, dtype=jnp.float32):
@@ -37,10 +39,6 @@ def _arguments(name, seed=0, shape=_SHAPE, dtype=jnp.float32):
     },
   }[name]
   return jax.tree.map(lambda x: jnp.array(x, dtype), arguments)
-
-
-def _votes(seed=0, shape=_SHAPE, dtype=jnp.float32):
-  return jnp.array(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 _ROUTINGS = {
@@ -70,12 +68,6 @@ _ROUTES = {
 }
 
 
-def _softmax(scores):
-  """Over the parents of one part."""
-  weights = [np.exp(score - max(scores)) for score in scores]
-  return np.array(weights) / sum(weights)
-
-
 def _self_attention_oracle(votes, priors=None, bias=None):
   num_parts, num_parents, pose_size = votes.shape
   c, v = np.zeros((num_parts, num_parents)), np.zeros((num_parents, pose_size))
@@ -84,13 +76,12 @@ def _self_attention_oracle(votes, priors=None, bias=None):
     for j in range(num_parents):
       for other in range(num_parts):
         scores[j] += votes[i, j] @ votes[other, j] / np.sqrt(pose_size)
-    c[i] = _softmax(scores) + (0 if priors is None else priors[i])
+    c[i] = oracles.softmax(scores) + (0 if priors is None else priors[i])
   for j in range(num_parents):
     s = np.zeros(pose_size) if bias is None else bias[j]
     for i in range(num_parts):
       s = s + c[i, j] * votes[i, j]
-    norm = np.sqrt(s @ s)
-    v[j] = (1 - np.exp(-norm)) * s / norm
+    v[j] = oracles.exponential_squash(s)
   return v, np.sqrt(np.sum(v**2, axis=1)), c
 
 
@@ -103,7 +94,7 @@ def _inverted_attention_oracle(
   r, v = np.zeros((num_parts, num_parents)), np.zeros((num_parents, pose_size))
   for _ in range(num_iterations):
     for i in range(num_parts):
-      r[i] = _softmax(np.sum(votes[i] * v, axis=1) / np.sqrt(pose_size))
+      r[i] = oracles.softmax(np.sum(votes[i] * v, axis=1) / np.sqrt(pose_size))
     for j in range(num_parents):
       s = sum(r[i, j] * votes[i, j] for i in range(num_parts))
       mean = sum(s) / pose_size
@@ -115,7 +106,7 @@ def _inverted_attention_oracle(
 
 def _self_oracle(votes, logits, activations):
   num_parts, num_parents, pose_size = votes.shape
-  c = np.array([_softmax(row) for row in logits])
+  c = np.array([oracles.softmax(row) for row in logits])
   v, a = np.zeros((num_parents, pose_size)), np.zeros(num_parents)
   for j in range(num_parents):
     mass = sum(c[i, j] * activations[i] for i in range(num_parts))
@@ -214,15 +205,11 @@ _TEXTBOOKS = {
 }
 
 
-def _close(got, want, atol=2e-5):
-  names = routing.RoutingOutput._fields
-  for name, one, other in zip(names, got, want, strict=True):
-    np.testing.assert_allclose(one, other, atol=atol, err_msg=name)
-
-
 def check_matches_oracle(route, name, seed=0):
-  votes, arguments = _votes(seed), _arguments(name, seed)
-  _close(route(votes, **arguments), _oracle(name, votes, **arguments))
+  votes, arguments = cases.votes(seed), _arguments(name, seed)
+  cases.assert_outputs_close(
+    route(votes, **arguments), _oracle(name, votes, **arguments)
+  )
 
 
 class AttentionTest(chex.TestCase):
@@ -267,28 +254,30 @@ class AttentionTest(chex.TestCase):
       "num_iterations": num_iterations,
       **_arguments("inverted_attention"),
     }
-    got = _ROUTES["inverted_attention", form](_votes(), **options)
-    _close(got, _oracle("inverted_attention", _votes(), **options))
+    got = _ROUTES["inverted_attention", form](cases.votes(), **options)
+    cases.assert_outputs_close(
+      got, _oracle("inverted_attention", cases.votes(), **options)
+    )
 
   def test_defaults(self):
-    votes, readout = _votes(), jnp.arange(5.0) / 5
+    votes, readout = cases.votes(), jnp.arange(5.0) / 5
     for name, arguments in [
       ("self_attention", {}),
       ("inverted_attention", {"readout": readout}),
     ]:
       got = _ROUTES[name, "votes"](votes, **arguments)
-      _close(got, _oracle(name, votes, **arguments))
+      cases.assert_outputs_close(got, _oracle(name, votes, **arguments))
 
   @parameterized.product(name=tuple(_ROUTINGS), shape=[(1, 4, 3), (6, 1, 3)])
   def test_small_shapes_match_oracle(self, name, shape):
-    votes, arguments = _votes(0, shape), _arguments(name, 0, shape)
+    votes, arguments = cases.votes(0, shape), _arguments(name, 0, shape)
     got = _ROUTES[name, "factors"](votes, **arguments)
-    _close(got, _oracle(name, votes, **arguments))
+    cases.assert_outputs_close(got, _oracle(name, votes, **arguments))
 
   @parameterized.product(name=tuple(_ROUTINGS), seed=_SEEDS)
   def test_factors_make_the_votes(self, name, seed):
     factors = attention.LinearVotes(
-      _votes(seed, (7, 3)), _votes(seed + 1, (7, 4, 3, 5))
+      cases.votes(seed, (7, 3)), cases.votes(seed + 1, (7, 4, 3, 5))
     )
     votes = np.zeros(_SHAPE)
     for i in range(7):
@@ -297,13 +286,15 @@ class AttentionTest(chex.TestCase):
     self.assertEqual(factors.shape, _SHAPE)
     arguments = _arguments(name, seed)
     got = _ROUTES[name, "votes"](factors, **arguments)
-    _close(got, _oracle(name, votes, **arguments), atol=1e-4)
+    cases.assert_outputs_close(
+      got, _oracle(name, votes, **arguments), atol=1e-4
+    )
 
   @parameterized.parameters(*_ROUTINGS)
   def test_gradients(self, name):
     """Of all arguments; `routings_test` takes those of plain votes."""
     with jax.enable_x64(True):
-      votes = _votes(0, (4, 3, 3), jnp.float64)
+      votes = cases.votes(0, (4, 3, 3), jnp.float64)
       arguments = _arguments(name, 0, (4, 3, 3), jnp.float64)
 
       def route(votes, arguments):
@@ -314,13 +305,15 @@ class AttentionTest(chex.TestCase):
   @parameterized.product(name=tuple(_ROUTINGS), form=tuple(_FORMS))
   def test_bfloat16_rounds_only_inputs_and_outputs(self, name, form):
     shape = (100, 4, 5)
-    votes = _votes(0, shape, jnp.bfloat16) / 4
+    votes = cases.votes(0, shape, jnp.bfloat16) / 4
     arguments = _arguments(name, 0, shape)
     got = _ROUTES[name, form](votes, **arguments)
     chex.assert_type(list(got), jnp.bfloat16)
     got = jax.tree.map(lambda x: x.astype(jnp.float32), got)
     # Half of the spacing of numbers below 4 is 2^-7.
-    _close(got, _oracle(name, votes, **arguments), atol=1.01 * 2**-7)
+    cases.assert_outputs_close(
+      got, _oracle(name, votes, **arguments), atol=1.01 * 2**-7
+    )
 
   @parameterized.parameters(
     (jnp.zeros(7), 1.0), (jnp.full(7, 1e-30), 1.0), (jnp.ones(7), 1e4)
@@ -332,7 +325,7 @@ class AttentionTest(chex.TestCase):
 
     logits = scale * _arguments("self")["logits"]
     gradient = jax.jit(jax.grad(energy, (0, 1, 2), has_aux=True))
-    gradients, output = gradient(_votes(), logits, activations)
+    gradients, output = gradient(cases.votes(), logits, activations)
     chex.assert_tree_all_finite((gradients, output))
     if not np.any(activations > 1e-6):
       np.testing.assert_allclose(output.activations, 0, atol=1e-6)
@@ -389,9 +382,9 @@ class AttentionTest(chex.TestCase):
     route = attention.inverted_attention_routing
     for count in (0, -1):
       with self.assertRaisesRegex(ValueError, f"num_iterations is {count};"):
-        route(_votes(), jnp.ones(5), num_iterations=count)
+        route(cases.votes(), jnp.ones(5), num_iterations=count)
     with self.assertRaisesRegex(ValueError, "at least 2"):
-      route(_votes(0, (7, 4, 1)), jnp.ones(1))
+      route(cases.votes(0, (7, 4, 1)), jnp.ones(1))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import math
 from unittest import mock
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,10 @@ from capjax.data import augment
 _DTYPES = (jnp.uint8, jnp.float32)
 
 
-def _keys(count, seed=0):
-  return jax.random.split(jax.random.key(seed), count)
-
-
 def _draw(function, image, count=1, seed=0, **options):
   """Augments one image many times."""
   many = jax.vmap(lambda key: function(key, image, **options))
-  return np.asarray(jax.jit(many)(_keys(count, seed)))
+  return np.asarray(jax.jit(many)(cases.keys(count, seed)))
 
 
 def _numbered(height, width, channels=1, dtype=jnp.uint8):
@@ -40,13 +37,6 @@ def _placed(image, top, left, canvas):
   return out
 
 
-def _assert_uniform(counts):
-  """Six standard deviations allow one false alarm in 10^8 counts."""
-  counts = np.asarray(list(counts))
-  mean = counts.sum() / counts.size
-  np.testing.assert_array_less(np.abs(counts - mean), 6 * mean**0.5)
-
-
 def _assert_same_places(drawn, image, tops, lefts):
   """Each draw is one allowed place; each place is met, equally often."""
   places = {
@@ -57,7 +47,7 @@ def _assert_same_places(drawn, image, tops, lefts):
   for picture in drawn:
     assert picture.tobytes() in places, "not a shift by whole pixels in range"
     places[picture.tobytes()] += 1
-  _assert_uniform(places.values())
+  cases.assert_equally_often(places.values())
 
 
 def check_every_shift_is_equally_likely(shift, dtype=jnp.uint8):
@@ -336,7 +326,7 @@ class AugmentTest(chex.TestCase):
     function = getattr(augment, name)
     images = jax.random.uniform(jax.random.key(0), (3, 6, 7, 1))
     one = self.variant(lambda key, image: function(key, image, **options))
-    keys = _keys(3)
+    keys = cases.keys(3)
     want = [one(key, image) for key, image in zip(keys, images, strict=True)]
     got = jax.vmap(one)(keys, images)
     chex.assert_trees_all_close(got, jnp.stack(want), atol=1e-5)

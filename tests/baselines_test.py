@@ -1,9 +1,11 @@
-"""The baseline on MultiMNIST, and convolutional baselines against loops."""
+"""Convolutional baselines against loops, and their sizes in the papers."""
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -24,20 +26,7 @@ def _images(seed=0):
 
 
 def _num_parameters(make):
-  model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
-  return sum(leaf.size for leaf in jax.tree.leaves(model))
-
-
-def _conv_oracle(image, kernel, bias):
-  """Zeros around the image, so that it keeps its size; then ReLU."""
-  taps = len(kernel)
-  around = ((taps - 1) // 2, taps // 2)
-  padded = np.pad(image, (around, around, (0, 0)))
-  out = np.zeros((*image.shape[:2], kernel.shape[3]))
-  for y, x, d in np.ndindex(*out.shape):
-    window = padded[y : y + taps, x : x + taps]
-    out[y, x, d] = max(0, np.sum(window * kernel[..., d]) + bias[d])
-  return out
+  return cases.num_parameters(jax.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
 
 
 def _pool_oracle(image, side):
@@ -60,7 +49,8 @@ def check_matches_oracle(run, seed=0, pool=2, **options):
   for image in images:
     x = np.float64(image)
     for conv in convs:
-      x = _pool_oracle(_conv_oracle(x, **conv), pool)
+      x = oracles.convolve(x[None], conv["kernel"], padding="SAME")[0]
+      x = _pool_oracle(np.maximum(0, x + conv["bias"]), pool)
     x = x.reshape(-1)
     for layer in dense[:-1]:
       x = np.maximum(0, x @ layer["kernel"] + layer["bias"])
@@ -143,6 +133,39 @@ class BaselinesTest(chex.TestCase):
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       _model(**options)
+
+
+class SingleObjectTest(chex.TestCase):
+  def _small(self, **options):
+    widths = dict(conv_features=(2, 2, 2), dense_features=(8, 200))
+    return baselines.CapsNetBaseline(
+      (6, 5, 1), 3, **{**widths, **options}, rngs=nnx.Rngs(0)
+    )
+
+  def test_number_of_parameters(self):
+    self.assertEqual(_num_parameters(baselines.CapsNetBaseline), 35_445_522)
+
+  def test_shape(self):
+    logits = self._small()(cases.batch(0, 4, (6, 5, 1))[0])
+    chex.assert_shape(logits, (4, 3))
+    chex.assert_tree_all_finite(logits)
+
+  def test_dropout_needs_a_key_and_keeps_the_expectation(self):
+    model, (images, _) = self._small(), cases.batch(0, 2, (6, 5, 1))
+    run = jax.jit(lambda model, images, key=None: model(images, key))
+    clean = run(model, images)
+    chex.assert_trees_all_equal(run(model, images), clean)
+    keys = jax.random.split(jax.random.key(0), 500)
+    noisy = jax.jit(jax.vmap(lambda key: model(images, key)))(keys)
+    spread = np.std(noisy, axis=0)
+    np.testing.assert_array_less(1e-3, spread)
+    error = np.abs(np.mean(noisy, axis=0) - clean)
+    np.testing.assert_array_less(error, 5 * spread / np.sqrt(500))
+
+  def test_dropout_of_nothing(self):
+    model, (images, _) = self._small(dropout=0.0), cases.batch(0, 2, (6, 5, 1))
+    got = model(images, jax.random.key(0))
+    chex.assert_trees_all_close(got, model(images), rtol=1e-6)
 
 
 if __name__ == "__main__":

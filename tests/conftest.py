@@ -2,16 +2,21 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
+import jax
 import jaxtyping
+import processes
 import pytest
-
-_ROOT = pathlib.Path(__file__).parents[1]
 
 # Shapes and dtypes written in the annotations are enforced in tests.
 jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled():
+  """Frees what a file compiled: workers would grow by gigabytes."""
+  yield
+  jax.clear_caches()
 
 
 def _data_dir() -> pathlib.Path:
@@ -35,26 +40,20 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(cache):
-  """Starts the binary; further environment variables by keyword."""
+  """Starts a binary with flags."""
 
-  def run(workdir, *flags, binary="train_capsnet", **variables):
-    return subprocess.Popen(
-      [sys.executable, "-m", f"experiments.{binary}",
-       f"--workdir={workdir}", f"--compilation_cache={cache}", *flags],
-      cwd=_ROOT, env={**os.environ, **variables}, text=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+  def run(workdir, *flags, binary="train_capsnet", **options):
+    folders = (f"--workdir={workdir}", f"--compilation_cache={cache}")
+    return processes.Running(binary, *folders, *flags, **options)
 
   return run
 
 
 @pytest.fixture(scope="session")
 def train(start):
-  """Runs the binary to its end; gives the exit code and all that it printed."""
+  """Runs a binary to its end; gives the exit code and all that it printed."""
 
-  def run(workdir, *flags, **variables):
-    process = start(workdir, *flags, **variables)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out + err
+  def run(workdir, *flags, **options):
+    return start(workdir, *flags, **options).wait()
 
   return run

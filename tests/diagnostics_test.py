@@ -21,35 +21,28 @@ def _coefficients(seed=0, shape=_SHAPE):
   return jax.nn.softmax(logits)
 
 
-def _activations(seed=0, shape=_SHAPE[:1]):
-  return jax.random.uniform(jax.random.key(seed + 50), shape)
-
-
 def _one_parent_each(parents, num_parents):
   return jax.nn.one_hot(jnp.array(parents), num_parents)
 
 
-def _entropy_oracle(coefficients, activations):
-  total = weight = 0.0
-  for shares, activation in zip(
-    np.float64(coefficients), np.float64(activations), strict=True
-  ):
-    if shares.sum() == 0:
-      continue
-    shares = shares / shares.sum()
-    bits = [-share * math.log(share) for share in shares if share > 0]
-    total += activation * sum(bits)
-    weight += activation
-  return total / weight / math.log(coefficients.shape[1]) if weight else 0.0
+def _entropy_oracle(coefficients):
+  total = count = 0
+  for shares in np.float64(coefficients):
+    shares = [share for share in shares if share > 0]
+    for share in shares:
+      total -= share / sum(shares) * math.log(share / sum(shares))
+    count += bool(shares)
+  return total / count / math.log(coefficients.shape[1])
 
 
 def _agreement_oracle(views, num_types):
-  """`views` are two pairs of coefficients [I J] and activations [I]."""
+  """`views` are the coefficients [I J] of two."""
   masses = []
-  for coefficients, activations in views:
+  for coefficients in views:
     mass = np.zeros((num_types, coefficients.shape[1]))
     for i, shares in enumerate(np.float64(coefficients)):
-      mass[i % num_types] += float(activations[i]) * shares
+      for j, share in enumerate(shares):
+        mass[i % num_types, j] += share if share > 0 else 0
     masses.append(mass)
   weights = np.minimum(*(mass.sum(axis=1) for mass in masses))
   first, second = (mass.argmax(axis=1) for mass in masses)
@@ -64,14 +57,9 @@ def _agreement_oracle(views, num_types):
 
 def check_entropy_matches_oracle(entropy):
   for seed in (0, 1):
-    coefficients = _coefficients(seed).at[3].set(0)
-    activations = _activations(seed)
-    got = entropy(coefficients, activations=activations)
-    want = _entropy_oracle(coefficients, activations)
-    np.testing.assert_allclose(got, want, rtol=1e-5)
-    got = entropy(coefficients)
-    want = _entropy_oracle(coefficients, np.ones(_SHAPE[0]))
-    np.testing.assert_allclose(got, want, rtol=1e-5)
+    coefficients = _coefficients(seed).at[3].set(0).at[5, 2].set(-0.2)
+    want = _entropy_oracle(coefficients)
+    np.testing.assert_allclose(entropy(coefficients), want, rtol=1e-5)
 
 
 def check_entropy_has_its_extremes(entropy):
@@ -84,18 +72,6 @@ def check_entropy_has_its_extremes(entropy):
     np.testing.assert_allclose(entropy(decided), 0, atol=1e-6)
 
 
-def check_entropy_weighs_active_parts(entropy):
-  coefficients = jnp.array([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]])
-  for activations, want in (
-    ([1.0, 0.0, 1.0], 1),
-    ([0.0, 0.3, 0.0], 0),
-    ([0.2, 0.6, 1.0], 0.25),
-    ([0.0, 0.0, 1.0], 0),
-  ):
-    got = entropy(coefficients, activations=jnp.array(activations))
-    np.testing.assert_allclose(got, want, atol=1e-6)
-
-
 def check_dead_parents_never_wake(dead_parents):
   activations = jnp.zeros((50, 8)) + 0.005
   np.testing.assert_allclose(dead_parents(activations), 1)
@@ -106,45 +82,32 @@ def check_dead_parents_never_wake(dead_parents):
   np.testing.assert_allclose(dead_parents(woken, threshold=0.001), 0)
 
 
+def _uniform(seed=0, shape=_SHAPE[:1]):
+  return jax.random.uniform(jax.random.key(seed + 50), shape)
+
+
 def _pair(seed=0):
-  """Two views whose parses are alike, but not the same."""
+  """Two views whose parses are alike, but not the same; an orphan has some."""
   first = _coefficients(seed)
-  second = jnp.where(_activations(seed + 1)[:, None] < 0.6, first, first[::-1])
-  return (first, _activations(seed)), (second, _activations(seed + 2))
-
-
-def _agree(parse_agreement, views, num_types):
-  (first, first_activations), (second, second_activations) = views
-  return parse_agreement(
-    first,
-    second,
-    activations_a=first_activations,
-    activations_b=second_activations,
-    num_types=num_types,
-  )
+  second = jnp.where(_uniform(seed + 1)[:, None] < 0.6, first, first[::-1])
+  return first * _uniform(seed)[:, None], second * _uniform(seed + 2)[:, None]
 
 
 def check_agreement_matches_oracle(parse_agreement):
   for seed in range(4):
     for num_types in (3, 6, 12):
       views = _pair(seed)
-      got = _agree(parse_agreement, views, num_types)
+      got = parse_agreement(*views, num_types=num_types)
       want = _agreement_oracle(views, num_types)
       np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def check_same_parse_agrees(parse_agreement):
   """Also after the parts have moved to other positions."""
-  coefficients, activations = (
-    _coefficients(0, (4, 6, 5)),
-    _activations(0, (4, 6)),
-  )
-  moved = jnp.roll(coefficients, 1, 0), jnp.roll(activations, 1, 0)
-  views = [
-    (x.reshape(24, 5), a.reshape(24))
-    for x, a in ((coefficients, activations), moved)
-  ]
-  agreement, chance, kappa = _agree(parse_agreement, views, 6)
+  coefficients = _coefficients(0, (4, 6, 5)) * _uniform(0, (4, 6, 1))
+  moved = jnp.roll(coefficients, 1, 0)
+  views = (x.reshape(24, 5) for x in (coefficients, moved))
+  agreement, chance, kappa = parse_agreement(*views, num_types=6)
   np.testing.assert_allclose([agreement, kappa], 1, rtol=1e-5)
   assert chance < 0.7
 
@@ -175,30 +138,36 @@ def check_one_parent_for_all_is_no_parse(parse_agreement):
 
 def check_silent_parts_do_not_count(parse_agreement):
   """Parts that only one view has, or neither, change nothing."""
-  (first, a), (second, b) = _pair()
-  want = _agree(parse_agreement, ((first, a), (second, b)), None)
-  more = _coefficients(9, (3, 4))
-  wider = (
-    (jnp.concatenate([first, more]), jnp.pad(a, (0, 3))),
-    (
-      jnp.concatenate([second, more[::-1]]),
-      jnp.concatenate([b, jnp.array([0.0, 0.5, 1.0])]),
-    ),
+  first, second = _pair()
+  want = parse_agreement(first, second)
+  more = _coefficients(9, (3, 4)) * jnp.array([[0.0], [0.5], [1.0]])
+  got = parse_agreement(
+    jnp.concatenate([first, 0 * more]), jnp.concatenate([second, more])
   )
-  got = _agree(parse_agreement, wider, None)
   np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-def _entropy(coefficients, *, activations=None, fault):
+def check_negative_coefficients_count_as_zero(parse_agreement):
+  """Learned priors make them; a type's sum would be negative here."""
+  views = [x.at[::3, 1].add(-1.5).at[1::4, 2].add(0.5) for x in _pair()]
+  for num_types in (3, 12):
+    got = parse_agreement(*views, num_types=num_types)
+    want = _agreement_oracle(views, num_types)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_array_less(-1e-6, got[:2])
+    np.testing.assert_array_less(got[:2], 1 + 1e-6)
+
+
+def _entropy(coefficients, *, fault):
   """`routing_entropy`, and ways to get it wrong."""
   if fault == "over_children":
-    coefficients, activations = coefficients.T, None
-  if fault == "activations_ignored":
-    activations = None
+    coefficients = coefficients.T
   if fault == "orphan_counted":
     rest = 1 - jnp.sum(coefficients, axis=1, keepdims=True)
     coefficients = jnp.concatenate([coefficients, rest], axis=1)
-  entropy = diagnostics.routing_entropy(coefficients, activations=activations)
+  entropy = diagnostics.routing_entropy(coefficients)
+  if fault == "silent_counted":
+    entropy *= jnp.mean(jnp.any(coefficients > 0, axis=1))
   nats = entropy * jnp.log(coefficients.shape[1])
   return {"nats": nats, "bits": nats / jnp.log(2)}.get(fault, entropy)
 
@@ -214,31 +183,20 @@ def _dead(activations, *, threshold=0.01, fault):
   return jnp.mean(jnp.max(activations, axis=0) <= threshold)
 
 
-def _parse(
-  first,
-  second,
-  *,
-  activations_a=None,
-  activations_b=None,
-  num_types=None,
-  fault,
-):
-  if fault == "activations_ignored":
-    activations_a = activations_b = None
+def _parse(first, second, *, num_types=None, fault):
+  if fault == "silent_counted":
+    first, second = (x + 1e-3 for x in (first, second))
+  if fault == "magnitudes":
+    first, second = jnp.abs(first), jnp.abs(second)
   if fault == "position_is_type":
     num_types = None
   if fault == "types_first" and num_types is not None:
     order = np.arange(len(first)).reshape(num_types, -1).T.ravel()
     first, second = first[order], second[order]
-    activations_a, activations_b = activations_a[order], activations_b[order]
   if fault == "one_view":
-    activations_a, activations_b = activations_b, activations_b
+    first = jnp.where(jnp.any(first, axis=1, keepdims=True), first, second)
   agreement, chance, kappa = diagnostics.parse_agreement(
-    first,
-    second,
-    activations_a=activations_a,
-    activations_b=activations_b,
-    num_types=num_types,
+    first, second, num_types=num_types
   )
   if fault == "uniform_chance":
     chance = jnp.full_like(chance, 1 / first.shape[1])
@@ -251,7 +209,6 @@ def _parse(
 _ENTROPY_CHECKS = (
   check_entropy_matches_oracle,
   check_entropy_has_its_extremes,
-  check_entropy_weighs_active_parts,
 )
 _PARSE_CHECKS = (
   check_agreement_matches_oracle,
@@ -259,6 +216,7 @@ _PARSE_CHECKS = (
   check_unrelated_parses_agree_by_chance,
   check_one_parent_for_all_is_no_parse,
   check_silent_parts_do_not_count,
+  check_negative_coefficients_count_as_zero,
 )
 _parse_agreement = jax.jit(
   diagnostics.parse_agreement, static_argnames="num_types"
@@ -270,6 +228,12 @@ class DiagnosticsTest(chex.TestCase):
   def test_entropy(self, check):
     check(jax.jit(diagnostics.routing_entropy))
 
+  def test_peaks_are_those_of_each_parent(self):
+    """Also where no activation comes near 0, as of logistic ones."""
+    activations = jnp.array([[0.5, 0.4, 0.9], [0.3, 0.7, 0.2]])
+    peaks = diagnostics.peak_activations(activations)
+    np.testing.assert_array_equal(peaks, activations[[0, 1, 0], [0, 1, 2]])
+
   def test_dead_parents(self):
     check_dead_parents_never_wake(diagnostics.dead_parents)
 
@@ -279,11 +243,10 @@ class DiagnosticsTest(chex.TestCase):
 
   @parameterized.parameters(
     (check_entropy_matches_oracle, "over_children"),
-    (check_entropy_matches_oracle, "activations_ignored"),
+    (check_entropy_matches_oracle, "silent_counted"),
     (check_entropy_matches_oracle, "bits"),
     (check_entropy_has_its_extremes, "nats"),
     (check_entropy_has_its_extremes, "orphan_counted"),
-    (check_entropy_weighs_active_parts, "activations_ignored"),
   )
   def test_broken_entropy_fails(self, check, fault):
     with self.assertRaises(AssertionError):
@@ -295,15 +258,16 @@ class DiagnosticsTest(chex.TestCase):
       check_dead_parents_never_wake(functools.partial(_dead, fault=fault))
 
   @parameterized.parameters(
-    (check_agreement_matches_oracle, "activations_ignored"),
+    (check_agreement_matches_oracle, "silent_counted"),
     (check_agreement_matches_oracle, "types_first"),
     (check_agreement_matches_oracle, "position_is_type"),
     (check_agreement_matches_oracle, "uniform_chance"),
     (check_same_parse_agrees, "position_is_type"),
     (check_unrelated_parses_agree_by_chance, "not_chance_corrected"),
     (check_one_parent_for_all_is_no_parse, "uniform_chance"),
-    (check_silent_parts_do_not_count, "activations_ignored"),
+    (check_silent_parts_do_not_count, "silent_counted"),
     (check_silent_parts_do_not_count, "one_view"),
+    (check_negative_coefficients_count_as_zero, "magnitudes"),
   )
   def test_broken_agreement_fails(self, check, fault):
     with self.assertRaises(AssertionError):
@@ -321,37 +285,31 @@ class DiagnosticsTest(chex.TestCase):
 
   def test_types_are_those_of_primary_capsules(self):
     """Where all positions look alike, capsules i and i mod T do."""
-    layer = layers.PrimaryCaps(2, 3, 4, 1, rngs=nnx.Rngs(0))
+    init = nnx.initializers.normal(1.0)
+    options = dict(stride=1, kernel_init=init, bias_init=init)
+    layer = layers.PrimaryCaps(2, 3, 4, 1, **options, rngs=nnx.Rngs(0))
     poses = np.asarray(layer(jnp.ones((1, 5, 5, 2))))[0]
     np.testing.assert_array_equal(poses, np.tile(poses[:3], (25, 1)))
     assert np.ptp(poses[:3], axis=0).min() > 0.01
 
   def test_nothing_is_active(self):
-    coefficients, none = _coefficients(), jnp.zeros(_SHAPE[0])
-    entropy = diagnostics.routing_entropy
-    np.testing.assert_array_equal(entropy(coefficients, activations=none), 0)
-    np.testing.assert_array_equal(entropy(0 * coefficients), 0)
-    got = diagnostics.parse_agreement(
-      coefficients, coefficients, activations_a=none, activations_b=none
-    )
+    none = 0 * _coefficients()
+    np.testing.assert_array_equal(diagnostics.routing_entropy(none), 0)
+    got = diagnostics.parse_agreement(none, none)
     np.testing.assert_array_equal(got, (0, 0, 0))
 
   def test_gradient_of_the_entropy_is_finite(self):
     """Also of parts that have decided, or send nothing."""
-    slope = jax.jit(
-      jax.grad(
-        lambda c, a: diagnostics.routing_entropy(c, activations=a), (0, 1)
-      )
-    )
+    slope = jax.jit(jax.grad(diagnostics.routing_entropy))
     coefficients = _one_parent_each([0, 1, 2, 3] * 3, 4).at[0].set(0)
-    chex.assert_tree_all_finite(slope(coefficients, _activations()))
-    chex.assert_tree_all_finite(slope(coefficients, jnp.zeros(12)))
+    chex.assert_tree_all_finite(slope(coefficients))
+    chex.assert_tree_all_finite(slope(0 * coefficients))
 
   def test_bfloat16_sums_in_float32(self):
     """A thousand parts of weight 1 would stop adding up at 256."""
     coefficients = _coefficients(0, (1000, 4)).astype(jnp.bfloat16)
     got = diagnostics.routing_entropy(coefficients)
-    want = _entropy_oracle(coefficients.astype(jnp.float32), np.ones(1000))
+    want = _entropy_oracle(coefficients.astype(jnp.float32))
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
   @parameterized.parameters(

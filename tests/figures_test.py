@@ -46,12 +46,10 @@ def _box(pixels):
   return np.ptp(rows) + 1, np.ptp(columns) + 1
 
 
-def _show(path, images, labels, predictions, **options):
+def _show(path, images, labels, predictions):
   """The pixels of a figure in which each image is its own reconstruction."""
   labels, predictions = _frozen(labels), _frozen(predictions)
-  written = figures.reconstructions(
-    images, images, labels, predictions, path, **options
-  )
+  written = figures.reconstructions(images, images, labels, predictions, path)
   assert written == path
   return _pixels(path)
 
@@ -161,17 +159,6 @@ def test_mistakes_are_red(shape, tmp_path):
   one = _show(tmp_path / "one.png", images, labels, predictions)
   all_wrong = _show(tmp_path / "all.png", images, labels, labels + 1)
   assert _red(all_wrong) > 9 * _red(one) > 0
-
-
-def test_class_names_replace_numbers(tmp_path):
-  images, labels = _images(2, 8, 8, 1), [0, 1]
-  numbers = _show(tmp_path / "a.png", images, labels, [0, 0])
-  same = _show(tmp_path / "b.png", images, labels, [0, 0], class_names="01")
-  named = _show(
-    tmp_path / "c.png", images, labels, [0, 0], class_names=["cat", "dog"]
-  )
-  np.testing.assert_array_equal(same, numbers)
-  assert np.any(named != numbers)
 
 
 def test_images_keep_their_colours_and_sides(tmp_path):

@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -38,31 +39,21 @@ def _norm_oracle(x):
   return np.array([np.sqrt(sum(value**2 for value in row)) for row in x])
 
 
-def _squash_oracle(x):
-  """Equation 1 as printed, row by row."""
-  rows = []
-  for row, norm in zip(x, _norm_oracle(x), strict=True):
-    rows.append(norm**2 / (1 + norm**2) * row / norm if norm else 0 * row)
-  return np.array(rows)
-
-
-def _exponential_squash_oracle(x):
-  """The squash of Efficient-CapsNet as printed, row by row."""
-  rows = []
-  for row, norm in zip(x, _norm_oracle(x), strict=True):
-    rows.append((1 - np.exp(-norm)) * row / norm if norm else 0 * row)
-  return np.array(rows)
+def _rows(oracle, x):
+  return np.array([oracle(row) for row in x])
 
 
 def check_squash_matches_oracle(squash, seed=0):
   s = _vectors(seed)
-  np.testing.assert_allclose(squash(s), _squash_oracle(_float64(s)), rtol=1e-5)
+  np.testing.assert_allclose(
+    squash(s), _rows(oracles.squash, _float64(s)), rtol=1e-5
+  )
 
 
 def check_exponential_squash_matches_oracle(squash, seed=0):
   for magnitude in (1e-4, 1e-2, 1.0):
     s = magnitude * _vectors(seed)
-    want = _exponential_squash_oracle(_float64(s))
+    want = _rows(oracles.exponential_squash, _float64(s))
     np.testing.assert_allclose(squash(s), want, rtol=1e-5)
 
 
@@ -368,8 +359,11 @@ class NumericsTest(chex.TestCase):
     s = _vectors(seed, (6, 300), dtype)
     tolerance = dict(rtol=max(1e-6, float(jnp.finfo(dtype).eps) / 2 * 1.01))
     for function, oracle in [
-      (numerics.squash, _squash_oracle),
-      (numerics.exponential_squash, _exponential_squash_oracle),
+      (numerics.squash, functools.partial(_rows, oracles.squash)),
+      (
+        numerics.exponential_squash,
+        functools.partial(_rows, oracles.exponential_squash),
+      ),
       (numerics.safe_norm, _norm_oracle),
     ]:
       got = function(s)

@@ -19,7 +19,7 @@ _SHAPE = (3, 2, 2)
 _CLASSES = 5
 
 
-class _Poses:
+class _Poses(nnx.Module):
   """A model whose capsules are pictures: decoding shows the pose itself."""
 
   def __init__(self, poses):

@@ -3,6 +3,7 @@
 import functools
 from unittest import mock
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,6 @@ from capjax.data import augment, overlap
 # Classes of 3, 1, 0 and 5 examples.
 _LABELS = np.array([3, 0, 3, 3, 1, 0, 3, 0, 3], np.int32)
 _CLASSES = overlap.group_by_class(_LABELS)
-
-
-def _keys(count, seed=0):
-  return jax.random.split(jax.random.key(seed), count)
 
 
 def _image(height=4, width=5, channels=1, dtype=jnp.uint8, seed=0):
@@ -44,7 +41,7 @@ def _many(function, options, keys, first, second):
 
 def _overlay(function, first, second, *, seed=0, **options):
   """Overlays of one pair: images [N H W C] and parts [N 2 H W C]."""
-  keys = _keys(4000, seed)
+  keys = cases.keys(4000, seed)
   got = _many(function, tuple(options.items()), keys, first, second)
   return jax.tree.map(np.asarray, got)
 
@@ -62,20 +59,13 @@ def _placed(image, down, right, pad):
   return out
 
 
-def _assert_uniform(counts):
-  """Six standard deviations allow one false alarm in 10^8 counts."""
-  counts = np.asarray(list(counts))
-  mean = counts.sum() / counts.size
-  np.testing.assert_array_less(np.abs(counts - mean), 6 * mean**0.5)
-
-
 def check_partners_are_uniform_over_other_classes(choose, seed=0):
   draw = jax.jit(jax.vmap(choose, (0, None, None)))
   for label in (0, 1, 2, 3):
-    drawn = np.asarray(draw(_keys(4000, seed), label, _CLASSES))
+    drawn = np.asarray(draw(cases.keys(4000, seed), label, _CLASSES))
     allowed = [n for n in range(len(_LABELS)) if _LABELS[n] != label]
     assert set(drawn) <= set(allowed), f"{label} has a partner of its class"
-    _assert_uniform(np.sum(drawn == n) for n in allowed)
+    cases.assert_equally_often(np.sum(drawn == n) for n in allowed)
 
 
 def check_each_draw_is_another_partner(choose):
@@ -110,7 +100,7 @@ def check_shifts_are_uniform_and_independent(overlay, pad=1, dtype=jnp.uint8):
     name = first.tobytes() + second.tobytes()
     assert name in counts, "not a shift in range of first, then second"
     counts[name] += 1
-  _assert_uniform(counts.values())
+  cases.assert_equally_often(counts.values())
 
 
 def check_image_is_the_sum_cut_at_white(overlay, dtype=jnp.uint8):
@@ -251,7 +241,7 @@ class PartnerTest(chex.TestCase):
       return classes, overlap.choose_partner(key, label, classes)
 
     draw = jax.jit(jax.vmap(draw, (0, 0, None)))
-    keys, labels = _keys(len(_LABELS)), jnp.asarray(_LABELS)
+    keys, labels = cases.keys(len(_LABELS)), jnp.asarray(_LABELS)
     (order, sorted_labels), partners = draw(keys, labels, labels)
     for n, key in enumerate(keys[:2]):
       chex.assert_trees_all_equal((order[n], sorted_labels[n]), tuple(_CLASSES))
@@ -261,13 +251,14 @@ class PartnerTest(chex.TestCase):
   @parameterized.parameters(([2, 2, 2], r"\[2\]"), ([], r"\[\]"))
   def test_too_few_classes_are_refused(self, labels, message):
     with self.assertRaisesRegex(ValueError, f"the only class is {message}"):
-      overlap.group_by_class(np.array(labels, np.int32))
+      overlap.require_two_classes(np.array(labels, np.int32))
+    overlap.require_two_classes(_LABELS)
 
   def test_labels_of_any_integers(self):
     """Classes need not be numbered without gaps, nor from 0."""
     labels = np.array([255, -7, 255], np.int32)
     classes = overlap.group_by_class(labels)
-    for key in _keys(3):
+    for key in cases.keys(3):
       chosen = overlap.choose_partner(key, jnp.asarray(labels[0]), classes)
       self.assertEqual(chosen, 1)
 
@@ -342,7 +333,7 @@ class OverlayTest(chex.TestCase):
     draw = self.variant(draw)
     pairs = [_pair(), _pair()[::-1]]
     first, second = (jnp.stack(images) for images in zip(*pairs, strict=True))
-    keys, labels = _keys(2), jnp.array([1, 3])
+    keys, labels = cases.keys(2), jnp.array([1, 3])
     want = [draw(*x) for x in zip(keys, labels, first, second, strict=True)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *want)
     got = jax.vmap(draw)(keys, labels, first, second)
@@ -379,7 +370,7 @@ def test_real_digits_stay_whole_and_overlap(data_dir):
     return partner, overlap.overlay(key, images[index], images[partner])
 
   indices = np.arange(2000)
-  partners, (_, parts) = jax.jit(jax.vmap(draw))(_keys(2000), indices)
+  partners, (_, parts) = jax.jit(jax.vmap(draw))(cases.keys(2000), indices)
   assert not np.any(digits.labels[partners] == digits.labels[indices])
   pairs = digits.images[np.stack([indices, partners], axis=1)]
   np.testing.assert_array_equal(

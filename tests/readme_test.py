@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
@@ -18,6 +19,13 @@ def test_example_runs_as_printed(number, capsys):
   if number == 0:
     assert gradient.shape == scope["votes"].shape
     assert float(abs(gradient).max()) > 0
+
+
+def test_presets_that_are_named_exist():
+  texts = [README, *sorted(ROOT.glob("experiments/*.py"))]
+  for path in texts:
+    for name in re.findall(r"presets/\w+\.cfg", path.read_text()):
+      assert (ROOT / "experiments" / name).exists(), f"{path.name}: {name}"
 
 
 def test_there_is_an_example_of_a_gradient_through_routing():

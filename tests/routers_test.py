@@ -2,6 +2,7 @@
 
 import functools
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -28,14 +29,14 @@ class _Broken(nnx.Module):
     self.route = route
     self.fault = fault
 
-  def __call__(self, poses, transforms, *, bias, batch_size):
+  def __call__(self, poses, transforms, *, bias):
     if self.fault == "bias_forgotten":
       bias = 0 * bias
     elif self.fault == "transforms_detached":
       transforms = jax.lax.stop_gradient(transforms)
     elif self.fault == "objects_shuffled":
       transforms = transforms[:, ::-1]
-    output = self.route(poses, transforms, bias=bias, batch_size=batch_size)
+    output = self.route(poses, transforms, bias=bias)
     if self.fault == "activations_detached":
       return jax.lax.stop_gradient(output)
     return output
@@ -191,28 +192,50 @@ class RoutersTest(chex.TestCase):
       run(_layer(name, seed), poses)
     self.assertLen(count, 1)
 
-  def test_dynamic_is_the_layers_own(self):
-    self.assertIs(_router("dynamic"), layers.router(3, False))
-    self.assertIs(
-      _router("dynamic", num_iterations=2, leaky=True), layers.router(2, True)
+  def test_options_of_dynamic_routing_are_passed_on(self):
+    default = routers.DynamicRouting(num_iterations=3, leaky=False)
+    self.assertEqual(_router("dynamic"), default)
+    changed = routers.DynamicRouting(num_iterations=2, leaky=True)
+    self.assertEqual(_router("dynamic", num_iterations=2, leaky=True), changed)
+    self.assertNotEqual(default, changed)
+    poses, _ = _examples(num_examples=1)
+    transforms = _layer("dynamic").transforms[...]
+    got = changed(poses[0], transforms)
+    want = routing.transform_and_route(
+      poses[0], transforms, num_iterations=2, leaky=True
     )
+    chex.assert_trees_all_close(got, want, atol=1e-6)
+
+  def test_dynamic_routing_goes_by_the_size_of_the_batch(self):
+    """Few examples store their votes, many are routed in pieces: a loop."""
+
+    def loops(num_examples):
+      poses, _ = _examples(num_examples=num_examples)
+      layer = jax.jit(lambda layer, poses: layer(poses))
+      return layer.lower(_layer("dynamic"), poses).as_text().count("while")
+
+    self.assertEqual(loops(8), 0)
+    self.assertGreater(loops(9), 0)
+
+  @parameterized.product(name=routers.NAMES, num_examples=[2, 20])
+  def test_products_are_not_rounded(self, name, num_examples):
+    poses, _ = _examples(num_examples=num_examples)
+    cases.assert_products_are_not_rounded(_layer(name), poses)
 
   @parameterized.parameters("dynamic", "inverted_attention", "variational")
   def test_iterations_are_passed_on(self, name):
     poses, _ = _examples(num_examples=1)
     arguments = poses[0], _layer("dynamic").transforms[...]
-    options = {"bias": jnp.full((3, 4), 0.1), "batch_size": 1}
-    once = _router(name, num_iterations=1)(*arguments, **options)
+    bias = jnp.full((3, 4), 0.1)
+    once = _router(name, num_iterations=1)(*arguments, bias=bias)
     np.testing.assert_allclose(once.coefficients, 1 / 3, rtol=1e-6)
-    more = _router(name, num_iterations=2)(*arguments, **options)
+    more = _router(name, num_iterations=2)(*arguments, bias=bias)
     self.assertGreater(np.ptp(more.coefficients), 1e-3)
 
   def test_zero_iterations_are_refused(self):
-    poses, _ = _examples(num_examples=1)
     for name in ("dynamic", "inverted_attention", "variational"):
-      layer = _layer(name, num_iterations=0)
-      with self.assertRaisesRegex(ValueError, "num_iterations is 0"):
-        layer(poses)
+      with self.assertRaisesRegex(ValueError, "num_iterations is 0; give"):
+        _router(name, num_iterations=0)
 
   def test_one_pass_has_no_iterations(self):
     for name in ("self", "self_attention"):
@@ -241,6 +264,36 @@ class RoutersTest(chex.TestCase):
     state = nnx.state(_router(name), nnx.Param)
     got = {path[0]: value.shape for path, value in nnx.to_flat_state(state)}
     self.assertEqual(got, want)
+
+
+class DenseCapsTest(chex.TestCase):
+  @parameterized.parameters(*routers.NAMES)
+  def test_bias_may_be_left_out(self, name):
+    def layer(bias_init):
+      return layers.DenseCaps(
+        *_SIZES.values(),
+        route=_router(name),
+        transforms_init=nnx.initializers.normal(),
+        bias_init=bias_init,
+        rngs=nnx.Rngs(0),
+      )
+
+    with_bias, without = layer(nnx.initializers.zeros), layer(None)
+    self.assertEqual(
+      cases.num_parameters(with_bias) - cases.num_parameters(without), 12
+    )
+    poses, _ = _examples(num_examples=2)
+    run = jax.jit(lambda layer, poses: layer(poses))
+    chex.assert_trees_all_close(
+      run(with_bias, poses), run(without, poses), atol=1e-6
+    )
+
+  def test_kernels_are_routes(self):
+    layer, poses = _layer("dynamic"), _examples(num_examples=3)[0]
+    run = jax.jit(lambda layer, poses: layer(poses))
+    want = run(layer, poses)
+    layer.route = routing.transform_and_route
+    chex.assert_trees_all_close(run(layer, poses), want, atol=1e-6)
 
 
 if __name__ == "__main__":

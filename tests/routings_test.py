@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,8 @@ from jax.test_util import check_grads
 from kernels import attention, routing, variational
 
 _SEEDS = (0, 1)
-_SHAPE = (7, 4, 5)
+_SHAPE = cases.VOTES_SHAPE
 _OUTPUTS = routing.RoutingOutput._fields
-
-
-def _votes(seed=0, shape=_SHAPE, dtype=jnp.float32):
-  return jnp.array(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
 def _weights(seed=0, num_parts=_SHAPE[0], dtype=jnp.float32):
@@ -128,7 +125,7 @@ def _close(got, want, fields=_OUTPUTS, atol=2e-5):
 def check_coefficients_are_shares(route, row, seed=0):
   del row
   for scale in (0.01, 1.0, 100.0):
-    got = route(scale * _votes(seed), _weights(seed)).coefficients
+    got = route(scale * cases.votes(seed), _weights(seed)).coefficients
     np.testing.assert_array_less(-1e-30, got)
     np.testing.assert_allclose(np.sum(got, axis=1), 1, atol=1e-5)
 
@@ -136,7 +133,7 @@ def check_coefficients_are_shares(route, row, seed=0):
 def check_activations_are_probabilities(route, row, seed=0):
   del row
   for scale in (0.01, 1.0, 100.0):
-    got = route(scale * _votes(seed), _weights(seed)).activations
+    got = route(scale * cases.votes(seed), _weights(seed)).activations
     np.testing.assert_array_less(-1e-30, got)
     np.testing.assert_array_less(got, 1 + 1e-6)
 
@@ -144,7 +141,7 @@ def check_activations_are_probabilities(route, row, seed=0):
 def check_children_permute(route, row, seed=0):
   del row
   order = np.random.default_rng(seed).permutation(_SHAPE[0])
-  votes, weights = _votes(seed), _weights(seed)
+  votes, weights = cases.votes(seed), _weights(seed)
   want = route(votes, weights)
   got = route(votes[order], weights[order])
   _close(got, want._replace(coefficients=want.coefficients[order]))
@@ -153,7 +150,7 @@ def check_children_permute(route, row, seed=0):
 def check_parents_permute(route, row, seed=0):
   del row
   order = np.random.default_rng(seed).permutation(_SHAPE[1])
-  votes, weights = _votes(seed), _weights(seed)
+  votes, weights = cases.votes(seed), _weights(seed)
   want = route(votes, weights)
   want = routing.RoutingOutput(
     want.poses[order], want.activations[order], want.coefficients[:, order]
@@ -164,7 +161,7 @@ def check_parents_permute(route, row, seed=0):
 def check_absent_children_change_nothing(route, row, seed=0):
   """Zeros at the end of the weights, against votes that are not there."""
   del row
-  votes, weights = _votes(seed), _weights(seed).at[-2:].set(0.0)
+  votes, weights = cases.votes(seed), _weights(seed).at[-2:].set(0.0)
   want = route(votes[:-2], weights[:-2])
   got = route(votes, weights)
   _close(got._replace(coefficients=got.coefficients[:-2]), want)
@@ -173,7 +170,7 @@ def check_absent_children_change_nothing(route, row, seed=0):
 def check_children_split(route, row, seed=0):
   """The last part, and a copy in place of the first, at half its weight."""
   del row
-  votes, weights = _votes(seed), _weights(seed)
+  votes, weights = cases.votes(seed), _weights(seed)
   want = route(votes[1:], weights[1:])
   got = route(
     votes.at[0].set(votes[-1]),
@@ -184,7 +181,7 @@ def check_children_split(route, row, seed=0):
 
 def check_turn_passes_through(route, row, seed=0):
   matrix = np.float32(row.turn(np.random.default_rng(seed)))
-  votes, weights = _votes(seed), _weights(seed)
+  votes, weights = cases.votes(seed), _weights(seed)
   want = route(votes, weights)
   want = want._replace(poses=want.poses @ matrix)
   _close(route(votes @ matrix, weights), want, ("poses", *row.turned))
@@ -192,9 +189,9 @@ def check_turn_passes_through(route, row, seed=0):
 
 def check_agreement_wins(route, row, seed=0):
   """The votes for the first parent agree, the others are noise as long."""
-  common = _votes(seed + 1, _SHAPE[2:])
+  common = cases.votes(seed + 1, _SHAPE[2:])
   common *= np.sqrt(len(common)) / np.linalg.norm(common)
-  votes = _votes(seed).at[:, 0].multiply(0.1).at[:, 0].add(common)
+  votes = cases.votes(seed).at[:, 0].multiply(0.1).at[:, 0].add(common)
   got = route(votes, jnp.ones(_SHAPE[0]))
   if "activations" in row.rewarded:
     np.testing.assert_array_less(got.activations[1:], got.activations[0])
@@ -204,8 +201,8 @@ def check_agreement_wins(route, row, seed=0):
 
 def check_bfloat16_is_kept(route, row, seed=0):
   del row
-  got = route(_votes(seed), _weights(seed))
-  half = (x.astype(jnp.bfloat16) for x in (_votes(seed), _weights(seed)))
+  got = route(cases.votes(seed), _weights(seed))
+  half = (x.astype(jnp.bfloat16) for x in (cases.votes(seed), _weights(seed)))
   rounded = route(*half)
   chex.assert_type(list(rounded), jnp.bfloat16)
   _close(jax.tree.map(jnp.float32, rounded), got, atol=0.05)
@@ -225,11 +222,13 @@ _CHECKS = (
 
 
 def check_jit_changes_nothing(route):
-  _close(jax.jit(route)(_votes(), _weights()), route(_votes(), _weights()))
+  _close(
+    jax.jit(route)(cases.votes(), _weights()), route(cases.votes(), _weights())
+  )
 
 
 def check_vmap_is_a_loop(route):
-  votes = _votes(0, (3, *_SHAPE))
+  votes = cases.votes(0, (3, *_SHAPE))
   weights = jnp.stack([_weights(seed) for seed in range(3)])
   want = list(map(jax.jit(route), votes, weights))
   want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *want)
@@ -246,12 +245,12 @@ def check_degenerate_votes_are_finite(route):
   signs = (-1) ** jnp.arange(7.0)[:, None, None]
   for votes in (
     jnp.zeros(_SHAPE),
-    1e-25 * _votes(),
-    1e3 * _votes(),
-    jnp.broadcast_to(_votes(0, _SHAPE[2:]), _SHAPE),
+    1e-25 * cases.votes(),
+    1e3 * cases.votes(),
+    jnp.broadcast_to(cases.votes(0, _SHAPE[2:]), _SHAPE),
     -1e3 * jnp.ones(_SHAPE),
-    signs * _votes(0, _SHAPE[1:]),
-    _votes(0, (1, *_SHAPE[1:])),
+    signs * cases.votes(0, _SHAPE[1:]),
+    cases.votes(0, (1, *_SHAPE[1:])),
   ):
     for weights in (jnp.ones(len(votes)), jnp.zeros(len(votes))):
       (_, outputs), gradients = energy(votes, weights)
@@ -264,9 +263,14 @@ def check_degenerate_votes_are_finite(route):
 
 def check_gradients(route):
   with jax.enable_x64(True):
-    votes = _votes(0, (4, 3, 3), jnp.float64)
+    votes = cases.votes(0, (4, 3, 3), jnp.float64)
     weights = _weights(0, 4, jnp.float64)
     check_grads(jax.jit(route), (votes, weights), order=1, modes=("fwd", "rev"))
+
+
+def check_products_are_not_rounded(route):
+  votes, weights = cases.votes(0, (3, *_SHAPE)), jnp.ones((3, _SHAPE[0]))
+  cases.assert_products_are_not_rounded(jax.vmap(route), votes, weights)
 
 
 _TRANSFORMED_CHECKS = (
@@ -274,6 +278,7 @@ _TRANSFORMED_CHECKS = (
   check_vmap_is_a_loop,
   check_degenerate_votes_are_finite,
   check_gradients,
+  check_products_are_not_rounded,
 )
 
 _compiled = functools.cache(jax.jit)
@@ -316,6 +321,8 @@ def _broken(route, fault):
       coefficients /= jnp.sum(coefficients, axis=0)
     elif fault == "not_squashed":
       activations += 1
+    elif fault == "rounds":
+      poses = poses @ jnp.eye(poses.shape[1])
     elif fault == "signed":
       activations -= 1
     elif fault == "widens":
@@ -374,6 +381,7 @@ class RoutingsTest(parameterized.TestCase):
     (check_vmap_is_a_loop, "shares_the_batch"),
     (check_degenerate_votes_are_finite, "unit_votes"),
     (check_gradients, "detached"),
+    (check_products_are_not_rounded, "rounds"),
   )
   def test_broken_copy_fails_transformed(self, check, fault):
     with self.assertRaises(AssertionError):

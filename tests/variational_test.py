@@ -5,6 +5,7 @@ What it shares with all routings is in `routings_test`.
 
 import functools
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,10 @@ from jax.test_util import check_grads
 from scipy import special
 from sklearn import mixture
 
-from kernels import routing, variational
+from kernels import variational
 
 _SEEDS = (0, 1)
-_SHAPE = (7, 4, 5)
+_SHAPE = cases.VOTES_SHAPE
 _PRIOR = {"alpha_0": 0.5, "kappa_0": 2.0, "nu_0": 7.5, "psi_0": 0.3}
 
 
@@ -148,16 +149,9 @@ def _textbook(votes, activations, beta, gain, *, num_iterations=3, fault=None):
   return m, jax.nn.sigmoid(beta - gain * entropy), r
 
 
-def _close(got, want, atol=2e-5):
-  for name, one, other in zip(
-    routing.RoutingOutput._fields, got, want, strict=True
-  ):
-    np.testing.assert_allclose(one, other, atol=atol, err_msg=name)
-
-
 def check_matches_oracle(route, seed=0):
   arguments = _arguments(seed)
-  _close(route(**arguments), _oracle(**arguments))
+  cases.assert_outputs_close(route(**arguments), _oracle(**arguments))
 
 
 class VariationalTest(chex.TestCase):
@@ -168,22 +162,22 @@ class VariationalTest(chex.TestCase):
   @parameterized.parameters(1, 4)
   def test_iterations(self, num_iterations):
     options = {"num_iterations": num_iterations, **_arguments()}
-    _close(_route(**options), _oracle(**options))
+    cases.assert_outputs_close(_route(**options), _oracle(**options))
 
   def test_prior(self):
     options = {**_PRIOR, **_arguments()}
-    _close(_route(**options), _oracle(**options))
+    cases.assert_outputs_close(_route(**options), _oracle(**options))
 
   @parameterized.parameters((1, 4, 3), (6, 1, 3), (5, 3, 1))
   def test_small_shapes_match_oracle(self, *shape):
     arguments = _arguments(0, shape)
-    _close(_route(**arguments), _oracle(**arguments))
+    cases.assert_outputs_close(_route(**arguments), _oracle(**arguments))
 
   def test_defaults(self):
     arguments = _arguments()
     votes, activations = arguments["votes"], arguments["activations"]
     want = _oracle(votes, activations, np.zeros(4), np.ones(4))
-    _close(_route(votes, activations), want)
+    cases.assert_outputs_close(_route(votes, activations), want)
 
   def test_textbook_form_is_right(self):
     check_matches_oracle(_textbook)
@@ -263,7 +257,7 @@ class VariationalTest(chex.TestCase):
     half = jax.tree.map(lambda x: x.astype(jnp.float32), half)
     got = jax.tree.map(lambda x: x.astype(jnp.float32), got)
     # Half of the spacing of numbers below 1 is 2^-9.
-    _close(got, _oracle(**half), atol=1.01 * 2**-9)
+    cases.assert_outputs_close(got, _oracle(**half), atol=1.01 * 2**-9)
 
   @parameterized.parameters(
     ("num_iterations", 0),

@@ -215,7 +215,7 @@ class ViewsTest(chex.TestCase):
     image = _noise(6, 6).astype(jnp.bfloat16)
     chex.assert_type(_JITTED["rotate"](image, 30), jnp.bfloat16)
 
-  @parameterized.parameters(0, -1.0)
+  @parameterized.parameters(0, -1.0, np.float32(-1), np.int64(0))
   def test_no_scale_is_refused(self, factor):
     with self.assertRaisesRegex(ValueError, f"factor={factor}"):
       views.scale(_noise(4, 4), factor)

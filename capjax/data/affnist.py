@@ -28,7 +28,6 @@ def affnist_like(
   image: Float[Array, "H W C"],
   *,
   canvas: tuple[int, int] = (_SIZE, _SIZE),
-  threshold: float = 0.0,
 ) -> Float[Array, "H2 W2 C"]:
   """Draws an image as affNIST shows its digits.
 
@@ -36,7 +35,6 @@ def affnist_like(
     key: random key.
     image: in [0, 1], zeros around the ink.
     canvas: as for `affnist_like_pose`.
-    threshold: as for `affnist_like_pose`.
 
   Returns:
     [*canvas, C], in [0, 1].
@@ -44,7 +42,7 @@ def affnist_like(
   Raises:
     ValueError: `canvas` has no pixels.
   """
-  pose = affnist_like_pose(key, image, canvas=canvas, threshold=threshold)
+  pose = affnist_like_pose(key, image, canvas=canvas)
   return rendering.transform(image, pose, canvas=canvas)
 
 
@@ -53,7 +51,6 @@ def affnist_like_pose(
   image: Float[Array, "H W C"],
   *,
   canvas: tuple[int, int] = (_SIZE, _SIZE),
-  threshold: float = 0.0,
 ) -> Float[Array, "3 3"]:
   """Draws the transform of `affnist_like`, which depends on where the ink is.
 
@@ -65,11 +62,10 @@ def affnist_like_pose(
 
   Args:
     key: random key.
-    image: [H, W, C], any range.
+    image: [H, W, C]; ink is where any channel is above 0. Every pixel that it
+      could reach counts, also where it would be too faint to see.
     canvas: (rows, columns). Along an axis where the ink does not fit it is put
       in the middle, and cut equally at both ends.
-    threshold: ink is where any channel is above it. Every pixel that ink could
-      reach counts, also where it would be too faint to see.
 
   Returns:
     [3, 3], as `rendering.transform` takes it; without move if there is no ink.
@@ -83,7 +79,7 @@ def affnist_like_pose(
   *shape, x, y = jax.random.uniform(key, (6,), minval=low, maxval=high)
   pose = geometry.affine_matrix(*shape, 0, 0)
 
-  is_ink = jnp.any(image > threshold, axis=-1, keepdims=True)
+  is_ink = jnp.any(image > 0, axis=-1, keepdims=True)
   points = geometry.apply(pose, geometry.pixel_offsets(*image.shape[:2]))
   # A pixel's bilinear footprint, two pixels wide and high, goes along.
   reach = jnp.sum(jnp.abs(pose[:2, :2]), axis=1)
@@ -99,14 +95,14 @@ def affnist_like_pose(
 
 
 def read(path: str | os.PathLike[str]) -> Dataset:
-  """Reads affNIST from its MATLAB files, unzipped.
+  """Reads the test set of affNIST from its MATLAB files, unzipped.
 
   From 32x/transformed of the data set's page: `test.mat` is all of the test
   set, `test_batches/1.mat` to `32.mat` have one version of each digit.
 
   Args:
-    path: a file, or a folder whose `.mat` files are read one after the other,
-      2 before 10.
+    path: a folder with `test.mat` or else `test_batches`, whose files are read
+      one after the other, 2 before 10; or any one file.
 
   Returns:
     Images [N 40 40 1], labels, and no factors.
@@ -116,13 +112,17 @@ def read(path: str | os.PathLike[str]) -> Dataset:
     ValueError: a file is not whole, or not of affNIST.
   """
   path = pathlib.Path(path).expanduser()
-  if path.is_dir():
-    files = sorted(path.glob("*.mat"), key=lambda file: (len(file.stem), file))
+  whole, batches = path / "test.mat", path / "test_batches"
+  if path.is_file() or whole.is_file():
+    files = [path if path.is_file() else whole]
   else:
-    files = [path] if path.is_file() else []
+    files = sorted(
+      batches.glob("*.mat"), key=lambda file: (len(file.stem), file)
+    )
   if not files:
     raise FileNotFoundError(
-      f"{path}: no .mat file there. Where there is a network:\n"
+      f"{path}: neither a file, nor a folder with test.mat or "
+      "test_batches/*.mat. Where there is a network:\n"
       f"  curl -fLO '{_URL}/test.mat.zip' && unzip test.mat.zip"
     )
   images, labels = zip(*map(_read_file, files), strict=True)
@@ -135,13 +135,15 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   # Imported here since few who import this module read files.
   from scipy import io
 
-  try:
-    content = io.loadmat(path, variable_names=["affNISTdata"])
-  # Damaged files raise errors of many kinds, IndexError among them.
-  except Exception as error:
-    raise ValueError(
-      f"{path}: not a whole MATLAB file ({error}); {_FETCH_AGAIN}, and unzip it"
-    ) from None
+  with path.open("rb") as file:
+    try:
+      content = io.loadmat(file, variable_names=["affNISTdata"])
+    # Damaged files raise errors of many kinds, IndexError among them.
+    except Exception as error:
+      raise ValueError(
+        f"{path}: not a whole MATLAB file ({error}); {_FETCH_AGAIN}, and unzip "
+        "it"
+      ) from None
   struct = content.get("affNISTdata")
   names = getattr(struct, "dtype", np.dtype(bool)).names or ()
   if not {"image", "label_int"} <= set(names) or struct.size != 1:

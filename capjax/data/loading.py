@@ -159,8 +159,8 @@ def _not_found(
     f"  IDX files {folder / idx.pattern(split)}: none there",
     f"  TensorFlow Datasets in {folder / 'VERSION'}: none there",
     f"  download by TensorFlow Datasets: {reason}",
-    "Do one of these, where there is a network:",
-    "  pip install 'capjax[data]' tensorflow-cpu   # then run this again",
+    "Do one of these, in the folder of this repository and with a network:",
+    "  pip install '.[data]' tensorflow-cpu   # then run this again",
   ]
   url = _SPECS[name].idx_url
   if url:

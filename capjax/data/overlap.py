@@ -40,22 +40,32 @@ class Overlay(NamedTuple):
   parts: Num[Array, "2 H2 W2 C"]
 
 
-def group_by_class(labels: Int[Array | np.ndarray, " N"]) -> Classes:
-  """Sorts a data set by class, once, for `choose_partner`.
+def require_two_classes(labels: Int[np.ndarray, " N"]) -> None:
+  """Checks on the host that there are partners for `choose_partner`.
 
   Args:
-    labels: of at least two classes, which is checked unless they are traced.
-
-  Returns:
-    The examples in the order of their classes, else in their own.
+    labels: of the data set.
 
   Raises:
     ValueError: there are no two classes.
   """
-  if not isinstance(labels, jax.core.Tracer) and len(np.unique(labels)) < 2:
+  classes = np.unique(labels)
+  if len(classes) < 2:
     raise ValueError(
-      f"the only class is {np.unique(labels)}; pass labels of two or more."
+      f"the only class is {classes}; pass a data set of two or more, since an "
+      "image is laid over one of another class."
     )
+
+
+def group_by_class(labels: Int[Array | np.ndarray, " N"]) -> Classes:
+  """Sorts a data set by class, once, for `choose_partner`.
+
+  Args:
+    labels: of at least two classes; `require_two_classes` checks it beforehand.
+
+  Returns:
+    The examples in the order of their classes, else in their own.
+  """
   labels = jnp.asarray(labels)
   order = jnp.argsort(labels, stable=True)
   return Classes(order, labels[order])

@@ -57,6 +57,7 @@ def read(
     factors of variation (int32 [N] each), in the order of the records.
 
   Raises:
+    PermissionError: The user may not read them.
     ValueError: The records cannot be read.
   """
   try:
@@ -69,8 +70,10 @@ def read(
   except ImportError as error:
     raise ValueError(
       f"{folder}: {error}; reading TensorFlow Datasets needs "
-      "`pip install 'capjax[data]'`"
+      "`pip install '.[data]'`, in the folder of this repository"
     ) from error
+  except PermissionError:  # no other folder would help
+    raise
   # TFDS and the readers under it raise whatever their formats raise.
   except Exception as error:
     raise ValueError(
@@ -87,6 +90,7 @@ def prepare(name: str, data_dir: pathlib.Path) -> None:
     data_dir: Where its data sets are; made where it is not there.
 
   Raises:
+    PermissionError: The user may not write there.
     RuntimeError: It could not be done; the message says what was missing.
   """
   for module, role in (
@@ -104,6 +108,8 @@ def prepare(name: str, data_dir: pathlib.Path) -> None:
     builder.download_and_prepare(
       download_config=tfds.download.DownloadConfig(try_download_gcs=False)
     )
+  except PermissionError:
+    raise
   except Exception as error:
     raise RuntimeError(_describe(error)) from error
 

@@ -1,5 +1,5 @@
-"""How models behave on other images than those they were trained on."""
+"""What trained models do: attacks, views, diagnostics, log-likelihoods."""
 
-from capjax.evaluation import attacks, diagnostics, views
+from capjax.evaluation import attacks, diagnostics, likelihood, views
 
-__all__ = ["attacks", "diagnostics", "views"]
+__all__ = ["attacks", "diagnostics", "likelihood", "views"]

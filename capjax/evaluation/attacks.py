@@ -5,6 +5,7 @@ Intensities are in [0, 1] and stay there. Attacks follow the gradient of
 which no image's loss may depend on another image.
 """
 
+import numbers
 from collections.abc import Callable
 
 import jax
@@ -89,7 +90,7 @@ def bim(
   if step_size is None:
     step_size = eps / num_steps
   for name, size in (("eps", eps), ("step_size", step_size)):
-    if isinstance(size, float | int) and size < 0:
+    if isinstance(size, numbers.Real) and size < 0:
       raise ValueError(f"{name}={size}; pass 0 or more.")
   # An eps of a wider dtype would widen the images on the way.
   eps, step = (jnp.asarray(x, images.dtype) for x in (eps, step_size))

@@ -18,12 +18,10 @@ from kernels import numerics
 
 def routing_entropy(
   coefficients: Float[Array, "*batch I J"],
-  *,
-  activations: Float[Array, "*batch I"] | None = None,
 ) -> Float[Array, "*batch"]:
   """Computes how undecided the parts are: 1 is uniform, 0 one parent each.
 
-  sum_i w_i H(c_i) / (log J sum_i w_i), H(c_i) = -sum_j c_ij log c_ij. Networks
+  The mean over parts of H(c_i) / log J, H(c_i) = -sum_j c_ij log c_ij. Networks
   with uniform coefficients classify as well (Paik et al., 2019), so that an
   accuracy alone does not say whether routing does anything.
 
@@ -31,11 +29,9 @@ def routing_entropy(
     coefficients: c_ij. Negative ones, which learned priors can make, count as
       0; then each part's are scaled to sum to 1: what an orphan parent took
       (leaky routing) counts nowhere.
-    activations: w_i >= 0, how much each part is there; by default all alike.
-      Parts that send nothing to any parent weigh 0.
 
   Returns:
-    The mean over parts; 0 where no part weighs anything.
+    The mean over the parts that send anything to a parent; 0 where none does.
 
   Raises:
     ValueError: if there are fewer than two parents to choose from.
@@ -50,12 +46,28 @@ def routing_entropy(
   total = jnp.sum(coefficients, axis=-1, keepdims=True)
   shares = coefficients / jnp.where(total > 0, total, 1)
   entropies = -jnp.sum(shares * numerics.safe_log(shares), axis=-1)
-  weights = _weights(activations, coefficients) * (total[..., 0] > 0)
-  weight = jnp.sum(weights, axis=-1)
-  mean = jnp.sum(weights * entropies, axis=-1) / jnp.where(
-    weight > 0, weight, 1
-  )
+  senders = jnp.sum(total[..., 0] > 0, axis=-1)
+  mean = jnp.sum(entropies, axis=-1) / jnp.maximum(senders, 1)
   return mean / math.log(num_parents)
+
+
+def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:
+  """Finds the largest activation that each parent reaches on any example.
+
+  Args:
+    activations: a_nj over a set large enough to hold all that should wake a
+      parent.
+
+  Returns:
+    max_n a_nj. Far below the others: a parent that starves, whatever the range
+    of its activations.
+
+  Raises:
+    ValueError: if there are no examples.
+  """
+  if not len(activations):
+    raise ValueError("no examples: every parent would be dead; give some.")
+  return jnp.max(activations, axis=0)
 
 
 def dead_parents(
@@ -67,11 +79,11 @@ def dead_parents(
   so that they stay dead: capsule starvation (Mitterreiter et al., 2023).
 
   Args:
-    activations: a_nj over a set large enough to hold all that should wake a
-      parent.
+    activations: as for `peak_activations`.
     threshold: in (0, 1]. `squash` makes the length 0.01 of a total input of
-      length 0.1; a layer whose activations never come so low, such as logistic
-      ones, needs a higher threshold.
+      length 0.1. Logistic activations (inverted attention, variational) and
+      shares of 1 (self-routing) hardly come so low, starved or not: look at
+      their `peak_activations`.
 
   Returns:
     In [0, 1].
@@ -83,9 +95,8 @@ def dead_parents(
   """
   if not 0 < threshold <= 1:
     raise ValueError(f"threshold={threshold}; pass a number in (0, 1].")
-  if not len(activations):
-    raise ValueError("no examples: every parent would be dead; give some.")
-  return jnp.mean(jnp.max(activations, axis=0) < threshold, dtype=jnp.float32)
+  peaks = peak_activations(activations)
+  return jnp.mean(peaks < threshold, dtype=jnp.float32)
 
 
 class ParseAgreement(NamedTuple):
@@ -109,15 +120,13 @@ def parse_agreement(
   coefficients_a: Float[Array, "*batch I J"],
   coefficients_b: Float[Array, "*batch I J"],
   *,
-  activations_a: Float[Array, "*batch I"] | None = None,
-  activations_b: Float[Array, "*batch I"] | None = None,
   num_types: int | None = None,
 ) -> ParseAgreement:
   """Compares the parents that parts choose in two views of the same image.
 
   Under a parse tree a nose belongs to the same face wherever it is. In another
   view it is found at another position, by another capsule: so capsules of one
-  type are pooled over positions, m_tj = sum_p a_tp c_tpj, and type t chooses
+  type are pooled over positions, m_tj = sum_p c_tpj, and type t chooses
   argmax_j m_tj. With w_t the smaller of both views' masses sum_j m_tj, scaled
   to sum to 1,
     agreement = sum_t w_t [choice_a(t) = choice_b(t)],
@@ -129,11 +138,9 @@ def parse_agreement(
   kappa 0.
 
   Args:
-    coefficients_a: c_ij of the first view, >= 0.
+    coefficients_a: c_ij of the first view; negative ones, which learned priors
+      can make, count as 0.
     coefficients_b: of the second, from the same network.
-    activations_a: a_i >= 0 of the parts in the first view; by default all
-      alike.
-    activations_b: of the second.
     num_types: T; part i has type i mod T, as `layers.PrimaryCaps` orders them.
       By default every part is a type of its own, for parts without position.
 
@@ -158,16 +165,15 @@ def parse_agreement(
       "number of capsules at each position."
     )
 
-  def choose(coefficients, activations):
-    coefficients = _wide(coefficients)
-    sent = _weights(activations, coefficients)[..., None] * coefficients
+  def choose(coefficients):
+    sent = jnp.maximum(_wide(coefficients), 0)
     shape = (*sent.shape[:-2], -1, num_types, num_parents)
     masses = jnp.sum(sent.reshape(shape), axis=-3)
     choices = jax.nn.one_hot(jnp.argmax(masses, axis=-1), num_parents)
     return choices, jnp.sum(masses, axis=-1)
 
-  choices_a, masses_a = choose(coefficients_a, activations_a)
-  choices_b, masses_b = choose(coefficients_b, activations_b)
+  choices_a, masses_a = choose(coefficients_a)
+  choices_b, masses_b = choose(coefficients_b)
   weights = jnp.minimum(masses_a, masses_b)
   total = jnp.sum(weights, axis=-1, keepdims=True)
   weights /= jnp.where(total > 0, total, 1)
@@ -183,10 +189,3 @@ def parse_agreement(
 
 def _wide(x: Float[Array, "..."]) -> Float[Array, "..."]:
   return x.astype(numerics.accumulation_dtype(x))
-
-
-def _weights(activations, coefficients) -> Float[Array, "*batch I"]:
-  """The activations, or ones: as many as there are parts."""
-  if activations is None:
-    return jnp.ones(coefficients.shape[:-1], coefficients.dtype)
-  return _wide(activations)

@@ -5,6 +5,8 @@ pixels, so that a rotation stays rigid on images that are not square; sampling
 is bilinear, with zeros outside.
 """
 
+import numbers
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
@@ -63,7 +65,7 @@ def scale(
   Raises:
     ValueError: `factor` is a number, and not above 0.
   """
-  if isinstance(factor, float | int) and factor <= 0:
+  if isinstance(factor, numbers.Real) and factor <= 0:
     raise ValueError(f"factor={factor}; pass a number above 0.")
   return rendering.transform(
     image, geometry.affine_matrix(factor, factor, 0.0, 0, 0, 0)

@@ -4,6 +4,8 @@ Orbax writes each one whole or not at all.
 """
 
 import pathlib
+import shutil
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,24 +17,28 @@ from absl import logging
 class Checkpoints:
   """Two series of checkpoints in one folder.
 
-  `latest` holds the training states of the last two saved steps (two, so that
-  one damaged on disk does not end the run); `best` the model with the highest
-  validation score so far, with its metrics.
+  `latest` holds the training states of the last two saved steps; `best` the
+  models with the two highest `score`s on validation so far, with their metrics.
+  Two, so that one damaged on disk does not end the run: it is renamed, to
+  `STEP.damaged`.
   """
 
-  def __init__(self, folder: pathlib.Path):
+  def __init__(
+    self, folder: pathlib.Path, score: Callable[[dict[str, float]], float]
+  ):
     self._latest = _Series(folder / "latest", max_to_keep=2)
-    self._best = _Series(
-      folder / "best", max_to_keep=1, best_fn=lambda scores: scores["accuracy"]
-    )
+    self._best = _Series(folder / "best", max_to_keep=2, best_fn=score)
+    self._score = score
 
   def save(self, step: int, state: Any) -> None:
     """Saves a training state; a step that is already there is kept."""
     self._latest.save(step, state)
 
   def save_best(self, step: int, model: Any, metrics: dict[str, float]) -> None:
-    """Saves the model to report, with the metrics it was chosen by."""
-    self._best.save(step, model, metrics)
+    """Saves the model to report with its metrics, if it is the best so far."""
+    best = self.best_metrics()
+    if best is None or self._score(metrics) > self._score(best):
+      self._best.save(step, model, metrics)
 
   def restore(self, template: Any) -> Any | None:
     """Reads the newest whole training state.
@@ -108,8 +114,7 @@ class _Series:
         damaged.append(step)
         continue
       # Training comes to the damaged steps again, and must be free to save.
-      for newer in damaged:
-        self._manager.delete(newer)
+      self._put_aside(damaged)
       structure = jax.tree.structure(template)
       return step, jax.tree.unflatten(structure, [leaves[n] for n in names])
     if damaged:
@@ -118,6 +123,13 @@ class _Series:
         "another model. Start anew in another --workdir"
       )
     return None
+
+  def _put_aside(self, steps: list[int]) -> None:
+    for step in steps:
+      aside = self._folder / f"{step}.damaged"
+      shutil.rmtree(aside, ignore_errors=True)  # the same step, damaged before
+      (self._folder / str(step)).rename(aside)
+    self._manager.reload()
 
 
 def _named_leaves(tree: Any) -> dict[str, Any]:

@@ -7,15 +7,21 @@ its `path` and returns the path.
 import math
 import os
 import pathlib
-import types
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import axes, patches, ticker
+from matplotlib import patches, ticker
 from numpy.typing import ArrayLike
 
-from experiments.common.figures import GREY, RED, as_rgb, new_sheet, save
+from experiments.common.figures import (
+  GREY,
+  as_rgb,
+  bare,
+  caption,
+  new_sheet,
+  save,
+)
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # More points than that make a chain of markers.
@@ -33,15 +39,12 @@ class Panel(NamedTuple):
     ylabel: with its unit.
     lines: by label, {x: y}, y in [-1, 1]; what is not finite is left out. The
       same label has the same colour in all panels of a figure.
-    references: by label, values of y that are drawn dotted across the panel,
-      such as the accuracy of guessing.
   """
 
   title: str
   xlabel: str
   ylabel: str
   lines: Mapping[str, Mapping[float, float]]
-  references: Mapping[str, float] = types.MappingProxyType({})
 
 
 def accuracy_curves(
@@ -58,17 +61,12 @@ def accuracy_curves(
   Args:
     panels: their y are rates in [0, 1]; labels of y should say "(%)".
     path: file to write.
-    chance: the rate of guessing, a reference in every panel.
+    chance: the rate of guessing, drawn dotted across every panel.
 
   Raises:
     ValueError: if there is nothing to draw.
   """
-  if chance is not None:
-    panels = [
-      panel._replace(references={**panel.references, "chance": chance})
-      for panel in panels
-    ]
-  return _draw(panels, path, unit=100)
+  return _draw(panels, path, unit=100, chance=chance)
 
 
 def diagnostic_curves(
@@ -90,8 +88,6 @@ def activation_histograms(
   activations: ArrayLike,
   labels: ArrayLike,
   path: str | os.PathLike,
-  *,
-  class_names: Sequence[str] | None = None,
 ) -> pathlib.Path:
   """Draws how active each class capsule is, with its class and without.
 
@@ -101,7 +97,6 @@ def activation_histograms(
     activations: [N J] in [0, 1].
     labels: [N].
     path: file to write.
-    class_names: what to call the classes instead of their numbers.
   """
   activations, labels = np.asarray(activations), np.asarray(labels)
   num_classes = activations.shape[1]
@@ -121,13 +116,13 @@ def activation_histograms(
       shares = 100 * counts / max(1, members.sum())
       style = dict(color=color, alpha=0.6, fill=True, baseline=1e-3)
       place.stairs(shares, _BINS, label=name, **style)
-    place.set_title(class_names[j] if class_names else j, fontsize=8, pad=2)
+    place.set_title(j, fontsize=8, pad=2)
     place.set_yscale("log")
     place.set(xlim=(0, 1), ylim=(0.1, 100))
     place.yaxis.set_major_formatter("{x:g}")
     place.yaxis.set_minor_locator(ticker.NullLocator())
     place.tick_params(labelsize=7)
-    _bare(place)
+    bare(place)
   sheet.legend(
     *grid.flat[0].get_legend_handles_labels(),
     loc="outside upper center",
@@ -148,8 +143,6 @@ def contact_sheet(
   *,
   labels: ArrayLike | None = None,
   predictions: ArrayLike | None = None,
-  class_names: Sequence[str] | None = None,
-  title: str = "",
 ) -> pathlib.Path:
   """Draws a table of images, with what a model takes them for.
 
@@ -163,8 +156,6 @@ def contact_sheet(
     labels: [S] or [R S], the classes; without them nothing stands below images.
     predictions: [R S]; where they differ from `labels` there stands label →
       prediction, in red.
-    class_names: what to call the classes instead of their numbers.
-    title: above it all.
 
   Raises:
     ValueError: if there are not as many row or column labels as images, or
@@ -209,41 +200,36 @@ def contact_sheet(
     labels = np.broadcast_to(labels, (rows, columns))
     predictions = labels if predictions is None else np.asarray(predictions)
     for r, s in np.ndindex(rows, columns):
-      names = [labels[r, s], predictions[r, s]]
-      wrong = names[0] != names[1]
-      names = names if wrong else names[:1]
-      if class_names is not None:
-        names = [class_names[name] for name in names]
+      label, prediction = labels[r, s], predictions[r, s]
+      text, color = caption(label, prediction, label == prediction)
       y, x = r * pitch_y - 0.5, s * pitch_x - 0.5
       place.text(
         x + width / 2,
         y + height + 0.02 / unit,
-        " → ".join(map(str, names)),
-        color=RED if wrong else GREY,
+        text,
+        color=color,
         size=6,
         ha="center",
         va="top",
       )
-      if wrong:
-        frame = dict(fill=False, color=RED, linewidth=1.3, clip_on=False)
+      if label != prediction:
+        frame = dict(fill=False, color=color, linewidth=1.3, clip_on=False)
         place.add_patch(patches.Rectangle((x, y), width, height, **frame))
-  sheet.suptitle(title, fontsize=8)
   return save(sheet, path)
 
 
 def _draw(
-  panels: Sequence[Panel], path: str | os.PathLike, *, unit: float
+  panels: Sequence[Panel],
+  path: str | os.PathLike,
+  *,
+  unit: float,
+  chance: float | None = None,
 ) -> pathlib.Path:
   """Draws panels side by side under one legend; 1 is drawn as `unit`."""
   panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
   if not any(points for panel in panels for points in panel.lines.values()):
     raise ValueError("no panel has a line with a finite point.")
-  labels, references = (
-    list(dict.fromkeys(label for of_panel in groups for label in of_panel))
-    for groups in zip(
-      *((panel.lines, panel.references) for panel in panels), strict=True
-    )
-  )
+  labels = list(dict.fromkeys(x for panel in panels for x in panel.lines))
   sheet = new_sheet((3.1 * len(panels) + 0.3, 3.1))
   grid = sheet.subplots(1, len(panels), squeeze=False)[0]
   handles = {}
@@ -260,12 +246,9 @@ def _draw(
         clip_on=False,
         zorder=3,
       )
-    for label, value in panel.references.items():
-      handles[label] = place.axhline(
-        unit * value,
-        color=GREY,
-        linestyle=(":", "--", "-.")[references.index(label) % 3],
-        linewidth=1,
+    if chance is not None:
+      handles["chance"] = place.axhline(
+        unit * chance, color=GREY, linestyle=":", linewidth=1
       )
     lowest = min(
       (min(p.values()) for p in panel.lines.values() if p), default=0
@@ -283,8 +266,8 @@ def _draw(
       place.xaxis.set_major_formatter("{x:,.0f}")
     place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
     place.set_title(panel.title, fontsize=9)
-    _bare(place)
-  names = [*labels, *references]
+    bare(place)
+  names = labels if chance is None else [*labels, "chance"]
   sheet.legend(
     [handles[name] for name in names],
     names,
@@ -301,10 +284,3 @@ def _finite(lines: Mapping[str, Mapping]) -> dict[str, dict[float, float]]:
     label: {x: y for x, y in points.items() if math.isfinite(y)}
     for label, points in lines.items()
   }
-
-
-def _bare(place: axes.Axes) -> None:
-  """Leaves the lower and left axis, and a faint grid."""
-  place.grid(color="#dddddd", linewidth=0.6)
-  place.set_axisbelow(True)
-  place.spines[["top", "right"]].set_visible(False)

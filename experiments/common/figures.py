@@ -19,6 +19,7 @@ new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"
 )
 RED, GREY = "#c8102e", "#555555"
+WITHOUT_AXES = dict(xticks=[], yticks=[], frame_on=False)
 _STYLES = {
   "train": dict(linewidth=0.9, alpha=0.55),
   "validation": dict(linewidth=1.6, marker="o", markersize=3.5),
@@ -61,8 +62,7 @@ def learning_curves(
       panel.axvline(step, color=GREY, linestyle=":", label=label)
     _scale(panel, [curves[name] for name in names])
     panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
-    panel.grid(color="#dddddd", linewidth=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
+    bare(panel)
     panel.legend(loc=(0, 1.02), ncols=2, fontsize=7, frameon=False)
   return save(sheet, path)
 
@@ -102,8 +102,6 @@ def reconstructions(
   labels: ArrayLike,
   predictions: ArrayLike,
   path: str | os.PathLike,
-  *,
-  class_names: Sequence[str] | None = None,
 ) -> pathlib.Path:
   """Draws inputs beside their reconstructions, mistakes last and in red.
 
@@ -113,7 +111,6 @@ def reconstructions(
     labels: [N].
     predictions: [N].
     path: file to write.
-    class_names: what to call the classes instead of their numbers.
   """
   labels, predictions = np.asarray(labels), np.asarray(predictions)
   pairs = np.stack([as_rgb(images), as_rgb(reconstructions)], axis=1)
@@ -128,18 +125,12 @@ def reconstructions(
   ] or [[]]
   inches = columns * (1.24 * width / height + 0.14)
   sheet = new_sheet((max(3.6, inches), 0.88 * len(rows) + 0.3))
-  bare = dict(xticks=[], yticks=[], frame_on=False)
-  grid = sheet.subplots(len(rows), columns, squeeze=False, subplot_kw=bare)
+  grid = sheet.subplots(
+    len(rows), columns, squeeze=False, subplot_kw=WITHOUT_AXES
+  )
   for panels, members in zip(grid, rows, strict=True):
     for panel, n in zip(panels, members, strict=False):
-      names = [labels[n]] if right[n] else [labels[n], predictions[n]]
-      if class_names is not None:
-        names = [class_names[name] for name in names]
-      color = GREY if right[n] else RED
-      panel.set_title(" → ".join(map(str, names)), color=color, size=6, pad=2)
-      panel.imshow(mosaic(pairs[None, n]))
-      panel.set_frame_on(not right[n])
-      panel.spines[:].set(color=color, linewidth=1.5)
+      show(panel, mosaic(pairs[None, n]), labels[n], predictions[n], right[n])
   sheet.suptitle("input | reconstruction; red: label → prediction", fontsize=8)
   return save(sheet, path)
 
@@ -217,6 +208,33 @@ def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
   panel.set_yticks([0, *ticks[ticks > floor]])
   panel.set_ylim(0 if 0 in values else floor, top)
   panel.yaxis.set_major_formatter("{x:g}")
+
+
+def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
+  """What is said of an image, and in which colour: mistakes in red."""
+  return (str(label), GREY) if right else (f"{label} → {prediction}", RED)
+
+
+def show(
+  panel: axes.Axes,
+  image: np.ndarray,
+  label: object,
+  prediction: object,
+  right: bool,
+) -> None:
+  """Draws an image under its caption, framed if it is a mistake."""
+  text, color = caption(label, prediction, right)
+  panel.set_title(text, color=color, size=7, pad=3)
+  panel.imshow(image)
+  panel.set_frame_on(not right)
+  panel.spines[:].set(color=color, linewidth=1.5)
+
+
+def bare(panel: axes.Axes) -> None:
+  """Leaves the lower and left axis, and a faint grid."""
+  panel.grid(color="#dddddd", linewidth=0.6)
+  panel.set_axisbelow(True)
+  panel.spines[["top", "right"]].set_visible(False)
 
 
 def save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:

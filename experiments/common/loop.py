@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tqdm
 
 from capjax import data
 from experiments.common import checkpoints, runs, training
+
+_MAX_RESTARTS = 20  # of one sitting
 
 
 def split_validation(
@@ -65,12 +68,14 @@ def fit(
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
   summarise: Callable[[dict], dict[str, float]] = training.means,
+  diverged: Callable[[dict[str, float]], bool] = lambda metrics: False,
+  restart: Callable[[training.TrainState], training.TrainState] | None = None,
 ) -> tuple[int, float]:
   """Trains to `--num_steps`, going on from the newest checkpoint if any.
 
   With `--stop_accuracy` it ends at the first validation that reaches it.
 
-  The model with the highest validation accuracy is kept as `saved`'s best; of
+  The model with the highest validation score is kept as `saved`'s best; of
   several with the same, the first.
 
   Args:
@@ -80,17 +85,21 @@ def fit(
     update: as `training.make_update` builds it.
     evaluate: as `training.make_evaluate` builds it; measures `accuracy`.
     train: to draw batches from.
-    validation: to choose the model by.
+    validation: to choose the model by; its measures hold what `saved` scores.
     mesh: the devices.
     summarise: makes one number of each measure, to be logged.
+    diverged: whether training has gone astray, by its metrics; a number that is
+      not finite always says so.
+    restart: changes the last good state, from which it then goes on; without,
+      it ends.
 
   Returns:
     Updates done and seconds spent, in all sittings.
 
   Raises:
     ValueError: if no checkpoint of the run can be read.
-    SystemExit: after a signal, with the state saved; and when the loss is not
-      finite, with the last good state kept.
+    SystemExit: after a signal, with the state saved; and when training has gone
+      astray, with the last good state kept.
   """
   num_steps, batch_size = runs.NUM_STEPS.value, runs.BATCH_SIZE.value
   epoch = len(train.images) // batch_size
@@ -105,6 +114,8 @@ def fit(
   step = int(state.step)
   run.rewind(step)
   images, labels = training.replicate((train.images, train.labels), mesh)
+  good = _copy(state) if restart else None
+  restarts = _MAX_RESTARTS if restart else 0
 
   def seconds():
     return float(earlier) + time.monotonic() - started
@@ -124,14 +135,23 @@ def fit(
       state, metrics = update(state, images, labels, stop - step)
       metrics = {name: float(x) for name, x in metrics.items()}
       rate = (stop - step) * batch_size / (time.monotonic() - began)
-      finite = all(math.isfinite(x) for x in metrics.values())
-      if not (finite and training.all_finite(state.model)):
+      astray = _astray(metrics, state.model, diverged)
+      if astray and restarts:
+        restarts -= 1
+        print(
+          f"{astray} after step {step}; going on from there", file=sys.stderr
+        )
+        state = restart(good)
+        good = _copy(state)
+        continue
+      if astray:
         sys.exit(
-          f"the {'parameters' if finite else 'loss'} became infinite or NaN "
-          f"between steps {step} and {stop}; training stopped, and the "
-          f"checkpoints in {run.workdir} are from before. Try a smaller "
+          f"{astray} between steps {step} and {stop}; training stopped, and "
+          f"the checkpoints in {run.workdir} are from before. Try a smaller "
           "--learning_rate in another --workdir"
         )
+      if restart:
+        good = _copy(state)
       bar.update(stop - step)
       step = stop
       line = {"epoch": step / epoch, **metrics, "images_per_second": rate}
@@ -143,9 +163,7 @@ def fit(
         scores = summarise(measures)
         run.log(step, "validation", {"epoch": step / epoch, **scores})
         _show(bar, step, num_steps, "validation", scores)
-        best = saved.best_metrics()
-        if best is None or scores["accuracy"] > best["accuracy"]:
-          saved.save_best(step, state.model, scores)
+        saved.save_best(step, state.model, scores)
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
       )
@@ -160,6 +178,25 @@ def fit(
         sys.exit(128 + signal_number)
   run.close()
   return step, seconds()
+
+
+def _astray(
+  metrics: dict[str, float],
+  model: Any,
+  diverged: Callable[[dict[str, float]], bool],
+) -> str | None:
+  """What went wrong, if anything did."""
+  if not all(math.isfinite(x) for x in metrics.values()):
+    return "the loss became infinite or NaN"
+  if not training.all_finite(model):
+    return "the parameters became infinite or NaN"
+  return "training went astray" if diverged(metrics) else None
+
+
+@jax.jit
+def _copy(state: training.TrainState) -> training.TrainState:
+  """A copy in memory of its own: the next step takes over the state's."""
+  return jax.tree.map(jnp.copy, state)
 
 
 def _reached(best: dict[str, float] | None) -> bool:
@@ -181,6 +218,7 @@ def _show(
     speed = f" ({rate:.0f} images/s)" if rate else ""
     print(f"step {step}/{num_steps} {split}: {text}{speed}", flush=True)
   elif split == "train":
-    bar.set_postfix_str(f"loss {metrics['loss']:.4g}")
+    name = "loss" if "loss" in metrics else next(iter(metrics))
+    bar.set_postfix_str(f"{name} {metrics[name]:.4g}")
   else:
     bar.write(f"step {step}: {split} {text}")

@@ -61,7 +61,7 @@ _RECONSTRUCTION = flags.DEFINE_enum(
 _NUM_ITERATIONS = flags.DEFINE_integer(
   "num_iterations", None, "Of routing; by default its paper's.", lower_bound=1
 )
-_ROUTING = flags.DEFINE_enum(
+ROUTING = flags.DEFINE_enum(
   "routing", "dynamic", routers.NAMES, "From primary to class capsules."
 )
 _LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
@@ -152,7 +152,7 @@ DEFORMATIONS = ("canvas", "max_rotation", "max_shear", "max_scale")
 _CNN_FLAGS = (
   "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
 )  # fmt: skip
-_EFFICIENT_FLAGS = (
+_CAPSULE_FLAGS = (
   "reconstruction", "part_size", "pose_size", "decoder_features", "bfloat16",
 )  # fmt: skip
 _CAPSNET_FLAGS = (
@@ -190,9 +190,13 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   unused = {
     "capsnet": _CNN_FLAGS,
     "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
-    "baseline": _CAPSNET_FLAGS + _EFFICIENT_FLAGS,
+    "baseline": _CAPSNET_FLAGS + _CAPSULE_FLAGS,
   }
-  refuse(f"--model={MODEL.value}", unused[MODEL.value])
+  runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
+  if not reconstruction_weight():
+    runs.refuse("--reconstruction=none", ["decoder_features"])
+  if _CANVAS.value:
+    runs.refuse("--canvas, which places images anywhere,", ["max_shift"])
   rngs = nnx.Rngs(runs.SEED.value)
   if is_baseline():
     return baselines.CapsNetBaseline(
@@ -223,7 +227,7 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     num_types=_NUM_TYPES.value,
     primary_kernel=_PRIMARY_KERNEL.value,
     primary_stride=_PRIMARY_STRIDE.value,
-    routing=_ROUTING.value,
+    routing=ROUTING.value,
     num_iterations=_NUM_ITERATIONS.value,
     leaky=_LEAKY.value,
     **options,
@@ -237,6 +241,8 @@ def make_optimizer() -> optax.GradientTransformation:
   decay_steps), final), continuous in the step. `cosine` falls to the final rate
   at --num_steps.
   """
+  if _SCHEDULE.value == "cosine":
+    runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
   peak, warmup = _LEARNING_RATE.value, _WARMUP_STEPS.value
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
@@ -296,22 +302,15 @@ def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
 def losses_of(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> jax.Array:
-  """[B], what each image adds to the loss of classification, undecoded."""
-  values = scores(model, images)
-  if is_baseline():
-    return optax.softmax_cross_entropy_with_integer_labels(values, labels)
-  return losses.margin_loss(values, jax.nn.one_hot(labels, values.shape[1]))
+  """[B], the cross-entropy of the scores, to attack any network by.
 
-
-def refuse(what: str, names: Sequence[str]) -> None:
-  """Raises a ValueError if any of the flags is set: `what` ignores them."""
-  given = [
-    name
-    for name in names
-    if flags.FLAGS[name].value != flags.FLAGS[name].default
-  ]
-  if given:
-    raise ValueError(f"{what} has no use for --{', --'.join(given)}")
+  Capsules are trained with the margin loss, but its gradient is exactly 0 where
+  both margins are kept: an attack that follows it leaves those images alone and
+  makes capsules look robust.
+  """
+  return optax.softmax_cross_entropy_with_integer_labels(
+    scores(model, images), labels
+  )
 
 
 def _whole(words: Sequence[str]) -> list[int]:

@@ -63,16 +63,12 @@ def overlaps(
   rows = math.ceil(len(order) / columns)
   inches = columns * (0.88 * width / height + 0.06) + 0.55
   sheet = figures.new_sheet((max(2.0, inches), 4.68 * rows + 0.3))
-  bare = dict(xticks=[], yticks=[], frame_on=False)
-  grid = sheet.subplots(rows, columns, squeeze=False, subplot_kw=bare)
+  grid = sheet.subplots(
+    rows, columns, squeeze=False, subplot_kw=figures.WITHOUT_AXES
+  )
   for panel, n in zip(grid.flat, order, strict=False):
-    names = [labels[n]] if right[n] else [labels[n], predictions[n]]
-    color = figures.GREY if right[n] else figures.RED
-    title = " → ".join(" + ".join(map(str, pair)) for pair in names)
-    panel.set_title(title, color=color, size=7, pad=3)
-    panel.imshow(figures.mosaic(tiles[n, :, None]))
-    panel.set_frame_on(not right[n])
-    panel.spines[:].set(color=color, linewidth=1.5)
+    names = (" + ".join(map(str, pair)) for pair in (labels[n], predictions[n]))
+    figures.show(panel, figures.mosaic(tiles[n, :, None]), *names, right[n])
     for row, classes, color in zip(
       (2, 3, 4), drawn, (*_COLOURS, "white"), strict=True
     ):

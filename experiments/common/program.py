@@ -4,10 +4,8 @@ import jax
 
 from capjax import data
 from experiments.common import (
-  checkpoints,
   figures,
   loop,
-  networks,
   runs,
   suites,
   training,
@@ -26,14 +24,15 @@ def train(task: tasks.Task) -> None:
     )
     tasks.load_test()  # so that what is missing is said now, not after training
     mesh = training.data_mesh(runs.BATCH_SIZE.value)
-    optimizer = networks.make_optimizer()
+    optimizer = task.make_optimizer()
     model = tasks.make_model(task, train_set)
+    task.begin(model, train_set)
     state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
     run = runs.Run(runs.WORKDIR.value)
     run.claim()
     step, seconds = loop.fit(
       run,
-      checkpoints.Checkpoints(run.workdir / "checkpoints"),
+      tasks.saved_by(run, task),
       state,
       update=training.make_update(
         task.loss,
@@ -47,6 +46,8 @@ def train(task: tasks.Task) -> None:
       validation=validation,
       mesh=mesh,
       summarise=tasks.summarise,
+      diverged=task.diverged,
+      restart=task.restart,
     )
     trained = tasks.restore(run, task)
     figures.learning_curves(run.metrics(), run.figure("learning_curves"))
@@ -64,7 +65,8 @@ def train(task: tasks.Task) -> None:
       }
     )
   print(
-    f"test accuracy {metrics['test_accuracy']:.2%} on "
+    f"test {task.chosen_by.replace('_', ' ')} "
+    f"{metrics[f'test_{task.chosen_by}']:.2%} on "
     f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
     "chosen on validation)"
   )

@@ -1,4 +1,4 @@
-"""How a trained classifier bears what it was not trained on.
+"""A trained classifier on images unlike those it was trained on.
 
 Suites of `experiments.evaluate`. Each draws into the run's folder, together
 with the curves of the runs beside which it is to be seen.
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from capjax.data import affnist
 from capjax.evaluation import attacks as attacking
@@ -42,8 +41,8 @@ def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Classifies affine views of the test images (Sabour et al., 2017, 5.2).
 
   The views are drawn as affNIST's are, on the model's canvas. Where the folder
-  of data sets has one named `affnist`, and the canvas is 40x40, its images are
-  classified too.
+  of data sets has one named `affnist`, its images are classified too; they need
+  a canvas of 40x40.
 
   Returns:
     Accuracy on the views, and on the test images as they are.
@@ -63,19 +62,26 @@ def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
     "views": options.views,
     "num_images": len(images),
   }
-  official = pathlib.Path(runs.DATA_DIR.value or ".") / "affnist"
-  if official.exists() and canvas == (40, 40):
+  official = pathlib.Path(runs.DATA_DIR.value or ".").expanduser() / "affnist"
+  if official.exists() and canvas != (40, 40):
+    print(
+      f"{official} is left out: its images are 40x40, and this model takes "
+      f"{canvas[0]}x{canvas[1]}. Train with --canvas=40"
+    )
+  elif official.exists():
     test = affnist.read(official)
     evaluate = _evaluator(trained, training.draw_labelled(lambda _, x: x))
     right = evaluate(trained.model, test.images, test.labels)
     scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
-  # A column for each image; rows show different views of it.
-  shown = np.tile(np.arange(len(images))[:_NUM_SHOWN], _SHOWN_VIEWS)
-  keys = jax.random.split(jax.random.key(0), len(shown))
+  # A column for each image; the rows are the first of the views scored above.
+  columns = np.arange(len(images))[:_NUM_SHOWN]
+  rows = np.arange(min(options.views, _SHOWN_VIEWS))
+  numbers = (columns * options.views + rows[:, None]).ravel()
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
   views, shown_labels = jax.vmap(draw, (0, 0, None, None))(
-    keys, shown, jnp.asarray(images), jnp.asarray(labels)
+    keys, numbers // options.views, jnp.asarray(images), jnp.asarray(labels)
   )
-  names = [f"view {n + 1}" for n in range(_SHOWN_VIEWS)]
+  names = [f"view {n + 1}" for n in rows]
   _sheet(run, trained, "affnist_like", views, shown_labels, names)
   return scores
 
@@ -133,7 +139,8 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
 
   White-box FGSM, and BIM of 10 steps: untargeted, which raise the loss, and
   targeted, which lower that of another class, drawn at random (Hinton et al.,
-  2018, section 6).
+  2018, section 6). The loss is the cross-entropy of the scores, for networks
+  with capsules too: see `networks.losses_of`.
 
   Returns:
     For each attack, by eps, the accuracy when it is untargeted, and the share
@@ -198,13 +205,14 @@ def diagnostics(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """What the routing does with the test images, and with turned ones.
 
   Returns:
-    Entropy of the coefficients (1 is uniform) and the share of class capsules
-    that never wake, over the test set; and, by the angle to which images are
-    turned, how alike they and the upright ones are parsed
+    Entropy of the coefficients (1 is uniform) and which class capsules never
+    wake (`tasks.summarise`), over the test set; and, by the angle to which
+    images are turned, how alike they and the upright ones are parsed
     (`diagnostics.parse_agreement`), their entropy and accuracy.
   """
   images, labels = tasks.first(trained, options.images or _NUM_PARSED)
-  num_types = _num_types(trained.model)
+  # Of capsules that have a position.
+  num_types = getattr(trained.model.primary, "num_types", None)
 
   def draw(key, index, images, labels, angle):
     del key
@@ -234,7 +242,8 @@ def diagnostics(run: runs.Run, trained: Trained, options: Options) -> Scores:
   scores = {
     "routing_entropy": whole["routing_entropy"],
     "dead_parents": whole["dead_parents"],
-    "num_images": len(images),
+    "least_peak": whole["least_peak"],
+    "num_rotated": len(images),
     "rotation": [float(angle) for angle in _ANGLES],
     **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
   }
@@ -253,17 +262,18 @@ def diagnostics(run: runs.Run, trained: Trained, options: Options) -> Scores:
       ("rotated_routing_entropy", "routing entropy"),
     )
   ]
-  entropies = {
-    line["step"]: line["routing_entropy"]
-    for line in run.metrics()
-    if "routing_entropy" in line
+  during = {
+    text: {line["step"]: line[name] for line in run.metrics() if name in line}
+    for name, text in (
+      ("routing_entropy", "routing entropy"),
+      ("dead_parents", "share of dead capsules"),
+      ("least_peak", "highest activation, least capsule"),
+    )
   }
-  training_panel = curves.Panel(
-    "", "step of training", "routing entropy", {_label(run): entropies}
-  )
+  during = {text: line for text, line in during.items() if line}
+  training_panel = curves.Panel("", "step of training", "validation", during)
   curves.diagnostic_curves(
-    [*turned, training_panel] if entropies else turned,
-    run.figure("diagnostics"),
+    [*turned, training_panel] if during else turned, run.figure("diagnostics")
   )
   return scores
 
@@ -281,14 +291,6 @@ def _batches(array: jax.Array) -> list[jax.Array]:
     array[start : start + _ATTACKED_AT_ONCE]
     for start in range(0, len(array), _ATTACKED_AT_ONCE)
   ]
-
-
-def _num_types(model: nnx.Module) -> int | None:
-  """Primary capsules at each position; None where they have no position."""
-  convolution = getattr(model.primary, "conv", None)
-  if convolution is None:
-    return None
-  return len(convolution.bias[...]) // model.primary.pose_size
 
 
 def _sheet(

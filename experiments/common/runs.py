@@ -12,14 +12,19 @@ import statistics
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import jax
 import tensorboardX
 from absl import flags, logging
 
 from capjax import data
+
+try:
+  import fcntl
+except ImportError:  # a system without such locks
+  fcntl = None
 
 WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder that the run writes to and resumes from."
@@ -82,6 +87,25 @@ _PACKAGES = (
 )  # fmt: skip
 
 
+def refuse(what: str, names: Sequence[str]) -> None:
+  """Raises a ValueError if any of the flags is set: `what` ignores them."""
+  given = [name for name in names if not _is_default(name)]
+  if given:
+    raise ValueError(f"{what} has no use for --{', --'.join(given)}")
+
+
+def flag_name(word: str) -> str:
+  """The flag that a word of a command line sets: `seed` of `--seed=1`.
+
+  `--noNAME` names the boolean flag NAME.
+  """
+  name = word.lstrip("-").partition("=")[0]
+  positive = name.removeprefix("no")
+  if name in flags.FLAGS or positive not in flags.FLAGS:
+    return name
+  return positive if flags.FLAGS[positive].boolean else name
+
+
 def configure() -> None:
   """Applies the flags that JAX must know before it starts, and quiets Orbax."""
   if not flags.FLAGS["verbosity"].present:
@@ -118,14 +142,21 @@ class Run:
   def __init__(self, workdir: str):
     self.workdir = pathlib.Path(workdir)
     self._writer = None
+    self._lock = None
 
   def claim(self) -> None:
     """Makes the folder and notes the flags, or goes on in it.
 
+    No other process can claim it until this object is gone, or its process, in
+    whichever way it ends. A flag that the code did not have when the run was
+    begun counts as at its default then.
+
     Raises:
-      ValueError: if the folder holds a run with other flags.
+      ValueError: if the folder holds a run with other flags, or another process
+        trains in it.
     """
     self.workdir.mkdir(parents=True, exist_ok=True)
+    self._lock = _locked(self.workdir / "lock")
     path = self.workdir / "flags.cfg"
     new = {
       flag.name: flag.serialize()
@@ -137,11 +168,12 @@ class Run:
       _write_whole(path, "".join(f"{line}\n" for line in new.values()))
       _write_json(self.workdir / "provenance.json", provenance())
       return
-    old = {_flag_name(line): line for line in path.read_text().splitlines()}
+    old = {flag_name(line): line for line in path.read_text().splitlines()}
     changed = [
       f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
       for name in sorted((old.keys() | new.keys()) - _FREE_FLAGS)
       if old.get(name) != new.get(name)
+      and (name in old or not _is_default(name))
     ]
     if changed:
       raise ValueError(
@@ -274,14 +306,18 @@ class Interrupts:
 
 
 def provenance() -> dict[str, Any]:
-  """What it takes to repeat this run: command, commit, flags, versions."""
+  """What it takes to repeat this run: command, commit, flags, versions.
+
+  `dirty` is None where git cannot say.
+  """
+  changes = _git("status", "--porcelain")
   return {
     "experiment": pathlib.Path(sys.argv[0]).stem,
     "dataset": DATASET.value,
     "preset": _preset(),
     "command": _command(),
     "commit": _git("rev-parse", "HEAD") or "unknown",
-    "dirty": bool(_git("status", "--porcelain")),
+    "dirty": None if changes is None else bool(changes),
     "flags": {
       flag.name: flag.value
       for flag in _experiment_flags()
@@ -314,16 +350,15 @@ def _experiment_flags() -> list[flags.Flag]:
   ]
 
 
-def _flag_name(line: str) -> str:
-  name = line.lstrip("-").partition("=")[0]
-  return name if name in flags.FLAGS else name.removeprefix("no")
+def _is_default(name: str) -> bool:
+  return flags.FLAGS[name].value == flags.FLAGS[name].default
 
 
 def _arguments() -> list[str]:
   """The command line with every flag as one word, `--name=value`."""
   words, arguments = iter(sys.argv[1:]), []
   for word in words:
-    name = _flag_name(word)
+    name = flag_name(word)
     takes_value = name == "flagfile" or (
       name in flags.FLAGS and not flags.FLAGS[name].boolean
     )
@@ -335,7 +370,7 @@ def _arguments() -> list[str]:
 
 def _command() -> str:
   """The command line, without folders that differ from machine to machine."""
-  arguments = [a for a in _arguments() if _flag_name(a) not in _FREE_FLAGS]
+  arguments = [a for a in _arguments() if flag_name(a) not in _FREE_FLAGS]
   if DATA_DIR.value:
     arguments.append("--data_dir=DATA")
   module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
@@ -344,7 +379,7 @@ def _command() -> str:
 
 def _preset() -> str | None:
   for argument in _arguments():
-    if _flag_name(argument) == "flagfile":
+    if flag_name(argument) == "flagfile":
       return pathlib.Path(argument.partition("=")[2]).stem
   return None
 
@@ -357,7 +392,7 @@ def _device() -> str:
   return device.device_kind if count == 1 else f"{count} x {device.device_kind}"
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments: str) -> str | None:
   folder = pathlib.Path(__file__).parent
   try:
     return subprocess.run(
@@ -365,7 +400,24 @@ def _git(*arguments: str) -> str:
       capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
   except (OSError, subprocess.CalledProcessError):
-    return ""
+    return None
+
+
+def _locked(path: pathlib.Path) -> IO[str]:
+  """Opens a file that nobody else can open so until it is closed."""
+  file = path.open("a")
+  if fcntl is None:
+    return file
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise ValueError(
+      f"another process trains in {path.parent}; wait for it or give another "
+      "--workdir"
+    ) from None
+  except OSError as error:  # some network file systems have no locks
+    logging.warning("cannot lock %s (%s); train there once only", path, error)
+  return file
 
 
 def _read_json(path: pathlib.Path) -> Any:

@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.common import figures, overlaps, robustness, runs, training
+from experiments.common import (
+  energies,
+  figures,
+  overlaps,
+  robustness,
+  runs,
+  training,
+)
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
 
@@ -24,13 +31,8 @@ _OFFSETS = np.arange(-5, 6) * 0.05
 def accuracy(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """The scores of the test set and those that the model was chosen by."""
   del run, options
-  scores = tasks.summarise(trained.measures)
-  return {
-    **{f"test_{name}": value for name, value in scores.items()},
-    "test_error_percent": 100 * (1 - scores["accuracy"]),
-    **{f"validation_{n}": value for n, value in trained.validation.items()},
-    "best_step": trained.step,
-  }
+  scores = tasks.means(trained)
+  return {**scores, "test_error_percent": 100 * (1 - scores["test_accuracy"])}
 
 
 def reconstructions(
@@ -88,12 +90,16 @@ SUITES = {
   "attacks": robustness.attacks,
   "views": robustness.views,
   "diagnostics": robustness.diagnostics,
+  **energies.SUITES,
 }
+
+# Those whose figures hold the curves of other runs too.
+DRAWN_BESIDE = {"attacks", "views", "diagnostics"}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The suites that a classifier can take."""
-  lacks = set()
+  lacks = set(energies.SUITES)
   if not hasattr(model, "decode"):  # a network without capsules
     lacks |= {"reconstructions", "perturbations", "diagnostics"}
   elif model.decoder is None:

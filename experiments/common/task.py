@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from capjax import data
@@ -35,15 +36,27 @@ class Task(NamedTuple):
   Attributes:
     make_model: `(shape [H W C] of the data, num_classes) -> model`, drawn anew.
     loss: `(model, inputs, targets, key) -> (scalar, metrics)` of a batch.
-    measure: `(model, inputs, targets) -> {name: [B ...]}`, with `accuracy`; of
-      capsules, `activations` [B J].
+    measure: `(model, inputs, targets) -> {name: [B ...]}`; of a classifier with
+      `accuracy`, of its capsules `activations` [B J].
     draw: makes an example to train on, as `training.make_update` says.
     draw_test: makes one to validate and test on.
-    prepare: `image [H W C] in [0, 1] -> image` as the model takes it.
-    scores: `(model, images) -> [B J]`, the higher the likelier.
-    losses: `(model, images, labels) -> [B]`, of images with one label each.
+    make_optimizer: `() -> optimiser` of the parameters.
     suites: `model -> names` of the evaluations that it can take.
     after_training: those of them that every run ends with.
+    chosen_by: the measure by which the best checkpoint is, on validation.
+    lower_is_better: of that measure.
+    begin: `(model, training set) -> None`, sets what a fresh model takes from
+      the data.
+    diverged: `metrics -> bool`, whether training has gone astray; then, and
+      where a number is not finite, it goes back to the last good state, which
+      `restart` changes. Without `restart` it ends there.
+    restart: `state -> state`.
+    prepare: of a classifier, `image [H W C] in [0, 1] -> image` as it takes
+      it.
+    scores: of a classifier, `(model, images) -> [B J]`, the higher the
+      likelier.
+    losses: of a classifier, `(model, images, labels) -> [B]`, of images with
+      one label each.
   """
 
   make_model: Callable[[Sequence[int], int], nnx.Module]
@@ -51,11 +64,17 @@ class Task(NamedTuple):
   measure: Callable[[Any, Any, Any], training.Metrics]
   draw: training.Draw
   draw_test: training.Draw
-  prepare: Callable[[jax.Array], jax.Array]
-  scores: Callable[[Any, jax.Array], jax.Array]
-  losses: Callable[[Any, jax.Array, jax.Array], jax.Array]
+  make_optimizer: Callable[[], optax.GradientTransformation]
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
+  chosen_by: str = "accuracy"
+  lower_is_better: bool = False
+  begin: Callable[[Any, data.Dataset], None] = lambda model, dataset: None
+  diverged: Callable[[dict[str, float]], bool] = lambda metrics: False
+  restart: Callable[[training.TrainState], training.TrainState] | None = None
+  prepare: Callable[[jax.Array], jax.Array] | None = None
+  scores: Callable[[Any, jax.Array], jax.Array] | None = None
+  losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
 
 
 class Trained(NamedTuple):
@@ -97,17 +116,41 @@ def make_evaluate(
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
-  """The means of the measures, and the share of capsules that never wake."""
+  """The means of the measures, and which capsules never wake.
+
+  `dead_parents` is the share of those whose activation stays below a threshold
+  that suits lengths of vectors; `least_peak` needs none: of the highest
+  activation of each capsule, the lowest.
+  """
   scores = training.means(measures)
   if "activations" in measures:
     dead = diagnostics.dead_parents(measures["activations"])
     scores["dead_parents"] = float(dead)
+    peaks = diagnostics.peak_activations(measures["activations"])
+    scores["least_peak"] = float(peaks.min())
   return scores
+
+
+def means(trained: Trained) -> dict[str, float]:
+  """The means of the test set's measures and of those on validation."""
+  return {
+    **{f"test_{n}": value for n, value in summarise(trained.measures).items()},
+    **{f"validation_{n}": value for n, value in trained.validation.items()},
+    "best_step": trained.step,
+  }
 
 
 def load_test() -> data.Dataset:
   """The test set that the flags name."""
   return data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+
+
+def saved_by(run: runs.Run, task: Task) -> checkpoints.Checkpoints:
+  """The checkpoints of a run."""
+  sign = -1 if task.lower_is_better else 1
+  return checkpoints.Checkpoints(
+    run.workdir / "checkpoints", lambda scores: sign * scores[task.chosen_by]
+  )
 
 
 def restore(run: runs.Run, task: Task) -> Trained:
@@ -120,7 +163,7 @@ def restore(run: runs.Run, task: Task) -> Trained:
   test = load_test()
   mesh = training.data_mesh(runs.BATCH_SIZE.value)
   template = training.replicate(make_model(task, test), mesh)
-  saved = checkpoints.Checkpoints(run.workdir / "checkpoints")
+  saved = saved_by(run, task)
   restored = saved.restore_best(template)
   if restored is None:
     raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")

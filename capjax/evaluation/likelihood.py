@@ -1,0 +1,116 @@
+"""Log-likelihoods of energy models by annealed importance sampling.
+
+Nobody has published any for capsule RBMs. Their capsules are summed out
+exactly, so that the annealed chains run over images alone.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from capjax import boltzmann
+from kernels import annealing, energy
+
+
+class LogPartition(NamedTuple):
+  """An estimate of log Z.
+
+  Attributes:
+    estimate: the log of the mean weight.
+    error: its standard error, by the delta method; an underestimate where few
+      chains carry all the weight.
+    bound: the mean of the log weights: below log Z on average forwards, above
+      it backwards.
+    images: [B H W C], where the chains ended.
+  """
+
+  estimate: Float[Array, ""]
+  error: Float[Array, ""]
+  bound: Float[Array, ""]
+  images: Float[Array, "B ..."]
+
+
+def log_partition(
+  key: Key[Array, ""],
+  model: boltzmann.CapsuleRBM,
+  base: Float[Array, "R M"],
+  *,
+  num_temperatures: int = 10_000,
+  num_chains: int = 100,
+  backwards_from: Float[Array, "B ..."] | None = None,
+) -> LogPartition:
+  """Estimates log Z of a capsule RBM (Salakhutdinov and Murray, 2008).
+
+  The path leads from independent pixels to the model: at inverse temperature b
+  visible biases are (1 - b) base + b a, and W and Omega are scaled by b.
+
+  Args:
+    key: of the chains.
+    model: whose log Z is wanted.
+    base: natural parameters of the pixels where the path starts; best those of
+      the data, as `boltzmann.fit_visible` finds them.
+    num_temperatures: of the path, evenly spaced.
+    num_chains: weights that are averaged; without effect backwards.
+    backwards_from: samples of the model, from each of which a chain walks back
+      for an estimate from above (Burda et al., 2015). They come from long
+      chains of Gibbs sampling, and it holds as far as these have mixed.
+
+  Returns:
+    The estimate and its error.
+  """
+  visible, hidden = model.families
+  parameters = model.parameters
+  bias = parameters.bias
+
+  def tempered(x, temperature):
+    drive = energy.drive_from_below(x, parameters)
+    return jax.tree.map(lambda part: temperature * part, drive)
+
+  def log_density(x, temperature):
+    natural = base + temperature * (parameters.visible - base)
+    return (
+      jnp.sum(natural * visible.statistics(x))
+      + jnp.sum(visible.log_base(x))
+      + energy.log_partition(bias, tempered(x, temperature), hidden=hidden)
+    )
+
+  def transition(key, x, temperature):
+    capsule_key, visible_key = jax.random.split(key)
+    drive = tempered(x, temperature)
+    capsules = energy.sample(capsule_key, bias, drive, hidden=hidden)
+    met = energy.visible_parameters(capsules, parameters)
+    return visible.sample(visible_key, base + temperature * (met - base))
+
+  def chain(key, start):
+    return annealing.anneal(
+      key,
+      start,
+      jnp.linspace(0, 1, num_temperatures),
+      log_density=log_density,
+      transition=transition,
+      backwards=backwards_from is not None,
+    )
+
+  start_key, chain_key = jax.random.split(key)
+  if backwards_from is None:
+    keys = jax.random.split(start_key, num_chains)
+    starts = jax.vmap(visible.sample, (0, None))(keys, base)
+    sign = 1
+  else:
+    starts = backwards_from.reshape(len(backwards_from), -1)
+    sign = -1
+  chains = jax.vmap(chain)(jax.random.split(chain_key, len(starts)), starts)
+  known = jnp.sum(visible.log_partition(base)) + energy.log_partition(
+    bias, energy.no_drive(bias), hidden=hidden
+  )
+  weights = sign * chains.log_weight
+  mean = jax.nn.logsumexp(weights) - jnp.log(len(starts))
+  spread = jnp.std(jnp.exp(weights - mean), ddof=1)
+  return LogPartition(
+    known + sign * mean,
+    spread / jnp.sqrt(len(starts)),
+    known + jnp.mean(chains.log_weight),
+    chains.state.reshape(-1, *model.visible_shape),
+  )

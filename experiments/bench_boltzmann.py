@@ -1,0 +1,148 @@
+"""Times one iteration of the capsule RBM against loops over capsules in NumPy.
+
+  python -m experiments.bench_boltzmann
+
+Both do what the authors' script does for MNIST: mean field on 100 images, 20
+sweeps of 100 persistent chains, gradients and an update (Li and Zhu, 2019).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags
+from flax import nnx
+from scipy import special
+
+from capjax import boltzmann
+from experiments.common import benchmarking, training
+
+_BATCH = flags.DEFINE_integer("batch", 100, "Images and chains.", lower_bound=1)
+_ITERATIONS = flags.DEFINE_integer(
+  "iterations", 10, "Of mean field.", lower_bound=1
+)
+_SWEEPS = flags.DEFINE_integer(
+  "sweeps", 20, "Of Gibbs sampling.", lower_bound=1
+)
+_STEPS = flags.DEFINE_integer(
+  "steps", 50, "Iterations that are timed; of NumPy a tenth.", lower_bound=10
+)
+_M, _K, _J = 784, 40, 16
+_RATE = 0.01
+
+
+def ours(positive: str, sweep: str) -> Callable[[int], float]:
+  """Seconds of an iteration, as a function of how many are timed."""
+  model = boltzmann.CapsuleRBM(num_chains=_BATCH.value, rngs=nnx.Rngs(0))
+  optimizer = optax.sgd(_RATE)
+
+  def loss(model, images, labels, key):
+    del labels
+    value, errors = boltzmann.contrastive_loss(
+      model,
+      images,
+      key,
+      num_iterations=_ITERATIONS.value if positive == "mean field" else None,
+      num_sweeps=_SWEEPS.value,
+      block=sweep == "block",
+    )
+    return value, {"error": jnp.mean(errors)}
+
+  mesh = training.data_mesh(_BATCH.value)
+  update = training.make_update(
+    loss,
+    optimizer,
+    draw=training.draw_labelled(lambda key, image: image),
+    batch_size=_BATCH.value,
+    mesh=mesh,
+  )
+  random = np.random.default_rng(0)
+  count = _BATCH.value * (_STEPS.value + 1)
+  images = random.integers(0, 256, (count, 28, 28, 1), np.uint8)
+  labels = np.zeros(count, np.int32)
+  state = training.init(model, optimizer, jax.random.key(0))
+  state, images, labels = training.replicate((state, images, labels), mesh)
+  # The first iteration compiles, and starts the chains.
+  state, _ = update(state, images, labels, 1)
+
+  def run(steps):
+    nonlocal state
+    start = time.perf_counter()
+    state, metrics = update(state, images, labels, steps)
+    jax.block_until_ready(metrics)
+    return (time.perf_counter() - start) / steps
+
+  return run
+
+
+def numpy_loops(steps: int) -> float:
+  """Seconds of an iteration written from the equations, capsule by capsule."""
+  random = np.random.default_rng(0)
+  batch = _BATCH.value
+  a, b, c = np.zeros(_M), np.zeros((_K, _J)), np.zeros(_K)
+  weights = [0.001 * random.normal(size=(_M, _J)) for _ in range(_K)]
+  images = random.uniform(size=(batch, _M))
+  h = [np.zeros((batch, _J)) for _ in range(_K)]
+  z = np.zeros((batch, _K))
+
+  def draw(chance):
+    return (random.uniform(size=chance.shape) < chance).astype(float)
+
+  start = time.perf_counter()
+  for _ in range(steps):
+    noise = 0.1 * random.normal(size=(batch, _K))
+    mean_z = special.expit(c + noise)
+    mean_h = [None] * _K
+    for _ in range(_ITERATIONS.value):
+      for k in range(_K):
+        drive = images @ weights[k]
+        mean_h[k] = special.expit(b[k] + mean_z[:, k, None] * drive)
+        met = np.sum(drive * mean_h[k], axis=1)
+        mean_z[:, k] = special.expit(c[k] + met)
+    for _ in range(_SWEEPS.value):
+      natural = np.tile(a, (batch, 1))
+      for k in range(_K):
+        natural += z[:, k, None] * (h[k] @ weights[k].T)
+      x = draw(special.expit(natural))
+      for k in range(_K):
+        drive = x @ weights[k]
+        z[:, k] = draw(special.expit(c[k] + np.sum(drive * h[k], axis=1)))
+        h[k] = draw(special.expit(b[k] + z[:, k, None] * drive))
+    a += _RATE * (np.mean(images, 0) - np.mean(x, 0))
+    c += _RATE * (np.mean(mean_z, 0) - np.mean(z, 0))
+    for k in range(_K):
+      b[k] += _RATE * (np.mean(mean_h[k], 0) - np.mean(h[k], 0))
+      data = images.T @ (mean_z[:, k, None] * mean_h[k])
+      dreams = x.T @ (z[:, k, None] * h[k])
+      weights[k] += _RATE * (data - dreams) / batch
+  return (time.perf_counter() - start) / steps
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  flops_rate, _ = benchmarking.rates()
+  # x to capsules and back in each sweep; three products of learning, and one
+  # for the reconstruction.
+  products = 2 * _SWEEPS.value + 4
+  floor = 2 * products * _BATCH.value * _M * _K * _J / flops_rate
+  forms = {
+    (positive, sweep): ours(positive, sweep)
+    for positive in ("mean field", "exact")
+    for sweep in ("gibbs", "block")
+  }
+  theirs = numpy_loops(_STEPS.value // 10)
+  print(f"NumPy, capsule by capsule: {1e3 * theirs:.1f} ms an iteration")
+  for (positive, sweep), run in forms.items():
+    own = min(run(_STEPS.value) for _ in range(3))
+    print(
+      f"ours, {positive}, {sweep} sweeps: {1e3 * own:.1f} ms an iteration, "
+      f"{theirs / own:.1f}x faster; floor {1e3 * floor:.1f} ms (flops)"
+    )
+
+
+if __name__ == "__main__":
+  app.run(main)

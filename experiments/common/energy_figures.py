@@ -1,0 +1,101 @@
+"""Figures of energy models; the conventions are those of `figures`."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.common import figures
+
+
+def tiles(
+  images: ArrayLike, path: str | os.PathLike, *, columns: int
+) -> pathlib.Path:
+  """Draws images side by side, row by row.
+
+  Args:
+    images: [N H W C].
+    path: file to write.
+    columns: images in a row; the last row is filled up with white.
+  """
+  images = figures.as_rgb(images)
+  rows = -(-len(images) // columns)
+  missing = rows * columns - len(images)
+  images = np.pad(
+    images, [(0, missing), (0, 0), (0, 0), (0, 0)], constant_values=1
+  )
+  picture = figures.mosaic(images.reshape(rows, columns, *images.shape[1:]))
+  sheet = figures.new_sheet((0.5 * columns, 0.5 * rows))
+  place = sheet.subplots()
+  place.imshow(picture, interpolation="nearest")
+  place.set_axis_off()
+  return figures.save(sheet, path)
+
+
+def spectra(
+  activities: Sequence[ArrayLike], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws a strip of capsule activities for each image, by class.
+
+  Args:
+    activities: for each class [N K] in [0, 1], an image in each row.
+    path: file to write.
+  """
+  columns = min(5, len(activities))
+  rows = -(-len(activities) // columns)
+  sheet = figures.new_sheet((2.4 * columns, 1.5 * rows + 0.5))
+  places = sheet.subplots(rows, columns, squeeze=False).flat
+  for place in places:
+    place.set_axis_off()
+  for number, (place, values) in enumerate(
+    zip(sheet.axes, activities, strict=False)
+  ):
+    picture = place.imshow(
+      values, cmap="cool", vmin=0, vmax=1, aspect="auto", interpolation="none"
+    )
+    place.set_title(f"class {number}", fontsize=8)
+  bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
+  bar.set_label("activity", fontsize=8)
+  return figures.save(sheet, path)
+
+
+def decompositions(
+  images: ArrayLike,
+  reconstructions: ArrayLike,
+  parts: ArrayLike,
+  chances: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws images, their reconstructions, and what single capsules say.
+
+  Args:
+    images: [N H W C].
+    reconstructions: [N H W C].
+    parts: [N S H W C], by falling activity.
+    chances: [N S], that each capsule is active; one that is not is left white.
+    path: file to write.
+  """
+  parts = np.where(
+    np.asarray(chances)[..., None, None, None] > 0.1, np.asarray(parts), 1.0
+  )
+  rows = np.concatenate(
+    [np.asarray(images)[:, None], np.asarray(reconstructions)[:, None], parts],
+    axis=1,
+  )
+  shape = rows.shape
+  flat = figures.as_rgb(rows.reshape(-1, *shape[2:]))
+  picture = figures.mosaic(flat.reshape(*shape[:2], *flat.shape[1:]))
+  sheet = figures.new_sheet((0.55 * shape[1], 0.55 * shape[0] + 0.4))
+  place = sheet.subplots()
+  place.imshow(picture, interpolation="nearest")
+  place.set_yticks([])
+  width = picture.shape[1] / shape[1]
+  names = ["image", "redrawn", *map(str, range(1, shape[1] - 1))]
+  place.set_xticks(
+    (np.arange(shape[1]) + 0.5) * width, names, fontsize=6, rotation=0
+  )
+  place.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+  place.spines[:].set_visible(False)
+  return figures.save(sheet, path)

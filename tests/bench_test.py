@@ -1,0 +1,39 @@
+"""The benchmarks run; their figures are for a quiet machine, not for tests."""
+
+import functools
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+import capjax
+from experiments import bench_capsnet
+
+_ROOT = pathlib.Path(__file__).parents[1]
+
+
+class BenchTest(absltest.TestCase):
+  def test_a_step_is_timed(self):
+    form = functools.partial(capjax.CapsNet, conv_features=4, num_types=1)
+    cost = bench_capsnet.time_step(form, 2, 1)
+    self.assertGreater(cost.seconds, 0)
+    self.assertGreater(cost.temporary_bytes, 0)
+    self.assertGreater(cost.peak_bytes, cost.temporary_bytes)
+
+  def test_routings_race(self):
+    # In a process of its own: both benchmarks have a flag --batches.
+    command = [sys.executable, "-m", "experiments.bench_routing"]
+    done = subprocess.run(
+      [*command, "--batches=1", "--num_parts=16"],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    rows = [line for line in done.stdout.splitlines() if "ms" in line]
+    self.assertLen(rows, 2)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,259 @@
+"""The capsule RBM as a module: inference, chains, and what it learns."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest, parameterized
+from flax import nnx
+from scipy import special
+
+from capjax import boltzmann
+from kernels import energy
+
+_SHAPE = (2, 3, 1)
+_SIZE = 6
+
+
+def _model(seed=0, **options):
+  model = boltzmann.CapsuleRBM(
+    _SHAPE, num_capsules=3, capsule_size=2, rngs=nnx.Rngs(seed), **options
+  )
+  # Far from the start, where all is small.
+  keys = iter(jax.random.split(jax.random.key(seed), 5))
+  for name in ("visible", "hidden", "weights", "switches", "interaction"):
+    variable = getattr(model, name)
+    if variable is not None:
+      noise = jax.random.normal(next(keys), variable[...].shape)
+      variable[...] += 0.5 * noise if name != "hidden" else 0.1 * noise
+  return model
+
+
+def _images(count=4, seed=0):
+  random = np.random.default_rng(seed)
+  return jnp.float32(random.integers(2, size=(count, *_SHAPE)))
+
+
+def _every_image():
+  rows = np.array(list(itertools.product((0.0, 1.0), repeat=_SIZE)))
+  return jnp.float32(rows.reshape(-1, *_SHAPE))
+
+
+def _log_likelihood(model, images):
+  """Exact: all images are enumerated."""
+  free = -np.float64(model.free_energy(_every_image()))
+  mean = -np.mean(np.float64(model.free_energy(images)))
+  return mean - special.logsumexp(free)
+
+
+class ModelTest(parameterized.TestCase):
+  def test_sizes_of_the_paper(self):
+    model = boltzmann.CapsuleRBM(rngs=nnx.Rngs(0))
+    sizes = [x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param))]
+    self.assertEqual(sum(sizes), 784 + 640 + 40 + 784 * 640)
+    self.assertAlmostEqual(float(jnp.std(model.weights[...])), 1e-3, places=5)
+
+  def test_batches_are_kernels_of_each(self):
+    model, images = _model(interaction=True), _images()
+    capsules = model.infer(images)
+    drives = model.drive(images)
+    key = jax.random.key(0)
+    keys = jax.random.split(key, len(images))
+    drawn = model.sample_capsules(key, images)
+    for n, image in enumerate(images):
+      p = model.parameters
+      drive = energy.drive_from_below(image.ravel(), p)
+      one = jax.tree.map(lambda x, n=n: x[n], (drives, capsules, drawn))
+      expected = (
+        drive,
+        energy.posterior(p.bias, drive),
+        energy.sample(keys[n], p.bias, drive),
+      )
+      chex.assert_trees_all_close(one, expected, atol=1e-5)
+      np.testing.assert_allclose(
+        model.free_energy(images)[n],
+        energy.free_energy(image.ravel(), p),
+        rtol=1e-5,
+      )
+      np.testing.assert_allclose(
+        model.reconstruct(capsules)[n].ravel(),
+        jax.nn.sigmoid(energy.visible_parameters(one[1], p)[0]),
+        atol=1e-6,
+      )
+
+  def test_mean_field_starts_from_the_prior(self):
+    model, images = _model(), _images()
+    start = model.infer(images, num_iterations=0)
+    prior = jnp.broadcast_to(
+      jax.nn.sigmoid(model.switches[...]), start.switches.shape
+    )
+    np.testing.assert_allclose(start.switches, prior, rtol=1e-6)
+    noisy = model.infer(images, num_iterations=0, key=jax.random.key(0))
+    off = special.logit(np.float64(noisy.switches)) - special.logit(prior)
+    self.assertBetween(np.std(off), 0.05, 0.2)
+
+  @parameterized.parameters("bernoulli", "gaussian", "poisson")
+  def test_visible_biases_are_those_of_the_data(self, family):
+    model = _model(visible=family)
+    random = np.random.default_rng(0)
+    images = jnp.float32(random.uniform(0.2, 0.9, size=(500, *_SHAPE)))
+    boltzmann.fit_visible(model, images)
+    moments = model.families[0].moments(model.visible[...])
+    np.testing.assert_allclose(
+      moments[0], jnp.mean(images, 0).ravel(), atol=0.02
+    )
+
+  def test_unknown_family_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "unknown family 'binary'; known"):
+      boltzmann.CapsuleRBM(visible="binary", rngs=nnx.Rngs(0))
+
+
+class LearningTest(parameterized.TestCase):
+  @parameterized.product(
+    num_iterations=(None, 2), num_chains=(0, 5), block=(True, False)
+  )
+  def test_gradient_is_data_less_fantasies(
+    self, num_iterations, num_chains, block
+  ):
+    """Eqs. 11 and 12, with what the chains came to."""
+    model = _model(interaction=True, num_chains=num_chains)
+    if num_chains:
+      kept = model.fantasy.get_value()
+      model.fantasy.set_value(kept._replace(age=jnp.int32(3)))
+    images, key = _images(), jax.random.key(1)
+    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+
+    @jax.jit
+    def of(parameters):
+      merged = nnx.merge(graph, parameters, rest, copy=True)
+      loss, errors = boltzmann.contrastive_loss(
+        merged,
+        images,
+        key,
+        num_iterations=num_iterations,
+        num_sweeps=2,
+        block=block,
+      )
+      return loss, (errors, nnx.state(merged, boltzmann.Fantasy))
+
+    gradient, (errors, fantasy) = jax.grad(of, has_aux=True)(parameters)
+    field_key = jax.random.split(key, 3)[0]
+    data = model.infer(images, num_iterations=num_iterations, key=field_key)
+    np.testing.assert_allclose(
+      errors,
+      jnp.mean(jnp.abs(model.reconstruct(data) - images), (1, 2, 3)),
+      rtol=1e-5,
+    )
+    x = images.reshape(len(images), -1)
+    # Of the fantasies the expectation of z h given x is not asked for: only
+    # their own state enters.
+    if num_chains:
+      kept = fantasy["fantasy"].get_value()
+      self.assertEqual(kept.age, 5)
+      active = kept.switches[:, :, None] * kept.hidden
+      np.testing.assert_allclose(
+        gradient["switches"][...],
+        jnp.mean(kept.switches, 0) - jnp.mean(data.switches, 0),
+        atol=1e-6,
+      )
+      np.testing.assert_allclose(
+        gradient["hidden"][...][0],
+        jnp.mean(kept.hidden, 0) - jnp.mean(data.statistics[:, 0], 0),
+        atol=1e-6,
+      )
+      self.assertEqual(active.shape, (5, 3, 2))
+    # W's gradient, less that of the data, is -mean of x z h over the fantasies:
+    # a multiple of 1 / N of binary products.
+    outer = jnp.einsum("bm,bkj->mkj", x, data.active) / len(images)
+    rest_of_it = gradient["weights"][...] + outer
+    count = num_chains or len(images)
+    np.testing.assert_allclose(
+      rest_of_it * count, jnp.round(rest_of_it * count), atol=1e-4
+    )
+    self.assertGreater(float(jnp.max(rest_of_it)), 0)
+
+  def test_chains_start_from_data_and_then_go_on(self):
+    model = _model(num_chains=7)
+    images = _images()
+    for age in (30, 33, 36):
+      boltzmann.contrastive_loss(
+        model, images, jax.random.key(age), num_iterations=None, num_sweeps=3
+      )
+      self.assertEqual(model.fantasy.get_value().age, age)
+
+  @parameterized.parameters("exact", "mean_field", "broken")
+  def test_learning_raises_the_exact_likelihood(self, positive):
+    """On a model small enough for its partition function to be summed."""
+    model = boltzmann.CapsuleRBM(
+      _SHAPE,
+      num_capsules=3,
+      capsule_size=2,
+      num_chains=100,
+      rngs=nnx.Rngs(0),
+    )
+    patterns = _images(3, seed=5)
+    random = np.random.default_rng(0)
+    images = patterns[random.integers(3, size=60)]
+    optimizer = optax.sgd(-0.2 if positive == "broken" else 0.2)
+    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+
+    def step(carry, key):
+      parameters, rest = carry
+
+      def of(parameters):
+        merged = nnx.merge(graph, parameters, rest, copy=True)
+        loss, _ = boltzmann.contrastive_loss(
+          merged,
+          images,
+          key,
+          num_iterations=5 if positive == "mean_field" else None,
+          num_sweeps=2,
+          block=positive == "exact",
+        )
+        return loss, nnx.state(merged, nnx.Not(nnx.Param))
+
+      gradient, rest = jax.grad(of, has_aux=True)(parameters)
+      updates, _ = optimizer.update(gradient, optimizer.init(parameters))
+      return (optax.apply_updates(parameters, updates), rest), None
+
+    (parameters, rest), _ = jax.jit(
+      lambda carry: jax.lax.scan(
+        step, carry, jax.random.split(jax.random.key(0), 300)
+      )
+    )((parameters, rest))
+    learned = nnx.merge(graph, parameters, rest)
+    before = -_SIZE * np.log(2)
+    after = _log_likelihood(learned, images)
+    # Three equally frequent patterns have an entropy of log 3 = 1.1 nats.
+    if positive == "broken":
+      self.assertLess(after, before)
+    else:
+      self.assertGreater(after, -2.2)
+
+  def test_gaussian_units_learn_without_nan(self):
+    model = boltzmann.CapsuleRBM(
+      _SHAPE,
+      num_capsules=3,
+      capsule_size=2,
+      visible="gaussian",
+      hidden="gaussian",
+      interaction=True,
+      num_chains=4,
+      rngs=nnx.Rngs(0),
+    )
+    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+
+    def of(parameters):
+      merged = nnx.merge(graph, parameters, rest, copy=True)
+      return boltzmann.contrastive_loss(
+        merged, _images(), jax.random.key(0), num_iterations=3, num_sweeps=2
+      )[0]
+
+    chex.assert_tree_all_finite(jax.grad(of)(parameters))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,64 @@
+"""Every preset trains, and its record says how to repeat it."""
+
+import struct
+
+import numpy as np
+import processes
+import pytest
+
+PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*.cfg"))
+
+
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory):
+  """A folder with 200 noise images in the form of MNIST, and 20 to test."""
+  folder = tmp_path_factory.mktemp("data")
+  (folder / "mnist").mkdir()
+  pixels = np.random.default_rng(0)
+  for split, count in (("train", 200), ("t10k", 20)):
+    images = pixels.integers(0, 256, (count, 28, 28), np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 10
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+      path = folder / "mnist" / f"{split}-{name}-ubyte"
+      path.write_bytes(header + array.tobytes())
+  return folder
+
+
+def small_run(preset):
+  """The binary of a preset, and flags that make its network small."""
+  if preset.startswith("boltzmann"):
+    return "train_boltzmann", ["--num_capsules=2", "--num_sweeps=1"]
+  overlapping = preset.startswith("multimnist")
+  binary = "train_multimnist" if overlapping else "train_capsnet"
+  if "baseline" in preset:
+    features = "4,4" if overlapping else "4,4,4"
+    return binary, [f"--cnn_features={features}", "--cnn_dense=8"]
+  if "efficient" in preset:  # its size is fixed
+    return binary, []
+  small = ["--conv_features=4", "--num_types=1", "--decoder_features=8"]
+  if "fashion" in preset:
+    small.append("--dataset=mnist")
+  return binary, small
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_takes_two_steps(train, few_digits, tmp_path, preset):
+  header = preset.read_text().splitlines()[:4]
+  assert any(
+    "Expected:" in x or "Published:" in x or "GPU" in x for x in header
+  )
+  binary, small = small_run(preset.stem)
+  given = f"--flagfile=experiments/presets/{preset.name}"
+  code, printed = train(
+    tmp_path, given, *small, "--data_dir", str(few_digits), "--num_steps", "2",
+    "--batch_size=8", "-num_validation=20", binary=binary,
+  )  # fmt: skip
+  assert code == 0, printed
+  summary = processes.summary_of(tmp_path)
+  assert summary["preset"] == preset.stem
+  # However flags are written.
+  assert summary["command"] == " ".join(
+    ["python -m", f"experiments.{binary} --workdir=DIR", given, *small,
+     "--num_steps=2 --batch_size=8 --num_validation=20 --data_dir=DATA"]
+  )  # fmt: skip

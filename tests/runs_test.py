@@ -1,0 +1,119 @@
+"""The folder of a run: who may train in it, and with which flags."""
+
+import contextlib
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments.common import runs
+
+# Takes the lock of a folder, says so, and waits to be killed.
+_HOLD = """
+import pathlib, sys, time
+from experiments.common import runs
+file = runs._locked(pathlib.Path(sys.argv[1]) / "lock")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def given(*words):
+  """The flags of a command line, until the end of the block."""
+  with flagsaver.flagsaver():
+    flags.FLAGS(["binary", *words])
+    yield
+
+
+def claim(workdir, *words):
+  """Begins a run, as one that has written metrics, or goes on with it."""
+  with given(*words):
+    run = runs.Run(workdir)
+    run.claim()
+  (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
+  return run
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+  run = claim(tmp_path)
+  with pytest.raises(ValueError, match="another process trains in .*--workdir"):
+    claim(tmp_path)
+  del run
+  claim(tmp_path)
+
+
+def test_a_killed_process_leaves_its_folder_free(tmp_path):
+  command = [sys.executable, "-c", _HOLD, str(tmp_path)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match="another process trains"):
+      claim(tmp_path)
+    other.kill()
+    other.wait()
+    claim(tmp_path)
+
+
+def test_systems_without_locks_train_all_the_same(tmp_path):
+  with mock.patch.object(runs, "fcntl", None):
+    both = claim(tmp_path), claim(tmp_path)
+  assert len(both) == 2
+
+
+def test_changed_flags_are_named(tmp_path):
+  claim(tmp_path, "--deterministic", "--stop_accuracy=0.5")
+  with pytest.raises(ValueError) as caught:
+    claim(tmp_path, "--nodeterministic", "--checkpoint_every=5", "--data_dir=x")
+  for part in (
+    "--deterministic is now --nodeterministic",
+    "--stop_accuracy=0.5 is now unset",
+    "checkpoint_every unset is now --checkpoint_every=5",
+  ):
+    assert part in str(caught.value)
+  assert "seed" not in str(caught.value) and "_dir" not in str(caught.value)
+
+
+def test_flags_younger_than_the_run_must_be_at_their_defaults(tmp_path):
+  claim(tmp_path)
+  path = tmp_path / "flags.cfg"
+  lines = path.read_text().splitlines(keepends=True)
+  older = [line for line in lines if not line.startswith("--log_every=")]
+  assert len(older) == len(lines) - 1
+  path.write_text("".join(older))
+  claim(tmp_path)
+  with pytest.raises(ValueError, match="log_every unset is now --log_every=7"):
+    claim(tmp_path, "--log_every=7")
+
+
+@pytest.mark.parametrize(
+  ("word", "name"),
+  [
+    ("--seed=1", "seed"),
+    ("-seed", "seed"),
+    ("--data_dir=a=b", "data_dir"),
+    ("--deterministic=false", "deterministic"),
+    ("--nodeterministic", "deterministic"),
+    ("--noseed=1", "noseed"),  # not a boolean flag
+    ("--notes=1", "notes"),  # nor a flag at all
+  ],
+)
+def test_words_name_flags(word, name):
+  assert runs.flag_name(word) == name
+
+
+@pytest.mark.parametrize(
+  ("printed", "commit", "dirty"),
+  [("", "", False), ("x", "x", True), (None, "unknown", None)],
+)
+def test_dirty_is_unknown_without_git(printed, commit, dirty):
+  with given(), mock.patch.object(runs, "_git", lambda *_: printed):
+    told = runs.provenance()
+  assert (told["commit"], told["dirty"]) == (commit or "unknown", dirty)
+
+
+def test_a_missing_git_tells_nothing(monkeypatch, tmp_path):
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert runs._git("status") is None

@@ -1,0 +1,100 @@
+"""Tests of the binary that trains Boltzmann machines, and of its suites."""
+
+import numpy as np
+import processes
+import pytest
+from sklearn import metrics
+
+from experiments.common import energies
+
+SMALL = (
+  "--num_capsules=4", "--capsule_size=3", "--num_sweeps=2", "--num_steps=60",
+  "--eval_every=30", "--log_every=10", "--learning_rate=0.05",
+)  # fmt: skip
+SUITES = ("samples", "spectra", "fields", "log_likelihood")
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "capsules"
+  code, printed = train(workdir, *SMALL, binary="train_boltzmann")
+  assert code == 0, printed
+  assert "test reconstruction error" in printed
+  return workdir
+
+
+def test_a_run_writes_what_all_runs_write(trained):
+  summary = processes.summary_of(trained)
+  assert summary["num_steps"] == 60
+  assert 0 < summary["metrics"]["test_reconstruction_error"] < 0.5
+  figures = {path.stem for path in (trained / "figures").iterdir()}
+  assert figures >= {
+    "learning_curves", "samples", "spectra", "fields", "decompositions"
+  }  # fmt: skip
+
+
+def test_the_best_is_the_one_with_the_least_error(trained):
+  lines = [
+    line for line in processes.metrics_of(trained)
+    if line["split"] == "validation"
+  ]  # fmt: skip
+  least = min(lines, key=lambda line: line["reconstruction_error"])
+  best = processes.summary_of(trained)["metrics"]
+  assert best["best_step"] == least["step"]
+
+
+def test_likelihood_of_a_trained_model(train, trained):
+  code, printed = train(
+    trained, "--suite=log_likelihood", "--images=50", binary="evaluate"
+  )
+  assert code == 0, printed
+  scores = processes.evaluation_of(trained)["log_likelihood"]["metrics"]
+  error = 5 * scores["log_partition_error"] + 0.05
+  backwards = scores["log_partition_backwards"]
+  assert abs(scores["log_partition"] - backwards) < error
+  # 64 pixels: fair coins would give -44 nats.
+  assert -44 < scores["log_likelihood"] < -15
+
+
+def test_suites_of_classifiers_are_refused(train, trained):
+  code, printed = train(trained, "--suite=attacks", binary="evaluate")
+  assert code == 1
+  assert "attacks: not for the model" in printed
+  assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    ("--noswitches", "--num_capsules=1", "--binary"),
+    ("--visible=gaussian", "--hidden=gaussian", "--interaction"),
+    ("--positive=exact", "--sweep=block", "--num_chains=0"),
+  ],
+)
+def test_other_models_train(train, tmp_path, words):
+  code, printed = train(
+    tmp_path, *SMALL, "--learning_rate=0.001", *words, binary="train_boltzmann"
+  )
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert np.isfinite(list(scores.values())).all()
+
+
+def test_training_that_goes_astray_goes_back(train, tmp_path):
+  code, printed = train(
+    tmp_path, *SMALL, "--max_error=0.0", binary="train_boltzmann"
+  )
+  assert code == 1
+  assert printed.count("going on from there") == 20
+  assert "training stopped" in printed and "Traceback" not in printed
+
+
+def test_information_is_that_of_scikit_learn():
+  random = np.random.default_rng(0)
+  labels = random.integers(4, size=500)
+  units = np.stack(
+    [labels % 2, random.integers(2, size=500), labels == 0], axis=1
+  ).astype(np.float64)
+  got = energies.information(units, labels)
+  want = [metrics.mutual_info_score(labels, unit) for unit in units.T]
+  np.testing.assert_allclose(got, np.array(want) / np.log(2), atol=1e-6)
