@@ -104,10 +104,7 @@ class CapsuleHM(nnx.Module):
     )
 
   def infer(
-    self,
-    images: Float[Array, "B ..."],
-    *,
-    num_iterations: int | None = None,
+    self, images: Float[Array, "B ..."], *, num_iterations: int | None = None
   ) -> list[energy.Capsules]:
     """The wake phase: expectations of each layer given the one below.
 

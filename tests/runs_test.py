@@ -9,13 +9,13 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.common import runs
+from experiments.common import files, machine, runs
 
 # Takes the lock of a folder, says so, and waits to be killed.
 _HOLD = """
 import pathlib, sys, time
-from experiments.common import runs
-file = runs._locked(pathlib.Path(sys.argv[1]) / "lock")
+from experiments.common import files
+file = files.locked(pathlib.Path(sys.argv[1]) / "lock")
 print("held", flush=True)
 time.sleep(60)
 """
@@ -58,7 +58,7 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
 
 
 def test_systems_without_locks_train_all_the_same(tmp_path):
-  with mock.patch.object(runs, "fcntl", None):
+  with mock.patch.object(files, "fcntl", None):
     both = claim(tmp_path), claim(tmp_path)
   assert len(both) == 2
 
@@ -109,11 +109,11 @@ def test_words_name_flags(word, name):
   [("", "", False), ("x", "x", True), (None, "unknown", None)],
 )
 def test_dirty_is_unknown_without_git(printed, commit, dirty):
-  with given(), mock.patch.object(runs, "_git", lambda *_: printed):
+  with given(), mock.patch.object(machine, "_git", lambda *_: printed):
     told = runs.provenance()
   assert (told["commit"], told["dirty"]) == (commit or "unknown", dirty)
 
 
 def test_a_missing_git_tells_nothing(monkeypatch, tmp_path):
   monkeypatch.setenv("PATH", str(tmp_path))
-  assert runs._git("status") is None
+  assert machine._git("status") is None

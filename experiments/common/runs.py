@@ -1,30 +1,23 @@
 """The folder of a run: flags, metrics, provenance, and how a run is stopped."""
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import shlex
 import signal
 import statistics
-import subprocess
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 import jax
 import tensorboardX
 from absl import flags, logging
 
 from capjax import data
-
-try:
-  import fcntl
-except ImportError:  # a system without such locks
-  fcntl = None
+from experiments.common import files, machine
 
 WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder that the run writes to and resumes from."
@@ -81,10 +74,6 @@ COMPILATION_CACHE = flags.DEFINE_string(
 
 # Flags that say where and how fast, not what is computed.
 _FREE_FLAGS = {"workdir", "data_dir", "compilation_cache"}
-_PACKAGES = (
-  "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
-  "orbax-checkpoint",
-)  # fmt: skip
 
 
 def refuse(what: str, names: Sequence[str]) -> None:
@@ -156,7 +145,7 @@ class Run:
         trains in it.
     """
     self.workdir.mkdir(parents=True, exist_ok=True)
-    self._lock = _locked(self.workdir / "lock")
+    self._lock = files.locked(self.workdir / "lock")
     path = self.workdir / "flags.cfg"
     new = {
       flag.name: flag.serialize()
@@ -165,8 +154,8 @@ class Run:
     }
     started = self.metrics() or (self.workdir / "checkpoints").exists()
     if not (started and path.exists()):
-      _write_whole(path, "".join(f"{line}\n" for line in new.values()))
-      _write_json(self.workdir / "provenance.json", provenance())
+      files.write_whole(path, "".join(f"{line}\n" for line in new.values()))
+      files.write_json(self.workdir / "provenance.json", provenance())
       return
     old = {flag_name(line): line for line in path.read_text().splitlines()}
     changed = [
@@ -183,13 +172,13 @@ class Run:
 
   def flags(self) -> dict[str, Any]:
     """The flags that the run was begun with, by name."""
-    return _read_json(self.workdir / "provenance.json")["flags"]
+    return files.read_json(self.workdir / "provenance.json")["flags"]
 
   def rewind(self, step: int) -> None:
     """Drops metrics of steps after `step`, which are about to come again."""
     kept = [line for line in self.metrics() if line["step"] <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept)
-    _write_whole(self.workdir / "metrics.jsonl", text)
+    files.write_whole(self.workdir / "metrics.jsonl", text)
     self._writer = tensorboardX.SummaryWriter(
       str(self.workdir), purge_step=step + 1
     )
@@ -236,14 +225,16 @@ class Run:
     It has the provenance of the run's start; whatever of commit, versions and
     device was otherwise at its end is told beside it.
     """
-    start = _read_json(self.workdir / "provenance.json")
+    start = files.read_json(self.workdir / "provenance.json")
     end = provenance()
     later = {
       f"{name}_at_end": end[name]
       for name in ("commit", "dirty", "versions", "device")
       if end[name] != start[name]
     }
-    _write_json(self.workdir / "summary.json", {**start, **later, **summary})
+    files.write_json(
+      self.workdir / "summary.json", {**start, **later, **summary}
+    )
 
   def read_summary(self) -> dict[str, Any]:
     """Reads summary.json.
@@ -254,7 +245,7 @@ class Run:
     path = self.workdir / "summary.json"
     if not path.exists():
       raise ValueError(f"{path} is missing: no run was completed there")
-    return _read_json(path)
+    return files.read_json(path)
 
   def read_evaluation(self, suite: str) -> dict[str, Any]:
     """Reads the record of a suite.
@@ -263,7 +254,7 @@ class Run:
       ValueError: if the run was not evaluated by that suite.
     """
     path = self.workdir / "evaluation.json"
-    records = _read_json(path) if path.exists() else {}
+    records = files.read_json(path) if path.exists() else {}
     if suite not in records:
       raise ValueError(
         f"{path} has no {suite}: evaluate {self.workdir} with --suite={suite} "
@@ -274,8 +265,8 @@ class Run:
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
     """Puts the record of a suite into evaluation.json, beside the others."""
     path = self.workdir / "evaluation.json"
-    records = _read_json(path) if path.exists() else {}
-    _write_json(path, {**records, suite: record})
+    records = files.read_json(path) if path.exists() else {}
+    files.write_json(path, {**records, suite: record})
 
 
 class Interrupts:
@@ -310,33 +301,22 @@ def provenance() -> dict[str, Any]:
 
   `dirty` is None where git cannot say.
   """
-  changes = _git("status", "--porcelain")
   return {
     "experiment": pathlib.Path(sys.argv[0]).stem,
     "dataset": DATASET.value,
     "preset": _preset(),
     "command": _command(),
-    "commit": _git("rev-parse", "HEAD") or "unknown",
-    "dirty": None if changes is None else bool(changes),
+    "commit": machine.commit() or "unknown",
+    "dirty": machine.is_dirty(),
     "flags": {
       flag.name: flag.value
       for flag in _experiment_flags()
       if flag.name not in _FREE_FLAGS
     },
     "seed": SEED.value,
-    "versions": {
-      "python": platform.python_version(),
-      **{name: _version(name) for name in _PACKAGES},
-    },
-    "device": _device(),
+    "versions": machine.versions(),
+    "device": machine.device(),
   }
-
-
-def _version(package: str) -> str:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return "not installed"
 
 
 def _experiment_flags() -> list[flags.Flag]:
@@ -382,59 +362,3 @@ def _preset() -> str | None:
     if flag_name(argument) == "flagfile":
       return pathlib.Path(argument.partition("=")[2]).stem
   return None
-
-
-def _device() -> str:
-  device = jax.devices()[0]
-  count = jax.device_count()
-  if device.platform == "cpu":
-    return f"CPU, {os.cpu_count()} cores"
-  return device.device_kind if count == 1 else f"{count} x {device.device_kind}"
-
-
-def _git(*arguments: str) -> str | None:
-  folder = pathlib.Path(__file__).parent
-  try:
-    return subprocess.run(
-      ["git", "-C", folder, *arguments],
-      capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-  except (OSError, subprocess.CalledProcessError):
-    return None
-
-
-def _locked(path: pathlib.Path) -> IO[str]:
-  """Opens a file that nobody else can open so until it is closed."""
-  file = path.open("a")
-  if fcntl is None:
-    return file
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise ValueError(
-      f"another process trains in {path.parent}; wait for it or give another "
-      "--workdir"
-    ) from None
-  except OSError as error:  # some network file systems have no locks
-    logging.warning("cannot lock %s (%s); train there once only", path, error)
-  return file
-
-
-def _read_json(path: pathlib.Path) -> Any:
-  try:
-    return json.loads(path.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(
-      f"{path} is damaged ({error}); remove it and run the command again"
-    ) from error
-
-
-def _write_json(path: pathlib.Path, value: Any) -> None:
-  _write_whole(path, json.dumps(value, indent=2) + "\n")
-
-
-def _write_whole(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that a crash leaves the old one or the new one."""
-  partial = path.with_name(path.name + ".partial")
-  partial.write_text(text)
-  partial.replace(path)

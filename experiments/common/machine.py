@@ -1,0 +1,59 @@
+"""What a run was made with and on: code, packages, device."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+
+import jax
+
+_PACKAGES = (
+  "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
+  "orbax-checkpoint",
+)  # fmt: skip
+
+
+def commit() -> str | None:
+  """The commit of this code; None where git cannot say."""
+  return _git("rev-parse", "HEAD")
+
+
+def is_dirty() -> bool | None:
+  """Whether the code differs from its commit; None where git cannot say."""
+  changes = _git("status", "--porcelain")
+  return None if changes is None else bool(changes)
+
+
+def versions() -> dict[str, str]:
+  """Of Python and of the packages that numbers depend on."""
+  return {
+    "python": platform.python_version(),
+    **{name: _version(name) for name in _PACKAGES},
+  }
+
+
+def device() -> str:
+  """What the numbers were computed on."""
+  first, count = jax.devices()[0], jax.device_count()
+  if first.platform == "cpu":
+    return f"CPU, {os.cpu_count()} cores"
+  return first.device_kind if count == 1 else f"{count} x {first.device_kind}"
+
+
+def _version(package: str) -> str:
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "not installed"
+
+
+def _git(*arguments: str) -> str | None:
+  folder = pathlib.Path(__file__).parent
+  try:
+    return subprocess.run(
+      ["git", "-C", folder, *arguments],
+      capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+  except (OSError, subprocess.CalledProcessError):
+    return None
