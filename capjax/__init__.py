@@ -8,6 +8,7 @@ from capjax import (
   data,
   efficient_capsnet,
   evaluation,
+  helmholtz,
   layers,
   losses,
   routers,
@@ -15,9 +16,11 @@ from capjax import (
 from capjax.boltzmann import CapsuleRBM
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
+from capjax.helmholtz import CapsuleHM
 
 __all__ = [
   "CapsNet",
+  "CapsuleHM",
   "CapsuleRBM",
   "EfficientCapsNet",
   "baselines",
@@ -27,6 +30,7 @@ __all__ = [
   "data",
   "efficient_capsnet",
   "evaluation",
+  "helmholtz",
   "layers",
   "losses",
   "routers",

@@ -14,7 +14,6 @@ from kernels import energy, families
 FAMILIES = {
   "bernoulli": families.BERNOULLI,
   "gaussian": families.GAUSSIAN,
-  "poisson": families.POISSON,
 }
 # Spread of the logits from which mean field starts, as in the authors' code.
 _START_NOISE = 0.1
@@ -64,7 +63,7 @@ class CapsuleRBM(nnx.Module):
     num_chains: int = 0,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters: W with deviation 0.001, all else as the data say.
+    """Draws the parameters: W with deviation 0.001; the rest says nothing.
 
     Args:
       visible_shape: of an image, or of the active units of capsules below.
@@ -75,12 +74,25 @@ class CapsuleRBM(nnx.Module):
       interaction: adds Omega between visible units and switches; the authors'
         scripts have it for Fashion-MNIST only.
       switches: False for a plain RBM.
-      num_chains: persistent chains kept beside the model, for `fantasise`.
+      num_chains: persistent chains kept beside the model, for
+        `contrastive_loss`.
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if a family is unknown.
+      ValueError: if a family is unknown, a size below 1, or there are no
+        switches for Omega to meet.
+
+    Differs from the authors' scripts: Gaussian models there start with W = 0
+    and b1 drawn from N(0, 1).
     """
+    if min(num_capsules, capsule_size) < 1:
+      raise ValueError(
+        f"{num_capsules} capsules of {capsule_size} units; give at least 1."
+      )
+    if interaction and not switches:
+      raise ValueError(
+        "interaction is with switches, and switches=False leaves none."
+      )
     self.visible_shape = tuple(visible_shape)
     self.families = family(visible), family(hidden)
     size = math.prod(visible_shape)
@@ -265,34 +277,31 @@ def family(name: str) -> families.Family:
 
 
 def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
-  """Natural parameters of units of a family that know nothing."""
+  """Natural parameters of log odds 0, or of mean 0 and precision 1."""
   zeros = jnp.zeros(shape)
   if name == "gaussian":
     return jnp.stack([zeros, zeros - 0.5])
   return zeros[None]
 
 
-def fit_visible(model: CapsuleRBM, images: Float[Array, "N ..."]) -> None:
-  """Sets the visible biases to those of independent units with these data.
+def independent_units(
+  name: str, images: Float[Array, "N ..."]
+) -> Float[Array, "R M"]:
+  """Natural parameters of independent visible units with these data.
 
   Bernoulli units take the log odds of the mean of each pixel, Gaussian units
-  its mean and precision (at most 10), Poisson units the log of the mean.
+  its mean and precision (at most 10).
 
   Differs from the authors' scripts: they set Bernoulli biases to the mean
   itself, not its log odds.
   """
   mean = jnp.mean(images, axis=0).ravel()
-  family = model.families[0]
-  if family is families.BERNOULLI:
+  if family(name) is families.BERNOULLI:
     mean = jnp.clip(mean, _MARGIN, 1 - _MARGIN)
-    natural = jnp.log(mean / (1 - mean))[None]
-  elif family is families.GAUSSIAN:
-    variance = jnp.var(images, axis=0).ravel()
-    precision = jnp.minimum(1 / (variance + _MIN_VARIANCE), _MAX_PRECISION)
-    natural = jnp.stack([mean * precision, -precision / 2])
-  else:
-    natural = jnp.log(mean + _MARGIN)[None]
-  model.visible[...] = natural
+    return jnp.log(mean / (1 - mean))[None]
+  variance = jnp.var(images, axis=0).ravel()
+  precision = jnp.minimum(1 / (variance + _MIN_VARIANCE), _MAX_PRECISION)
+  return jnp.stack([mean * precision, -precision / 2])
 
 
 def contrastive_loss(
@@ -323,7 +332,12 @@ def contrastive_loss(
 
   Returns:
     The loss, and the mean absolute error of each image's reconstruction.
+
+  Raises:
+    ValueError: if there are no sweeps.
   """
+  if num_sweeps < 1:
+    raise ValueError(f"num_sweeps is {num_sweeps}; give at least 1.")
   field_key, start_key, chain_key = jax.random.split(key, 3)
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))

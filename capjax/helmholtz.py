@@ -62,7 +62,8 @@ class CapsuleHM(nnx.Module):
   are independent given those above, so that every factor is normalised exactly
   (our addition: the paper holds annealed importance sampling to be needed).
 
-  Differs from paper: no Omega, which the authors' scripts leave out too.
+  Differs from paper: no Omega, which the authors' scripts leave out too; mean
+  field starts from the biases of the switches without noise.
   """
 
   def __init__(
@@ -365,7 +366,9 @@ def wake_sleep_loss(
   return loss, jnp.mean(error, axis=range(1, error.ndim))
 
 
-def start_from(model: CapsuleHM, machines: Sequence[boltzmann.CapsuleRBM]):
+def start_from(
+  model: CapsuleHM, machines: Sequence[boltzmann.CapsuleRBM]
+) -> None:
   """Sets both kinds of parameters to those of capsule RBMs, layer by layer.
 
   Args:
@@ -373,7 +376,22 @@ def start_from(model: CapsuleHM, machines: Sequence[boltzmann.CapsuleRBM]):
     machines: the lowest was trained on images, each other one on the active
       units z h of the capsules below it. Recognition starts as the transpose of
       generation.
+
+  Raises:
+    ValueError: if there is not one machine for each layer, or one of them has
+      Omega, no switches, or other families of units.
   """
+  if len(machines) != len(model.generative):
+    raise ValueError(
+      f"{len(machines)} machines for {len(model.generative)} layers; give one "
+      "for each."
+    )
+  families = [model.families, *[(model.families[1],) * 2] * len(machines)]
+  for number, machine in enumerate(machines):
+    if machine.interaction is not None or machine.switches is None:
+      raise ValueError(f"machine {number} has Omega, or has no switches.")
+    if machine.families != families[number]:
+      raise ValueError(f"machine {number} has other families of units.")
   model.visible[...] = machines[0].visible[...]
   for number, machine in enumerate(machines):
     for layer in (model.generative[number], model.recognition[number]):
@@ -388,8 +406,8 @@ def _upwards(below, layer):
   """The drive of a layer's capsules from an image or the capsules below."""
   weights = layer.weights[...]
   if not isinstance(below, energy.Capsules):
-    hidden = jnp.einsum("m,mkj->kj", below, weights)
-    return energy.Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
+    parameters = energy.Parameters(below[None], layer.bias, weights, None)
+    return energy.drive_from_below(below, parameters)
   turned = weights.transpose(2, 3, 0, 1)
   return energy.drive_between(below, turned, None)
 

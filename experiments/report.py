@@ -39,7 +39,14 @@ _RUN = (
 # Flags that differ between the runs of one row.
 _FREE_FLAGS = {"seed", "workdir", "data_dir", "compilation_cache"}
 # Numbers in the scores of a suite that say how it was made.
-_SETTINGS = ("num_images", "num_rotated", "views", "pad", "max_shift")
+_SETTINGS = (
+  "num_images",
+  "num_rotated",
+  "views",
+  "pad",
+  "max_shift",
+  "temperatures",
+)
 # Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
 # 2021): of CapsNet by number of iterations and whether it reconstructs.
 _PAPER = {

@@ -36,14 +36,12 @@ _INTERACTION = flags.DEFINE_bool(
 _SWITCHES = flags.DEFINE_bool(
   "switches", True, "Capsules can be off; without, it is a plain RBM."
 )
-_POSITIVE = flags.DEFINE_enum(
-  "positive",
-  "mean_field",
-  ["mean_field", "exact"],
-  "What is expected of the capsules of the data.",
-)
 _MEAN_FIELD = flags.DEFINE_integer(
-  "mean_field_iterations", 10, "See --positive.", lower_bound=1
+  "mean_field_iterations",
+  10,
+  "Of mean field, for what is expected of the capsules of the data; 0 for what "
+  "is expected exactly.",
+  lower_bound=0,
 )
 _NUM_SWEEPS = flags.DEFINE_integer(
   "num_sweeps", 20, "Of Gibbs sampling an update, k.", lower_bound=1
@@ -116,7 +114,7 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
 def begin(model: boltzmann.CapsuleRBM, dataset: data.Dataset) -> None:
   """Gives the pixels the biases of the training set."""
   images = training.as_intensities(jnp.asarray(dataset.images))
-  boltzmann.fit_visible(model, images)
+  model.visible[...] = boltzmann.independent_units(_VISIBLE.value, images)
 
 
 def loss(
@@ -131,7 +129,7 @@ def loss(
     model,
     images,
     key,
-    num_iterations=_num_iterations(),
+    num_iterations=_MEAN_FIELD.value or None,
     num_sweeps=_NUM_SWEEPS.value,
     block=_SWEEP.value == "block",
   )
@@ -143,7 +141,7 @@ def measure(
 ) -> training.Metrics:
   """The errors of reconstructions and the free energies."""
   del labels
-  capsules = model.infer(images, num_iterations=_num_iterations())
+  capsules = model.infer(images, num_iterations=_MEAN_FIELD.value or None)
   errors = jnp.abs(model.reconstruct(capsules) - images)
   return {
     "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
@@ -193,8 +191,7 @@ TASK = Task(
   make_optimizer=make_optimizer,
   suites=lambda model: list(energies.SUITES),
   after_training=("errors", "samples", "spectra", "fields"),
-  chosen_by="reconstruction_error",
-  lower_is_better=True,
+  chosen_by=None,
   begin=begin,
   diverged=diverged,
   restart=descent.restart,
@@ -206,14 +203,13 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
     runs.refuse("train_boltzmann", ["stop_accuracy"])
-    if _POSITIVE.value == "exact":
-      runs.refuse("--positive=exact", ["mean_field_iterations"])
+    if not _SWITCHES.value:
+      runs.refuse("--noswitches", ["mean_field_iterations", "sweep"])
+    if not _SLOWER_AT.value:
+      runs.refuse("without --slower_at, training", ["slower_by"])
+    if _VISIBLE.value == "gaussian":
+      runs.refuse("--visible=gaussian", ["binary"])
   program.train(TASK)
-
-
-def _num_iterations() -> int | None:
-  """Of mean field; None for the exact posterior."""
-  return None if _POSITIVE.value == "exact" else _MEAN_FIELD.value
 
 
 if __name__ == "__main__":

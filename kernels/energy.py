@@ -9,7 +9,8 @@ come from the capsules above, or below.
 
 Given their drive the capsules are independent, so that the posterior, the
 log-partition function and the free energy are exact and cheap (our addition:
-the paper uses mean field and leaves the partition functions open).
+the paper uses mean field and leaves the partition functions open). All is
+computed and returned in float32 or wider.
 
 Axes: M visible units, K capsules, J hidden units of one, R and U statistics of
 a visible and a hidden unit. One example, no batch axis: `jax.vmap` adds it.
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from kernels import numerics
 from kernels.families import BERNOULLI, Family
 
 
@@ -84,7 +86,7 @@ class Parameters(NamedTuple):
 
 def no_drive(bias: Bias) -> Drive:
   """The drive of a layer with nothing beside it, as at a machine's top."""
-  hidden = bias.hidden[0]
+  hidden = _wide(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
 
 
@@ -92,12 +94,8 @@ def drive_from_below(
   visible: Float[Array, " M"], parameters: Parameters
 ) -> Drive:
   """What the visible units tell the capsules: W_k' x and Omega' x."""
-  hidden = jnp.einsum(
-    "m,mkj->kj", visible, parameters.weights, precision="highest"
-  )
-  if parameters.interaction is None:
-    return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
-  return Drive(hidden, visible @ parameters.interaction)
+  hidden = _product("m,mkj->kj", visible, parameters.weights)
+  return _drive(hidden, "m,mk->k", visible, parameters.interaction)
 
 
 def visible_parameters(
@@ -106,10 +104,10 @@ def visible_parameters(
   """Natural parameters of p(x | h, z) (eq. 8)."""
   # As one product of a matrix: over two axes it takes twice as long on a CPU.
   weights = parameters.weights.reshape(len(parameters.weights), -1)
-  shift = jnp.matmul(weights, capsules.active.ravel(), precision="highest")
+  shift = _product("mn,n->m", weights, capsules.active.ravel())
   if parameters.interaction is not None:
-    shift += parameters.interaction @ capsules.switches
-  return parameters.visible.at[0].add(shift)
+    shift += _product("mk,k->m", parameters.interaction, capsules.switches)
+  return _wide(parameters.visible).at[0].add(shift)
 
 
 def drive_between(
@@ -128,19 +126,15 @@ def drive_between(
     The drive of the K capsules below. Upwards it is the same with `weights`
     turned round to [L I K J].
   """
-  hidden = jnp.einsum(
-    "kjli,li->kj", weights, capsules.active, precision="highest"
-  )
-  if interaction is None:
-    return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
-  return Drive(hidden, interaction @ capsules.switches)
+  hidden = _product("kjli,li->kj", weights, capsules.active)
+  return _drive(hidden, "l,kl->k", capsules.switches, interaction)
 
 
 def hidden_parameters(
   switches: Float[Array, " K"], bias: Bias, drive: Drive
 ) -> Float[Array, "U K J"]:
   """Natural parameters of p(h | z, drive) (eqs. 9 and 19)."""
-  return bias.hidden.at[0].add(switches[:, None] * drive.hidden)
+  return _wide(bias.hidden).at[0].add(switches[:, None] * drive.hidden)
 
 
 def switch_logits(
@@ -160,7 +154,7 @@ def switch_log_odds(
   B the log-partition function of a hidden unit.
   """
   driven = hidden.log_partition(_on(bias, drive))
-  gain = driven - hidden.log_partition(bias.hidden)
+  gain = driven - hidden.log_partition(_wide(bias.hidden))
   return bias.switches + drive.switches + jnp.sum(gain, axis=1)
 
 
@@ -176,7 +170,7 @@ def log_partition(
     on = hidden.log_partition(_on(bias, drive))
     return jnp.sum(on) + jnp.sum(drive.switches)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
-  return jnp.sum(hidden.log_partition(bias.hidden)) + jnp.sum(
+  return jnp.sum(hidden.log_partition(_wide(bias.hidden))) + jnp.sum(
     jax.nn.softplus(log_odds)
   )
 
@@ -189,7 +183,7 @@ def posterior(
   if bias.switches is None:
     return _capsules(on, jnp.ones_like(drive.switches))
   switches = jax.nn.sigmoid(switch_log_odds(bias, drive, hidden=hidden))
-  off = hidden.moments(bias.hidden)
+  off = hidden.moments(_wide(bias.hidden))
   share = switches[:, None]
   return Capsules(share * on + (1 - share) * off, switches, share * on[0])
 
@@ -229,7 +223,8 @@ def mean_field(
   def renew(_, switches):
     return jax.nn.sigmoid(switch_logits(statistics(switches)[0], bias, drive))
 
-  switches = jax.lax.fori_loop(0, num_iterations, renew, switches)
+  dtype = numerics.accumulation_dtype(switches, drive.hidden)
+  switches = jax.lax.fori_loop(0, num_iterations, renew, switches.astype(dtype))
   return _capsules(statistics(switches), switches)
 
 
@@ -287,13 +282,13 @@ def capsule_energy(
   Of expectations it is the expected energy, where log g is zero, as for
   Bernoulli and Gaussian units.
   """
-  alone = jnp.sum(bias.hidden * capsules.statistics) + jnp.sum(
+  alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
     hidden.log_base(capsules.statistics[0])
   )
   if bias.switches is not None:
-    alone += bias.switches @ capsules.switches
+    alone += jnp.sum(_wide(bias.switches) * capsules.switches)
   met = jnp.sum(capsules.active * drive.hidden)
-  return -alone - met - drive.switches @ capsules.switches
+  return -alone - met - jnp.sum(drive.switches * capsules.switches)
 
 
 def energy(
@@ -358,7 +353,23 @@ def state(
 
 def _on(bias, drive):
   """Natural parameters of the hidden units of capsules that are on."""
-  return bias.hidden.at[0].add(drive.hidden)
+  return _wide(bias.hidden).at[0].add(drive.hidden)
+
+
+def _drive(hidden, subscripts, met, interaction):
+  """A drive of the switches too, if anything interacts with them."""
+  if interaction is None:
+    return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
+  return Drive(hidden, _product(subscripts, met, interaction))
+
+
+def _product(subscripts, *operands):
+  return jnp.einsum(subscripts, *map(_wide, operands), precision="highest")
+
+
+def _wide(x):
+  """Sums are kept in float32 or wider."""
+  return x.astype(numerics.accumulation_dtype(x))
 
 
 def _capsules(statistics, switches):
@@ -367,6 +378,6 @@ def _capsules(statistics, switches):
 
 def _visible_energy(visible, parameters, family):
   statistics = family.statistics(visible)
-  return -jnp.sum(parameters.visible * statistics) - jnp.sum(
+  return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(
     family.log_base(visible)
   )

@@ -40,7 +40,9 @@ class Family(NamedTuple):
 def _bernoulli_sample(key, parameters):
   (logits,) = parameters
   uniform = jax.random.uniform(key, logits.shape, jnp.float32)
-  return (uniform < jax.nn.sigmoid(logits)).astype(logits.dtype)
+  return (uniform < jax.nn.sigmoid(logits.astype(jnp.float32))).astype(
+    logits.dtype
+  )
 
 
 def _gaussian_moments(parameters):
@@ -79,14 +81,3 @@ GAUSSIAN = Family(
   sample=_gaussian_sample,
 )
 """Parameters mean x precision, and -precision / 2, which must be below 0."""
-
-POISSON = Family(
-  statistics=lambda values: values[None],
-  log_base=lambda values: -jax.lax.lgamma(values + 1),
-  log_partition=lambda parameters: jnp.exp(parameters[0]),
-  moments=jnp.exp,
-  sample=lambda key, parameters: jax.random.poisson(
-    key, jnp.exp(parameters[0])
-  ).astype(parameters.dtype),
-)
-"""Counts; the parameter is the logarithm of the rate."""

@@ -148,3 +148,29 @@ def test_damaged_best_gives_the_one_before(tmp_path):
   assert again.best_metrics() == {"accuracy": 0.5}
   again.save_best(30, state_of(30).model, {"accuracy": 0.75})
   assert again.restore_best(state_of(0).model)[0] == 30
+
+
+def test_stepping_back_changes_the_older_state_and_forgets_the_rest(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path, None)
+  for step in (1, 2, 3):
+    saved.save(step, state_of(step))
+    saved.save_best(step, state_of(step).model, {"loss": float(step)})
+  key = jax.random.key(99)
+  back = saved.step_back(state_of(0), lambda state: state._replace(key=key))
+  assert int(back.step) == 2
+  again = checkpoints.Checkpoints(tmp_path, None)
+  want = state_of(2)._replace(key=key)
+  chex.assert_trees_all_equal(leaves(again.restore(state_of(0))), leaves(want))
+  assert again.restore_best(state_of(0).model)[0] == 2
+  # Training goes on from there.
+  again.save(3, state_of(5))
+  chex.assert_trees_all_equal(
+    leaves(again.restore(state_of(0))), leaves(state_of(5))
+  )
+
+
+def test_without_a_score_the_last_is_the_best(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path, None)
+  for step, loss in ((1, 0.5), (2, 0.9), (3, 0.7)):
+    saved.save_best(step, state_of(step).model, {"loss": loss})
+  assert saved.restore_best(state_of(0).model)[0] == 3

@@ -207,7 +207,48 @@ class SpecialCasesTest(parameterized.TestCase):
       energy.sample(jax.random.key(0), parameters.bias, drive),
     )
     chex.assert_tree_all_finite((value, gradient, outputs))
-    chex.assert_type(jax.tree.leaves((value, gradient, outputs)), dtype)
+    chex.assert_type(jax.tree.leaves((value, outputs)), jnp.float32)
+    chex.assert_type(jax.tree.leaves(gradient), dtype)
+
+  def test_bfloat16_is_summed_in_float32(self):
+    random = np.random.default_rng(0)
+    parameters = energy.Parameters(
+      jnp.bfloat16(random.normal(size=(1, 500))),
+      energy.Bias(
+        jnp.bfloat16(random.normal(size=(1, 10, 8))),
+        jnp.bfloat16(random.normal(size=10)),
+      ),
+      jnp.bfloat16(0.1 * random.normal(size=(500, 10, 8))),
+      jnp.bfloat16(0.1 * random.normal(size=(500, 10))),
+    )
+    x = jnp.bfloat16(random.integers(2, size=500))
+    exact = jax.tree.map(jnp.float32, (x, parameters))
+    np.testing.assert_allclose(
+      energy.free_energy(x, parameters),
+      energy.free_energy(*exact),
+      rtol=1e-5,
+    )
+    drive = energy.drive_from_below(x, parameters)
+    np.testing.assert_allclose(
+      energy.switch_log_odds(parameters.bias, drive),
+      energy.switch_log_odds(exact[1].bias, energy.drive_from_below(*exact)),
+      rtol=1e-4,
+      atol=1e-4,
+    )
+
+  @parameterized.parameters(0.0, 1e3, -1e3)
+  def test_gaussian_units_stay_finite_far_out(self, size):
+    parameters = energy.Parameters(
+      jnp.array([[size], [-0.5]]),
+      energy.Bias(jnp.array([[[size]], [[-0.5]]]), jnp.array([size])),
+      jnp.full((1, 1, 1), size),
+      jnp.full((1, 1), size),
+    )
+    both = families.GAUSSIAN, families.GAUSSIAN
+    value, gradient = jax.value_and_grad(
+      lambda p: energy.free_energy(jnp.ones(1), p, families=both)
+    )(parameters)
+    chex.assert_tree_all_finite((value, gradient))
 
   def test_gradients(self):
     with jax.enable_x64(True):

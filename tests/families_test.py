@@ -12,17 +12,16 @@ class FamiliesTest(parameterized.TestCase):
   _PARAMETERS = {
     "BERNOULLI": [[0.3, -1.2, 2.0]],
     "GAUSSIAN": [[0.4, -1.0, 2.0], [-0.5, -0.2, -2.0]],
-    "POISSON": [[0.3, -1.2, 1.1]],
   }
 
-  @parameterized.parameters("BERNOULLI", "GAUSSIAN", "POISSON")
+  @parameterized.parameters("BERNOULLI", "GAUSSIAN")
   def test_densities_have_unit_mass_and_these_moments(self, name):
     family = getattr(families, name)
     parameters = jnp.array(self._PARAMETERS[name], jnp.float32)
     if name == "GAUSSIAN":
       values, step = np.linspace(-30, 30, 20001), 60 / 20000
     else:
-      values, step = np.arange(2.0 if name == "BERNOULLI" else 60.0), 1
+      values, step = np.arange(2.0), 1
     grid = jnp.array(values, jnp.float32)[:, None] + jnp.zeros(3)
     statistics = np.asarray(family.statistics(grid), np.float64)
     log_density = np.einsum("rn,rvn->vn", np.float64(parameters), statistics)
@@ -37,7 +36,7 @@ class FamiliesTest(parameterized.TestCase):
       family.moments(parameters), moments, rtol=1e-4, atol=1e-5
     )
 
-  @parameterized.parameters("BERNOULLI", "GAUSSIAN", "POISSON")
+  @parameterized.parameters("BERNOULLI", "GAUSSIAN")
   def test_moments_are_the_gradient_of_the_log_partition(self, name):
     family = getattr(families, name)
     parameters = jnp.array(self._PARAMETERS[name], jnp.float32)
@@ -46,7 +45,7 @@ class FamiliesTest(parameterized.TestCase):
       gradient, family.moments(parameters), rtol=1e-5, atol=1e-6
     )
 
-  @parameterized.parameters("BERNOULLI", "GAUSSIAN", "POISSON")
+  @parameterized.parameters("BERNOULLI", "GAUSSIAN")
   def test_samples_have_these_moments(self, name):
     family = getattr(families, name)
     parameters = jnp.array(self._PARAMETERS[name], jnp.float32)

@@ -269,6 +269,26 @@ class LearningTest(parameterized.TestCase):
       model.infer(images)[0], first.infer(images), atol=1e-6
     )
 
+  def test_machines_that_do_not_fit_are_refused(self):
+    def machine(shape, count, **options):
+      return boltzmann.CapsuleRBM(
+        shape, num_capsules=count, capsule_size=1, rngs=nnx.Rngs(0), **options
+      )
+
+    for machines, message in (
+      ([machine(_SHAPE, 2)], "1 machines for 2 layers"),
+      (
+        [machine(_SHAPE, 2, interaction=True), machine((2, 1), 1)],
+        "machine 0 has Omega",
+      ),
+      (
+        [machine(_SHAPE, 2), machine((2, 1), 1, visible="gaussian")],
+        "machine 1 has other families",
+      ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        helmholtz.start_from(_model(), machines)
+
   def test_gaussian_units_stay_finite(self):
     model = _model(scale=0.1, visible="gaussian", hidden="gaussian")
     gradient = jax.grad(

@@ -22,7 +22,7 @@ def _model(seed, **options):
     _SHAPE,
     num_capsules=2,
     capsule_size=3,
-    interaction=True,
+    interaction=options.get("switches", True),
     rngs=nnx.Rngs(seed),
     **options,
   )
@@ -89,6 +89,12 @@ class LikelihoodTest(parameterized.TestCase):
     model.hidden[...] += 0.5
     off = _estimate(model, jnp.zeros((1, _SIZE)))
     self.assertGreater(abs(off.estimate - log_z), 10 * off.error)
+
+  def test_one_chain_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "at least 2"):
+      likelihood.log_partition(
+        jax.random.key(0), _model(0), jnp.zeros((1, _SIZE)), num_chains=1
+      )
 
   def test_gaussian_pixels_by_integration(self):
     model = boltzmann.CapsuleRBM(

@@ -50,7 +50,7 @@ def log_partition(
     key: of the chains.
     model: whose log Z is wanted.
     base: natural parameters of the pixels where the path starts; best those of
-      the data, as `boltzmann.fit_visible` finds them.
+      the data, as `boltzmann.independent_units` finds them.
     num_temperatures: of the path, evenly spaced.
     num_chains: weights that are averaged; without effect backwards.
     backwards_from: samples of the model, from each of which a chain walks back
@@ -59,7 +59,12 @@ def log_partition(
 
   Returns:
     The estimate and its error.
+
+  Raises:
+    ValueError: if there are fewer than two chains, which tell of no error.
   """
+  if num_chains < 2 or (backwards_from is not None and len(backwards_from) < 2):
+    raise ValueError("one chain tells of no error; give at least 2")
   visible, hidden = model.families
   parameters = model.parameters
   bias = parameters.bias

@@ -3,6 +3,7 @@
 Orbax writes each one whole or not at all.
 """
 
+import operator
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -20,15 +21,17 @@ class Checkpoints:
   `latest` holds the training states of the last two saved steps; `best` the
   models with the two highest `score`s on validation so far, with their metrics.
   Two, so that one damaged on disk does not end the run: it is renamed, to
-  `STEP.damaged`.
+  `STEP.damaged`. Without a `score` the last model is the best.
   """
 
   def __init__(
-    self, folder: pathlib.Path, score: Callable[[dict[str, float]], float]
+    self,
+    folder: pathlib.Path,
+    score: Callable[[dict[str, float]], float] | None,
   ):
     self._latest = _Series(folder / "latest", max_to_keep=2)
-    self._best = _Series(folder / "best", max_to_keep=2, best_fn=score)
-    self._score = score
+    self._score = score or operator.itemgetter("step")
+    self._best = _Series(folder / "best", max_to_keep=2, best_fn=self._score)
 
   def save(self, step: int, state: Any) -> None:
     """Saves a training state; a step that is already there is kept."""
@@ -36,8 +39,11 @@ class Checkpoints:
 
   def save_best(self, step: int, model: Any, metrics: dict[str, float]) -> None:
     """Saves the model to report with its metrics, if it is the best so far."""
-    best = self.best_metrics()
-    if best is None or self._score(metrics) > self._score(best):
+    metrics = {**metrics, "step": step}
+    steps = self._best.steps()
+    if not steps or self._score(metrics) > self._score(
+      self._best.metrics(steps[-1])
+    ):
       self._best.save(step, model, metrics)
 
   def restore(self, template: Any) -> Any | None:
@@ -55,15 +61,44 @@ class Checkpoints:
     restored = self._latest.restore(template)
     return restored and restored[1]
 
+  def step_back(self, template: Any, change: Callable[[Any], Any]) -> Any:
+    """Goes back to the older of the saved states and changes it there.
+
+    Whatever was saved later is forgotten.
+
+    Args:
+      template: as for `restore`.
+      change: of the state; the changed one is saved in its place.
+
+    Returns:
+      The changed state.
+    """
+    *earlier, newest = self._latest.steps()
+    if earlier:
+      self._latest.delete(newest)
+    step, state = self._latest.restore(template)
+    state = change(state)
+    self._latest.delete(step)
+    self._latest.save(step, state)
+    for later in self._best.steps():
+      if later > step:
+        self._best.delete(later)
+    return state
+
   def restore_best(self, template: Any) -> tuple[int, Any, dict] | None:
     """Reads the step, the model and the metrics of the best checkpoint."""
     restored = self._best.restore(template)
-    return restored and (*restored, self._best.metrics(restored[0]))
+    return restored and (*restored, self._metrics(restored[0]))
 
   def best_metrics(self) -> dict[str, float] | None:
     """The metrics of the best checkpoint; None where there is none."""
     steps = self._best.steps()
-    return self._best.metrics(steps[-1]) if steps else None
+    return self._metrics(steps[-1]) if steps else None
+
+  def _metrics(self, step: int) -> dict[str, float]:
+    metrics = self._best.metrics(step)
+    metrics.pop("step", None)
+    return metrics
 
 
 class _Series:
@@ -85,6 +120,9 @@ class _Series:
 
   def metrics(self, step: int) -> dict[str, float]:
     return self._manager.metrics(step)
+
+  def delete(self, step: int) -> None:
+    self._manager.delete(step)
 
   def save(self, step: int, tree: Any, metrics: dict | None = None) -> None:
     if step in self.steps():

@@ -52,7 +52,7 @@ def keep_proper(names: Sequence[str]) -> optax.GradientTransformation:
   """
 
   def bound(path, change, value):
-    if path[0].key not in names:
+    if not any(getattr(part, "key", None) in names for part in path):
       return change
     quadratic = jnp.clip(value[1] + change[1], *_QUADRATIC)
     return change.at[1].set(quadratic - value[1])

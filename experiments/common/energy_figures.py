@@ -40,7 +40,7 @@ def spectra(
   """Draws a strip of capsule activities for each image, by class.
 
   Args:
-    activities: for each class [N K] in [0, 1], an image in each row.
+    activities: for each class [N K], an image in each row.
     path: file to write.
   """
   columns = min(5, len(activities))
@@ -49,11 +49,18 @@ def spectra(
   places = sheet.subplots(rows, columns, squeeze=False).flat
   for place in places:
     place.set_axis_off()
+  low = min(0, *(np.min(values) for values in activities))
+  high = max(1, *(np.max(values) for values in activities))
   for number, (place, values) in enumerate(
     zip(sheet.axes, activities, strict=False)
   ):
     picture = place.imshow(
-      values, cmap="cool", vmin=0, vmax=1, aspect="auto", interpolation="none"
+      values,
+      cmap="cool",
+      vmin=low,
+      vmax=high,
+      aspect="auto",
+      interpolation="none",
     )
     place.set_title(f"class {number}", fontsize=8)
   bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)

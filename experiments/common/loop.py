@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tqdm
 
@@ -75,8 +74,8 @@ def fit(
 
   With `--stop_accuracy` it ends at the first validation that reaches it.
 
-  The model with the highest validation score is kept as `saved`'s best; of
-  several with the same, the first.
+  The model that `saved` scores highest on validation is kept as its best; of
+  several with the same score, the first.
 
   Args:
     run: where metrics go.
@@ -90,8 +89,8 @@ def fit(
     summarise: makes one number of each measure, to be logged.
     diverged: whether training has gone astray, by its metrics; a number that is
       not finite always says so.
-    restart: changes the last good state, from which it then goes on; without,
-      it ends.
+    restart: changes the older of the two saved states, from which it then goes
+      on; without, it ends.
 
   Returns:
     Updates done and seconds spent, in all sittings.
@@ -114,8 +113,9 @@ def fit(
   step = int(state.step)
   run.rewind(step)
   images, labels = training.replicate((train.images, train.labels), mesh)
-  good = _copy(state) if restart else None
   restarts = _MAX_RESTARTS if restart else 0
+  if restart and not step:
+    saved.save(0, (state, 0.0))  # so that there is something to go back to
 
   def seconds():
     return float(earlier) + time.monotonic() - started
@@ -138,11 +138,14 @@ def fit(
       astray = _astray(metrics, state.model, diverged)
       if astray and restarts:
         restarts -= 1
-        print(
-          f"{astray} after step {step}; going on from there", file=sys.stderr
+        state, _ = saved.step_back(
+          (state, 0.0), lambda kept: (restart(kept[0]), kept[1])
         )
-        state = restart(good)
-        good = _copy(state)
+        step = int(state.step)
+        run.rewind(step)
+        run.log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
+        bar.n = step
+        print(f"{astray}; going on from step {step}", file=sys.stderr)
         continue
       if astray:
         sys.exit(
@@ -150,8 +153,6 @@ def fit(
           f"the checkpoints in {run.workdir} are from before. Try a smaller "
           "--learning_rate in another --workdir"
         )
-      if restart:
-        good = _copy(state)
       bar.update(stop - step)
       step = stop
       line = {"epoch": step / epoch, **metrics, "images_per_second": rate}
@@ -191,12 +192,6 @@ def _astray(
   if not training.all_finite(model):
     return "the parameters became infinite or NaN"
   return "training went astray" if diverged(metrics) else None
-
-
-@jax.jit
-def _copy(state: training.TrainState) -> training.TrainState:
-  """A copy in memory of its own: the next step takes over the state's."""
-  return jax.tree.map(jnp.copy, state)
 
 
 def _reached(best: dict[str, float] | None) -> bool:

@@ -59,15 +59,20 @@ def train(task: tasks.Task) -> None:
       {
         "num_parameters": training.num_parameters(trained.model),
         "num_steps": step,
+        "restarts": sum(x["split"] == "restart" for x in run.metrics()),
         "metrics": metrics,
         "seconds": seconds,
         "images_per_second": run.images_per_second(),
       }
     )
-  print(
-    f"test {task.chosen_by.replace('_', ' ')} "
-    f"{metrics[f'test_{task.chosen_by}']:.2%} on "
-    f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
-    "chosen on validation)"
-  )
+  if task.chosen_by:
+    name = f"test_{task.chosen_by}"
+    print(
+      f"{name.replace('_', ' ')} {metrics[name]:.2%} on "
+      f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
+      "chosen on validation)"
+    )
+  else:
+    for name in filter(lambda name: name.startswith("test_"), metrics):
+      print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
   print(f"figures are in {run.workdir / 'figures'}")

@@ -179,6 +179,8 @@ class Run:
     kept = [line for line in self.metrics() if line["step"] <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept)
     files.write_whole(self.workdir / "metrics.jsonl", text)
+    if self._writer is not None:
+      self._writer.close()
     self._writer = tensorboardX.SummaryWriter(
       str(self.workdir), purge_step=step + 1
     )

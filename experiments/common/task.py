@@ -1,5 +1,6 @@
 """What a binary trains, as functions of its flags, and what comes of it."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,13 +44,13 @@ class Task(NamedTuple):
     make_optimizer: `() -> optimiser` of the parameters.
     suites: `model -> names` of the evaluations that it can take.
     after_training: those of them that every run ends with.
-    chosen_by: the measure by which the best checkpoint is, on validation.
-    lower_is_better: of that measure.
+    chosen_by: the measure of which the checkpoint to report has most, on
+      validation; None for the last one.
     begin: `(model, training set) -> None`, sets what a fresh model takes from
       the data.
     diverged: `metrics -> bool`, whether training has gone astray; then, and
-      where a number is not finite, it goes back to the last good state, which
-      `restart` changes. Without `restart` it ends there.
+      where a number is not finite, it goes back to the older of the two states
+      that are saved, which `restart` changes. Without `restart` it ends there.
     restart: `state -> state`.
     prepare: of a classifier, `image [H W C] in [0, 1] -> image` as it takes
       it.
@@ -67,8 +68,7 @@ class Task(NamedTuple):
   make_optimizer: Callable[[], optax.GradientTransformation]
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
-  chosen_by: str = "accuracy"
-  lower_is_better: bool = False
+  chosen_by: str | None = "accuracy"
   begin: Callable[[Any, data.Dataset], None] = lambda model, dataset: None
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False
   restart: Callable[[training.TrainState], training.TrainState] | None = None
@@ -147,10 +147,8 @@ def load_test() -> data.Dataset:
 
 def saved_by(run: runs.Run, task: Task) -> checkpoints.Checkpoints:
   """The checkpoints of a run."""
-  sign = -1 if task.lower_is_better else 1
-  return checkpoints.Checkpoints(
-    run.workdir / "checkpoints", lambda scores: sign * scores[task.chosen_by]
-  )
+  score = operator.itemgetter(task.chosen_by) if task.chosen_by else None
+  return checkpoints.Checkpoints(run.workdir / "checkpoints", score)
 
 
 def restore(run: runs.Run, task: Task) -> Trained:
