@@ -134,10 +134,14 @@ def table(records: Iterable[dict]) -> str:
     return "No runs are recorded yet.\n"
   parts = [
     _markdown([*_WHAT, *_RUN, "Images/s"], runs),
-    _markdown([*_WHAT, "Suite", "Metric", "Value", "Seeds"], others),
-    "<details><summary>Commands: of each row, for its lowest seed</summary>\n",
-    "\n".join(["```sh", *commands, "```\n"]),
-    "</details>\n",
+    *_folded(
+      "Evaluations: each metric or curve",
+      _markdown([*_WHAT, "Suite", "Metric", "Value", "Seeds"], others),
+    ),
+    *_folded(
+      "Commands: of each row, for its lowest seed",
+      "\n".join(["```sh", *commands, "```\n"]),
+    ),
   ]
   return "\n".join(part for part in parts if part)
 
@@ -247,6 +251,13 @@ def _mean(values: Sequence[float], form: str, spread_form: str) -> str:
   """The mean and, of two or more, the sample standard deviation."""
   spread = f" ± {statistics.stdev(values):{spread_form}}" if values[1:] else ""
   return f"{statistics.fmean(values):{form}}{spread}"
+
+
+def _folded(summary: str, text: str) -> list[str]:
+  """What a reader unfolds; nothing where there is no text."""
+  if not text:
+    return []
+  return [f"<details><summary>{summary}</summary>\n", text, "</details>\n"]
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
