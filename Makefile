@@ -14,6 +14,7 @@ test: .venv
 bench: .venv
 	$(BIN)/python -m experiments.bench_routing
 	$(BIN)/python -m experiments.bench_capsnet
+	$(BIN)/python -m experiments.bench_boltzmann
 
 lint: .venv
 	$(BIN)/ruff check .

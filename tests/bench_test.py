@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 import capjax
 from experiments import bench_capsnet
@@ -13,7 +13,7 @@ from experiments import bench_capsnet
 _ROOT = pathlib.Path(__file__).parents[1]
 
 
-class BenchTest(absltest.TestCase):
+class BenchTest(parameterized.TestCase):
   def test_a_step_is_timed(self):
     form = functools.partial(capjax.CapsNet, conv_features=4, num_types=1)
     cost = bench_capsnet.time_step(form, 2, 1)
@@ -21,18 +21,25 @@ class BenchTest(absltest.TestCase):
     self.assertGreater(cost.temporary_bytes, 0)
     self.assertGreater(cost.peak_bytes, cost.temporary_bytes)
 
-  def test_routings_race(self):
-    # In a process of its own: both benchmarks have a flag --batches.
-    command = [sys.executable, "-m", "experiments.bench_routing"]
+  @parameterized.parameters(
+    ("bench_routing", ("--batches=1", "--num_parts=16"), 2),
+    (
+      "bench_boltzmann",
+      ("--batch=2", "--sweeps=1", "--iterations=1", "--steps=10"),
+      5,
+    ),
+  )
+  def test_forms_race(self, name, words, num_rows):
+    # In processes of their own: benchmarks share names of flags.
     done = subprocess.run(
-      [*command, "--batches=1", "--num_parts=16"],
+      [sys.executable, "-m", f"experiments.{name}", *words],
       cwd=_ROOT,
       capture_output=True,
       text=True,
     )
     self.assertEqual(done.returncode, 0, done.stderr)
-    rows = [line for line in done.stdout.splitlines() if "ms" in line]
-    self.assertLen(rows, 2)
+    rows = [line for line in done.stdout.splitlines() if " ms" in line]
+    self.assertLen(rows, num_rows)
 
 
 if __name__ == "__main__":
