@@ -257,14 +257,18 @@ class CapsuleHM(nnx.Module):
       + jnp.sum(below.log_base(x))
       - jnp.sum(below.log_partition(natural))
     )
+    for capsules, bias, drive in self._given_above(layers):
+      total += self._log_prob(capsules, bias, drive)
+    return total
+
+  def _given_above(self, layers):
+    """Each layer's capsules, biases and drive; nothing drives the highest."""
     for number, layer in enumerate(self.generative):
+      drive = energy.no_drive(layer.bias)
       if number + 1 < len(layers):
         weights = self.generative[number + 1].weights[...]
         drive = energy.drive_between(layers[number + 1], weights, None)
-      else:
-        drive = energy.no_drive(layer.bias)
-      total += self._log_prob(layers[number], layer.bias, drive)
-    return total
+      yield layers[number], layer.bias, drive
 
   def _log_prob(self, capsules, bias, drive):
     hidden = self.families[1]
@@ -344,13 +348,8 @@ def wake_sleep_loss(
     natural = model._visible_parameters(layers[0])
     loss = jnp.sum(below.log_partition(natural))
     loss -= jnp.sum(natural * below.statistics(x))
-    for number, layer in enumerate(model.generative):
-      if number + 1 < len(layers):
-        weights = model.generative[number + 1].weights[...]
-        drive = energy.drive_between(layers[number + 1], weights, None)
-      else:
-        drive = energy.no_drive(layer.bias)
-      loss += contrast(layers[number], layer.bias, drive)
+    for layer in model._given_above(layers):
+      loss += contrast(*layer)
     return loss
 
   def sleep(x, layers):
