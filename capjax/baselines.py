@@ -1,13 +1,14 @@
 """The networks that the capsule papers compare with."""
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
-from capjax import layers
+from capjax import layers, losses
 
 
 class CapsNetBaseline(nnx.Module):
@@ -135,3 +136,128 @@ def multimnist_baseline(
     dropout=0.0,
     rngs=rngs,
   )
+
+
+class ConvVAE(nnx.Module):
+  """The variational auto-encoder beside the capsule RBM (Li and Zhu, 2019).
+
+  Two convolutions of stride 2 down to the mean and the variance of Gaussian
+  latents, and two up to the log odds of Bernoulli pixels. The paper gives the
+  number of layers and of latents (40 for MNIST, 20 for Fashion-MNIST), not the
+  widths.
+  """
+
+  def __init__(
+    self,
+    image_shape: Sequence[int] = (28, 28, 1),
+    *,
+    num_latents: int = 40,
+    features: tuple[int, int] = (32, 64),
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      image_shape: height, width and channels; both sides multiples of 4.
+      num_latents: L.
+      features: channels of the two convolutions.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if a side of the images is no multiple of 4.
+    """
+    height, width, channels = image_shape
+    if height % 4 or width % 4:
+      raise ValueError(
+        f"images of {height}x{width} cannot be halved twice; pad them to "
+        "multiples of 4."
+      )
+    first, second = features
+    self.squares = (height // 4, width // 4, second)
+    size = math.prod(self.squares)
+    down = dict(stride=2, padding="SAME", rngs=rngs)
+    self.down = nnx.List(
+      [
+        layers.Conv(channels, first, 3, **down),
+        layers.Conv(first, second, 3, **down),
+      ]
+    )
+    self.code = nnx.Linear(size, 2 * num_latents, rngs=rngs)
+    self.decode_code = nnx.Linear(num_latents, size, rngs=rngs)
+    self.up = nnx.List(
+      [
+        layers.Conv(second, 4 * first, 3, padding="SAME", rngs=rngs),
+        layers.Conv(first, 4 * channels, 3, padding="SAME", rngs=rngs),
+      ]
+    )
+
+  def encode(
+    self, images: Float[Array, "B H W C"]
+  ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """Means and log variances of the latents of images."""
+    x = images
+    for conv in self.down:
+      x = jax.nn.relu(conv(x))
+    means, log_variances = jnp.split(self.code(x.reshape(len(x), -1)), 2, -1)
+    return means, log_variances
+
+  def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
+    """Log odds of the pixels."""
+    x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
+    x = jax.nn.relu(_unfold(self.up[0](x)))
+    return _unfold(self.up[1](x))
+
+  def activities(
+    self, images: Float[Array, "B H W C"]
+  ) -> list[Float[Array, "B L"]]:
+    """The means of the latents."""
+    return [self.encode(images)[0]]
+
+  def reconstruct(
+    self, images: Float[Array, "B H W C"]
+  ) -> Float[Array, "B H W C"]:
+    """Mean images given the means of the latents."""
+    return jax.nn.sigmoid(self.decode(self.encode(images)[0]))
+
+  def log_weights(
+    self, key: Key[Array, ""], images: Float[Array, "B H W C"]
+  ) -> Float[Array, " B"]:
+    """One log p(x, h) - log q(h | x) of each image, h drawn from q.
+
+    Intensities in [0, 1] count as chances of Bernoulli pixels.
+    """
+    means, log_variances = self.encode(images)
+    noise = jax.random.normal(key, means.shape)
+    latents = means + jnp.exp(log_variances / 2) * noise
+    prior = -jnp.sum(jnp.square(latents), axis=-1) / 2
+    posterior = -jnp.sum(jnp.square(noise) + log_variances, axis=-1) / 2
+    odds = self.decode(latents)
+    pixels = images * odds - jax.nn.softplus(odds)
+    return jnp.sum(pixels, axis=(1, 2, 3)) + prior - posterior
+
+  def bound(
+    self,
+    key: Key[Array, ""],
+    images: Float[Array, "B H W C"],
+    num_samples: int,
+  ) -> losses.Bound:
+    """Bounds on log p(x) from samples of the encoder.
+
+    Args:
+      key: of the samples.
+      images: 0 and 1.
+      num_samples: of each image.
+    """
+    weights = jax.lax.map(
+      lambda key: self.log_weights(key, images),
+      jax.random.split(key, num_samples),
+    )
+    return losses.likelihood_bound(weights.T)
+
+
+def _unfold(images):
+  """Spreads every four channels over a square of 2x2 pixels."""
+  count, height, width, channels = images.shape
+  x = images.reshape(count, height, width, 2, 2, channels // 4)
+  x = x.transpose(0, 1, 3, 2, 4, 5)
+  return x.reshape(count, 2 * height, 2 * width, channels // 4)

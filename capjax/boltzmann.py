@@ -164,6 +164,15 @@ class CapsuleRBM(nnx.Module):
       )
     )(jax.nn.sigmoid(logits), drive)
 
+  def activities(
+    self, images: Float[Array, "B ..."]
+  ) -> list[Float[Array, "B K"]]:
+    """The chances of the switches; without them, the means of hidden units."""
+    capsules = self.infer(images)
+    if self.switches is None:
+      return [capsules.active.reshape(len(images), -1)]
+    return [capsules.switches]
+
   def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
     """Mean images given capsules with a leading batch axis."""
     natural = self._visible_parameters(capsules)

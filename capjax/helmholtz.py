@@ -1,29 +1,15 @@
-"""The capsule Helmholtz machine and how it learns (Li and Zhu, 2019, 2.2)."""
+"""The capsule Helmholtz machine (Li and Zhu, 2019, section 2.2)."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from capjax import boltzmann
+from capjax import boltzmann, losses
 from kernels import energy
-
-
-class Bound(NamedTuple):
-  """Lower bounds on the log-likelihood of images.
-
-  Attributes:
-    elbo: [B], the mean over samples of log p(x, h, z) - log q(h, z | x).
-    importance: [B], the log of the mean of their exponentials, which is tighter
-      (Burda, Grosse, Salakhutdinov, 2016).
-  """
-
-  elbo: Float[Array, " B"]
-  importance: Float[Array, " B"]
 
 
 class Layer(nnx.Module):
@@ -52,6 +38,19 @@ class Layer(nnx.Module):
   def bias(self) -> energy.Bias:
     """Of the capsules, as the kernels take it."""
     return energy.Bias(self.hidden[...], self.switches[...])
+
+  def driven_by(self, below: Float[Array, " M"] | energy.Capsules):
+    """The drive of its capsules from an image or from the capsules below."""
+    weights = self.weights[...]
+    if not isinstance(below, energy.Capsules):
+      parameters = energy.Parameters(below[None], self.bias, weights, None)
+      return energy.drive_from_below(below, parameters)
+    turned = weights.transpose(2, 3, 0, 1)
+    return energy.drive_between(below, turned, None)
+
+  def drives(self, capsules: energy.Capsules) -> energy.Drive:
+    """The drive that its capsules give to those below."""
+    return energy.drive_between(capsules, self.weights[...], None)
 
 
 class CapsuleHM(nnx.Module):
@@ -117,13 +116,12 @@ class CapsuleHM(nnx.Module):
     Returns:
       The layers from the lowest, with a leading batch axis.
     """
-    expect = self._expect(num_iterations)
 
     def one(x):
       layers = []
       for layer in self.recognition:
-        drive = _upwards(layers[-1] if layers else x, layer)
-        layers.append(expect(layer.bias, drive))
+        drive = layer.driven_by(layers[-1] if layers else x)
+        layers.append(self.expect(layer.bias, drive, num_iterations))
       return layers
 
     return jax.vmap(one)(images.reshape(len(images), -1))
@@ -146,51 +144,52 @@ class CapsuleHM(nnx.Module):
     Returns:
       Images drawn, and the layers from the lowest.
     """
-    expect = self._expect(num_iterations)
 
     def one(key, top):
       layers = [top]
       for lower, upper in _pairs_downwards(self.generative):
-        drive = energy.drive_between(layers[0], upper.weights[...], None)
-        layers.insert(0, expect(lower.bias, drive))
-      natural = self._visible_parameters(layers[0])
+        drive = upper.drives(layers[0])
+        layers.insert(0, self.expect(lower.bias, drive, num_iterations))
+      natural = self.visible_parameters(layers[0])
       return self.families[0].sample(key, natural), layers
 
     keys = jax.random.split(key, len(top.switches))
     images, layers = jax.vmap(one)(keys, top)
     return images.reshape(-1, *self.visible_shape), layers
 
-  def sample(
-    self, key: Key[Array, ""], top: energy.Capsules | None, *, count: int = 1
-  ) -> Float[Array, "B ..."]:
-    """Draws images, every layer exactly given the one above.
+  def sample_top(self, key: Key[Array, ""], count: int) -> energy.Capsules:
+    """Draws the highest layer of some images from its prior."""
+    bias = self.generative[-1].bias
+    drive = energy.no_drive(bias)
+    return jax.vmap(lambda key: self._draw(key, bias, drive))(
+      jax.random.split(key, count)
+    )
+
+  def sample_downwards(
+    self, key: Key[Array, ""], top: energy.Capsules
+  ) -> energy.Capsules:
+    """Draws the lowest layer, every layer exactly given the one above.
 
     Args:
       key: of the samples.
-      top: of the highest layer, one for each image; None draws it from its
-        prior (ancestral sampling).
-      count: images, where `top` is None.
-
-    Returns:
-      Mean images given the lowest layer that was drawn.
+      top: of the highest layer, with a leading batch axis.
     """
 
-    def one(key, top):
-      top_key, *keys = jax.random.split(key, 1 + len(self.generative))
-      bias = self.generative[-1].bias
-      if top is None:
-        top = self._draw(top_key, bias, energy.no_drive(bias))
-      capsules = top
-      for key, (lower, upper) in zip(
-        keys, _pairs_downwards(self.generative), strict=False
-      ):
-        drive = energy.drive_between(capsules, upper.weights[...], None)
-        capsules = self._draw(key, lower.bias, drive)
-      natural = self._visible_parameters(capsules)
-      return self.families[0].moments(natural)[0]
+    def one(key, capsules):
+      for lower, upper in _pairs_downwards(self.generative):
+        key, layer_key = jax.random.split(key)
+        capsules = self._draw(layer_key, lower.bias, upper.drives(capsules))
+      return capsules
 
-    size = count if top is None else len(top.switches)
-    images = jax.vmap(one)(jax.random.split(key, size), top)
+    return jax.vmap(one)(jax.random.split(key, len(top.switches)), top)
+
+  def sample_images(
+    self, key: Key[Array, ""], capsules: energy.Capsules
+  ) -> Float[Array, "B ..."]:
+    """Draws images given capsules of the lowest layer."""
+    natural = jax.vmap(self.visible_parameters)(capsules)
+    keys = jax.random.split(key, len(natural))
+    images = jax.vmap(self.families[0].sample)(keys, natural)
     return images.reshape(-1, *self.visible_shape)
 
   def sample_upwards(
@@ -201,7 +200,7 @@ class CapsuleHM(nnx.Module):
     def one(key, below):
       for layer in self.recognition:
         key, layer_key = jax.random.split(key)
-        below = self._draw(layer_key, layer.bias, _upwards(below, layer))
+        below = self._draw(layer_key, layer.bias, layer.driven_by(below))
       return below
 
     keys = jax.random.split(key, len(images))
@@ -209,16 +208,19 @@ class CapsuleHM(nnx.Module):
 
   def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
     """Mean images given capsules of the lowest layer."""
-    means = jax.vmap(
-      lambda capsules: self.families[0].moments(
-        self._visible_parameters(capsules)
-      )[0]
-    )(capsules)
+    natural = jax.vmap(self.visible_parameters)(capsules)
+    means = jax.vmap(self.families[0].moments)(natural)[:, 0]
     return means.reshape(-1, *self.visible_shape)
+
+  def activities(
+    self, images: Float[Array, "B ..."]
+  ) -> list[Float[Array, "B K"]]:
+    """The chances of the switches of each layer, exactly given those below."""
+    return [capsules.switches for capsules in self.infer(images)]
 
   def bound(
     self, key: Key[Array, ""], images: Float[Array, "B ..."], num_samples: int
-  ) -> Bound:
+  ) -> losses.Bound:
     """Bounds on log p(x) from samples of the recognition model.
 
     Args:
@@ -234,41 +236,67 @@ class CapsuleHM(nnx.Module):
       layers, log_q = [], 0.0
       for layer in self.recognition:
         key, layer_key = jax.random.split(key)
-        drive = _upwards(layers[-1] if layers else x, layer)
+        drive = layer.driven_by(layers[-1] if layers else x)
         layers.append(self._draw(layer_key, layer.bias, drive))
         log_q += self._log_prob(layers[-1], layer.bias, drive)
       return self._joint(x, layers) - log_q
 
     def one(key, x):
       keys = jax.random.split(key, num_samples)
-      weights = jax.vmap(weight, (0, None))(keys, x)
-      mean = jax.nn.logsumexp(weights) - math.log(num_samples)
-      return Bound(jnp.mean(weights), mean)
+      return losses.likelihood_bound(jax.vmap(weight, (0, None))(keys, x))
 
     keys = jax.random.split(key, len(images))
     return jax.vmap(one)(keys, images.reshape(len(images), -1))
 
+  def visible_parameters(
+    self, capsules: energy.Capsules
+  ) -> Float[Array, "R M"]:
+    """Of the pixels of one image, given its lowest layer."""
+    layer = self.generative[0]
+    parameters = energy.Parameters(
+      self.visible[...], layer.bias, layer.weights[...], None
+    )
+    return energy.visible_parameters(capsules, parameters)
+
+  def given_above(
+    self, layers: Sequence[energy.Capsules]
+  ) -> Iterator[tuple[energy.Capsules, energy.Bias, energy.Drive]]:
+    """Each layer of one image, and what the model says of it from above.
+
+    Nothing drives the highest layer.
+    """
+    above = [
+      layer.drives(capsules)
+      for layer, capsules in zip(self.generative[1:], layers[1:], strict=True)
+    ]
+    biases = [layer.bias for layer in self.generative]
+    above.append(energy.no_drive(biases[-1]))
+    return zip(layers, biases, above, strict=True)
+
+  def expect(
+    self, bias: energy.Bias, drive: energy.Drive, num_iterations: int | None
+  ) -> energy.Capsules:
+    """Capsules by mean field from their biases; by None what is exact."""
+    hidden = self.families[1]
+    if num_iterations is None:
+      return energy.posterior(bias, drive, hidden=hidden)
+    start = jax.nn.sigmoid(bias.switches)
+    return energy.mean_field(
+      start, bias, drive, num_iterations=num_iterations, hidden=hidden
+    )
+
   def _joint(self, x, layers):
     """The log of p(x, h, z) of one image (eq. 13)."""
     below, _ = self.families
-    natural = self._visible_parameters(layers[0])
+    natural = self.visible_parameters(layers[0])
     total = (
       jnp.sum(natural * below.statistics(x))
       + jnp.sum(below.log_base(x))
       - jnp.sum(below.log_partition(natural))
     )
-    for capsules, bias, drive in self._given_above(layers):
+    for capsules, bias, drive in self.given_above(layers):
       total += self._log_prob(capsules, bias, drive)
     return total
-
-  def _given_above(self, layers):
-    """Each layer's capsules, biases and drive; nothing drives the highest."""
-    for number, layer in enumerate(self.generative):
-      drive = energy.no_drive(layer.bias)
-      if number + 1 < len(layers):
-        weights = self.generative[number + 1].weights[...]
-        drive = energy.drive_between(layers[number + 1], weights, None)
-      yield layers[number], layer.bias, drive
 
   def _log_prob(self, capsules, bias, drive):
     hidden = self.families[1]
@@ -277,138 +305,6 @@ class CapsuleHM(nnx.Module):
 
   def _draw(self, key, bias, drive):
     return energy.sample(key, bias, drive, hidden=self.families[1])
-
-  def _visible_parameters(self, capsules):
-    layer = self.generative[0]
-    parameters = energy.Parameters(
-      self.visible[...], layer.bias, layer.weights[...], None
-    )
-    return energy.visible_parameters(capsules, parameters)
-
-  def _expect(self, num_iterations):
-    hidden = self.families[1]
-
-    def expect(bias, drive):
-      if num_iterations is None:
-        return energy.posterior(bias, drive, hidden=hidden)
-      return energy.mean_field(
-        jax.nn.sigmoid(bias.switches),
-        bias,
-        drive,
-        num_iterations=num_iterations,
-        hidden=hidden,
-      )
-
-    return expect
-
-
-def wake_sleep_loss(
-  model: CapsuleHM,
-  images: Float[Array, "B ..."],
-  key: Key[Array, ""],
-  *,
-  num_iterations: int | None,
-) -> tuple[Float[Array, ""], Float[Array, " B"]]:
-  """A loss whose gradient is that of the tied wake-sleep algorithm.
-
-  Wake: the capsules are inferred from the image, and the generative parameters
-  learn to predict each layer from the one above. Sleep: from the same top layer
-  the machine dreams an image, and the recognition parameters learn to infer the
-  layers it came from. Each layer is compared with its mean field given the
-  other one (the paper), or with what is exact.
-
-  Args:
-    model: of which both kinds of parameters learn.
-    images: the data.
-    key: of the dreamt images.
-    num_iterations: of mean field; None for what is exact.
-
-  Returns:
-    The loss, whose value means nothing, and the mean absolute error of each
-    image's reconstruction from its lowest layer.
-  """
-  graph, values = nnx.split(model)
-  still = nnx.merge(graph, jax.lax.stop_gradient(values))
-  awake = still.infer(images, num_iterations=num_iterations)
-  error = jnp.abs(still.reconstruct(awake[0]) - images)
-  dreamt, asleep = still.dream(key, awake[-1], num_iterations=num_iterations)
-
-  expect = still._expect(num_iterations)
-  hidden = model.families[1]
-
-  def contrast(capsules, bias, drive):
-    """Energy less that of what is expected: a gradient of -log p."""
-    expected = expect(*jax.lax.stop_gradient((bias, drive)))
-    return energy.capsule_energy(
-      capsules, bias, drive, hidden=hidden
-    ) - energy.capsule_energy(expected, bias, drive, hidden=hidden)
-
-  def wake(x, layers):
-    below = model.families[0]
-    natural = model._visible_parameters(layers[0])
-    loss = jnp.sum(below.log_partition(natural))
-    loss -= jnp.sum(natural * below.statistics(x))
-    for layer in model._given_above(layers):
-      loss += contrast(*layer)
-    return loss
-
-  def sleep(x, layers):
-    loss = 0.0
-    for number, layer in enumerate(model.recognition):
-      below = layers[number - 1] if number else x
-      loss += contrast(layers[number], layer.bias, _upwards(below, layer))
-    return loss
-
-  flat = images.reshape(len(images), -1), dreamt.reshape(len(images), -1)
-  loss = jnp.mean(jax.vmap(wake)(flat[0], awake))
-  loss += jnp.mean(jax.vmap(sleep)(flat[1], asleep))
-  return loss, jnp.mean(error, axis=range(1, error.ndim))
-
-
-def start_from(
-  model: CapsuleHM, machines: Sequence[boltzmann.CapsuleRBM]
-) -> None:
-  """Sets both kinds of parameters to those of capsule RBMs, layer by layer.
-
-  Args:
-    model: the machine.
-    machines: the lowest was trained on images, each other one on the active
-      units z h of the capsules below it. Recognition starts as the transpose of
-      generation.
-
-  Raises:
-    ValueError: if there is not one machine for each layer, or one of them has
-      Omega, no switches, or other families of units.
-  """
-  if len(machines) != len(model.generative):
-    raise ValueError(
-      f"{len(machines)} machines for {len(model.generative)} layers; give one "
-      "for each."
-    )
-  families = [model.families, *[(model.families[1],) * 2] * len(machines)]
-  for number, machine in enumerate(machines):
-    if machine.interaction is not None or machine.switches is None:
-      raise ValueError(f"machine {number} has Omega, or has no switches.")
-    if machine.families != families[number]:
-      raise ValueError(f"machine {number} has other families of units.")
-  model.visible[...] = machines[0].visible[...]
-  for number, machine in enumerate(machines):
-    for layer in (model.generative[number], model.recognition[number]):
-      layer.hidden[...] = machine.hidden[...]
-      layer.switches[...] = machine.switches[...]
-      layer.weights[...] = machine.weights[...].reshape(
-        layer.weights[...].shape
-      )
-
-
-def _upwards(below, layer):
-  """The drive of a layer's capsules from an image or the capsules below."""
-  weights = layer.weights[...]
-  if not isinstance(below, energy.Capsules):
-    parameters = energy.Parameters(below[None], layer.bias, weights, None)
-    return energy.drive_from_below(below, parameters)
-  turned = weights.transpose(2, 3, 0, 1)
-  return energy.drive_between(below, turned, None)
 
 
 def _pairs_downwards(layers):

@@ -1,5 +1,8 @@
 """Losses as plain functions of what models return."""
 
+import math
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,6 +14,30 @@ from jaxtyping import Array, Bool, Float, Int
 # that to a margin loss averaged over the ten classes and halved, 1/20 of the
 # paper's, so that its weight in these units is 20 times larger.
 RECONSTRUCTION_WEIGHTS = {"none": 0.0, "paper": 0.0005, "official": 0.01}
+
+
+class Bound(NamedTuple):
+  """Lower bounds on log-likelihoods.
+
+  Attributes:
+    elbo: the mean over samples of log p(x, h) - log q(h | x).
+    importance: the log of the mean of their exponentials, which is tighter
+      (Burda, Grosse, Salakhutdinov, 2016).
+  """
+
+  elbo: Float[Array, "..."]
+  importance: Float[Array, "..."]
+
+
+def likelihood_bound(log_weights: Float[Array, "... S"]) -> Bound:
+  """Bounds on log p(x) from S samples of a recognition model each.
+
+  Args:
+    log_weights: log p(x, h) - log q(h | x).
+  """
+  total = jax.nn.logsumexp(log_weights, axis=-1)
+  number = math.log(log_weights.shape[-1])
+  return Bound(jnp.mean(log_weights, axis=-1), total - number)
 
 
 def margin_loss(

@@ -73,10 +73,12 @@ def prepare_image(image: jax.Array) -> jax.Array:
   return augment.centre_pad(image, canvas=canvas)
 
 
-def begin(model: nnx.Module, dataset: data.Dataset) -> None:
+def begin(
+  model: nnx.Module, train: data.Dataset, validation: data.Dataset
+) -> None:
   """Sees to it that there are images of two classes to overlay."""
-  del model
-  overlap.require_two_classes(dataset.labels)
+  del model, validation
+  overlap.require_two_classes(train.labels)
 
 
 TASK = Task(

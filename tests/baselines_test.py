@@ -168,5 +168,51 @@ class SingleObjectTest(chex.TestCase):
     chex.assert_trees_all_close(got, model(images), rtol=1e-6)
 
 
+class ConvVAETest(parameterized.TestCase):
+  def _model(self, num_latents=1, shape=(4, 8, 1)):
+    return baselines.ConvVAE(
+      shape, num_latents=num_latents, features=(3, 5), rngs=nnx.Rngs(0)
+    )
+
+  def _images(self, count=3):
+    pixels = jax.random.bernoulli(jax.random.key(0), 0.4, (count, 4, 8, 1))
+    return jnp.float32(pixels)
+
+  def test_bounds_hold_and_close(self):
+    """Against the integral over one latent."""
+    model, images = self._model(), self._images()
+    grid = np.linspace(-8, 8, 4001)
+    odds = np.float64(model.decode(jnp.float32(grid[:, None])))
+    pixels = np.float64(images)[:, None] * odds - np.logaddexp(0, odds)
+    scores = np.sum(pixels, axis=(2, 3, 4)) - grid**2 / 2
+    density = np.exp(scores) / np.sqrt(2 * np.pi)
+    truth = np.log(np.trapezoid(density, grid, axis=1))
+    bound = model.bound(jax.random.key(1), images, 5000)
+    np.testing.assert_array_less(bound.elbo, truth)
+    np.testing.assert_allclose(bound.importance, truth, atol=0.02)
+
+  def test_every_four_channels_become_a_square(self):
+    model = self._model(2, (8, 8, 3))
+    latents = jax.random.normal(jax.random.key(0), (2, 2))
+    self.assertEqual(model.decode(latents).shape, (2, 8, 8, 3))
+    x = np.arange(2 * 3 * 2 * 8.0).reshape(2, 3, 2, 8)
+    got = baselines._unfold(jnp.float32(x))
+    for n, row, column, c in np.ndindex(2, 6, 4, 2):
+      place = 4 * (row % 2) + 2 * (column % 2) + c
+      want = x[n, row // 2, column // 2, place]
+      self.assertEqual(got[n, row, column, c], want)
+
+  def test_reconstructions_are_chances(self):
+    model, images = self._model(3), self._images()
+    means = model.reconstruct(images)
+    self.assertEqual(means.shape, images.shape)
+    self.assertTrue(bool(jnp.all((means > 0) & (means < 1))))
+    self.assertEqual(model.activities(images)[0].shape, (3, 3))
+
+  def test_images_that_cannot_be_halved_twice_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "30x28 cannot be halved twice"):
+      baselines.ConvVAE((30, 28, 1), rngs=nnx.Rngs(0))
+
+
 if __name__ == "__main__":
   absltest.main()

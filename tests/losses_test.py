@@ -141,5 +141,19 @@ class LossesTest(chex.TestCase):
     chex.assert_trees_all_close(metrics, want, rtol=1e-6)
 
 
+class BoundTest(parameterized.TestCase):
+  def test_bounds_are_means_of_logs_and_the_log_of_means(self):
+    weights = np.log([[0.1, 0.4, 0.2], [3.0, 3.0, 3.0]])
+    got = losses.likelihood_bound(jnp.float32(weights))
+    np.testing.assert_allclose(got.elbo, weights.mean(1), rtol=1e-5)
+    want = np.log(np.exp(weights).mean(1))
+    np.testing.assert_allclose(got.importance, want, rtol=1e-5)
+    self.assertLess(got.elbo[0], got.importance[0])
+
+  def test_no_weight_is_too_small_or_large(self):
+    got = losses.likelihood_bound(jnp.array([[-2e4, -2e4], [3e4, 3e4]]))
+    np.testing.assert_allclose(got.importance, [-2e4, 3e4])
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -13,22 +13,28 @@ PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*.cfg"))
 def few_digits(tmp_path_factory):
   """A folder with 200 noise images in the form of MNIST, and 20 to test."""
   folder = tmp_path_factory.mktemp("data")
-  (folder / "mnist").mkdir()
   pixels = np.random.default_rng(0)
   for split, count in (("train", 200), ("t10k", 20)):
     images = pixels.integers(0, 256, (count, 28, 28), np.uint8)
     labels = np.arange(count, dtype=np.uint8) % 10
     for name, array in (("images-idx3", images), ("labels-idx1", labels)):
       header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-      path = folder / "mnist" / f"{split}-{name}-ubyte"
-      path.write_bytes(header + array.tobytes())
+      for dataset in ("mnist", "fashion_mnist"):
+        path = folder / dataset / f"{split}-{name}-ubyte"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(header + array.tobytes())
   return folder
 
 
 def small_run(preset):
   """The binary of a preset, and flags that make its network small."""
-  if preset.startswith("boltzmann"):
+  if preset.startswith(("boltzmann", "rbm")):
     return "train_boltzmann", ["--num_capsules=2", "--num_sweeps=1"]
+  if preset.startswith("helmholtz"):
+    small = ["--num_capsules=2,2", "--num_sweeps=1", "--pretrain_steps=2"]
+    return "train_helmholtz", small
+  if preset.startswith("vae"):
+    return "train_vae", ["--num_latents=2"]
   overlapping = preset.startswith("multimnist")
   binary = "train_multimnist" if overlapping else "train_capsnet"
   if "baseline" in preset:
@@ -36,10 +42,7 @@ def small_run(preset):
     return binary, [f"--cnn_features={features}", "--cnn_dense=8"]
   if "efficient" in preset:  # its size is fixed
     return binary, []
-  small = ["--conv_features=4", "--num_types=1", "--decoder_features=8"]
-  if "fashion" in preset:
-    small.append("--dataset=mnist")
-  return binary, small
+  return binary, ["--conv_features=4", "--num_types=1", "--decoder_features=8"]
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)

@@ -93,8 +93,8 @@ def _run(binary, flags, xla_flags, path):
   os._exit(code or 0)
 
 
-def metrics_of(workdir: pathlib.Path) -> list[dict]:
-  """The lines of metrics.jsonl without those about time."""
+def metrics_of(workdir: pathlib.Path, *, timed: bool = False) -> list[dict]:
+  """The lines of metrics.jsonl; those about time only if asked for."""
   path = workdir / "metrics.jsonl"
   lines = []
   for line in path.read_text().splitlines() if path.exists() else ():
@@ -102,7 +102,7 @@ def metrics_of(workdir: pathlib.Path) -> list[dict]:
       lines.append(json.loads(line))
     except json.JSONDecodeError:
       continue  # still being written
-  for line in lines:
+  for line in lines if not timed else ():
     line.pop("images_per_second", None)
   return lines
 

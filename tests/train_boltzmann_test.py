@@ -8,7 +8,7 @@ import processes
 import pytest
 from sklearn import metrics
 
-from experiments.common import energies
+from experiments.common import latents
 
 SMALL = (
   "--num_capsules=4", "--capsule_size=3", "--num_sweeps=2", "--num_steps=60",
@@ -133,6 +133,6 @@ def test_information_is_that_of_scikit_learn():
   units = np.stack(
     [labels % 2, random.integers(2, size=500), labels == 0], axis=1
   ).astype(np.float64)
-  got = energies.information(units, labels)
+  got = latents.information(units, labels)
   want = [metrics.mutual_info_score(labels, unit) for unit in units.T]
   np.testing.assert_allclose(got, np.array(want) / np.log(2), atol=1e-6)

@@ -5,27 +5,19 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import linear_model, pipeline, preprocessing
 
-from capjax import boltzmann, data
+from capjax import boltzmann, data, helmholtz
 from capjax.evaluation import likelihood
-from experiments.common import energy_figures, runs, training
+from experiments.common import energy_figures, latents, runs, training
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
 from kernels import energy
 
 _NUM_SAMPLES = 100
 _NUM_SWEEPS = 1000  # the paper's
-_PER_CLASS = 10  # images of each class whose spectra are drawn
 _NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
 _NUM_TEMPERATURES = 10_000
 _NUM_LIKELY = 1000  # images whose free energies are compared with samples'
-
-
-def errors(run: runs.Run, trained: Trained, options: Options) -> Scores:
-  """The reconstruction errors and free energies of test and validation."""
-  del run, options
-  return tasks.means(trained)
 
 
 def samples(run: runs.Run, trained: Trained, options: Options) -> Scores:
@@ -43,48 +35,14 @@ def samples(run: runs.Run, trained: Trained, options: Options) -> Scores:
   capsules, images = _dream(model, key, start)
   means = model.reconstruct(capsules)
   energy_figures.tiles(means, run.figure("samples"), columns=10)
-  tests = _drawn(trained, jax.random.key(1))[:_NUM_LIKELY]
+  if latents.has_gaussian_pixels(model):
+    tests = training.as_intensities(jnp.asarray(trained.test.images))
+  else:
+    tests = latents.binary_images(trained, jax.random.key(1))
+  tests = tests[:_NUM_LIKELY]
   return {
     "samples_free_energy": float(jnp.mean(model.free_energy(images))),
     "images_free_energy": float(jnp.mean(model.free_energy(tests))),
-  }
-
-
-def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
-  """Draws which capsules are active in ten images of each class.
-
-  Of a plain RBM it is the hidden units. All are means of the exact posterior.
-  What they say of the class is measured by logistic regression on those of
-  training images, and, of units that are 0 or 1, by information.
-
-  Returns:
-    Accuracy of the regression on the test set, and the mutual information of
-    unit and class in bits: the mean over units, and that of the best.
-  """
-  del options
-  labels = trained.test.labels
-  activities = _activities(trained, trained.test.images)
-  shown = [
-    np.flatnonzero(labels == c)[:_PER_CLASS]
-    for c in range(trained.test.num_classes)
-  ]
-  energy_figures.spectra(
-    [activities[rows] for rows in shown], run.figure("spectra")
-  )
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
-  probe = pipeline.make_pipeline(
-    preprocessing.StandardScaler(),
-    linear_model.LogisticRegression(max_iter=1000),
-  )
-  probe.fit(_activities(trained, train.images), train.labels)
-  scores = {"probe_accuracy": float(probe.score(activities, labels))}
-  if trained.model.switches is None and not _is_bernoulli(trained.model, 1):
-    return scores
-  bits = information(activities, labels)
-  return {
-    **scores,
-    "mean_information": float(np.mean(bits)),
-    "best_information": float(np.max(bits)),
   }
 
 
@@ -133,7 +91,7 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """
   del run
   model = trained.model
-  if not _is_bernoulli(model, 0):
+  if latents.has_gaussian_pixels(model):
     raise ValueError("log_likelihood is for models with Bernoulli pixels only")
   train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
   train_images = training.as_intensities(jnp.asarray(train.images))
@@ -144,7 +102,8 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
     )
   )
   below = estimate(jax.random.key(0), model, base)
-  images = _drawn(trained, jax.random.key(1))[: options.images]
+  images = latents.binary_images(trained, jax.random.key(1))
+  images = images[: options.images]
   _, dreams = _dream(model, jax.random.key(2), train_images[:_NUM_SAMPLES])
   above = estimate(jax.random.key(3), model, base, backwards_from=dreams)
   energies = jax.jit(lambda model, x: model.free_energy(x))(model, images)
@@ -163,64 +122,38 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
-SUITES = {
-  "errors": errors,
-  "samples": samples,
-  "spectra": spectra,
-  "fields": fields,
-  "log_likelihood": log_likelihood,
-}
+def dreams(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Draws what a Helmholtz machine dreams of.
 
-
-def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """Mutual information of binary units with the class.
-
-  Args:
-    activities: [N K], the chance that each unit is on in each example.
-    labels: [N].
+  Once by ancestral sampling, every layer given the one above from the prior of
+  the highest, and once by 1000 rounds of wake and sleep from random images:
+  upwards by the recognition model, downwards by the generative one.
 
   Returns:
-    [K], in bits.
+    The mean over pixels of either kind of dreams, to compare with that of test
+    images.
   """
-  classes, counts = np.unique(labels, return_counts=True)
-  given = np.stack([np.mean(activities[labels == c], axis=0) for c in classes])
-  shares = counts / counts.sum()
-  return _entropy(shares @ given) - shares @ _entropy(given)
+  del options
+  model = trained.model
+  start_key, key = jax.random.split(jax.random.key(0))
+  shape = (_NUM_SAMPLES, *model.visible_shape)
+  start = jax.random.uniform(start_key, shape)
+  kinds = {
+    "ancestral": _ancestral(model, key),
+    "gibbs": _loops(model, key, start),
+  }
+  for name, images in kinds.items():
+    energy_figures.tiles(images, run.figure(f"dreams_{name}"), columns=10)
+  kinds["images"] = trained.test.images / 255
+  return {f"{name}_mean": float(np.mean(x)) for name, x in kinds.items()}
 
 
-def _entropy(chance: np.ndarray) -> np.ndarray:
-  chance = np.clip(chance, 1e-12, 1 - 1e-12)
-  off = 1 - chance
-  return -(chance * np.log2(chance) + off * np.log2(off))
-
-
-def _activities(trained: Trained, images: np.ndarray) -> np.ndarray:
-  """[N K], the switches of images; the hidden units where there are none."""
-
-  def measure(model, images, labels):
-    del labels
-    capsules = model.infer(images)
-    if model.switches is None:
-      return {"activity": capsules.active.reshape(len(images), -1)}
-    return {"activity": capsules.switches}
-
-  draw = training.draw_labelled(lambda key, image: image)
-  evaluate = tasks.make_evaluate(measure, draw)
-  labels = np.zeros(len(images), np.int32)
-  return evaluate(trained.model, images, labels)["activity"]
-
-
-def _is_bernoulli(model: boltzmann.CapsuleRBM, layer: int) -> bool:
-  """Whether the visible (0) or the hidden (1) units are."""
-  return model.families[layer] is boltzmann.FAMILIES["bernoulli"]
-
-
-def _drawn(trained: Trained, key: jax.Array) -> jax.Array:
-  """The test images with each pixel drawn as 0 or 1, if they are such units."""
-  images = training.as_intensities(jnp.asarray(trained.test.images))
-  if not _is_bernoulli(trained.model, 0):
-    return images
-  return jax.random.bernoulli(key, images).astype(images.dtype)
+SUITES = {
+  "samples": samples,
+  "fields": fields,
+  "log_likelihood": log_likelihood,
+  "dreams": dreams,
+}
 
 
 @jax.jit
@@ -234,6 +167,31 @@ def _dream(model: boltzmann.CapsuleRBM, key: jax.Array, images: jax.Array):
 
   start = model.sample_capsules(start_key, images), images
   return jax.lax.fori_loop(0, _NUM_SWEEPS, sweep, start)
+
+
+@jax.jit
+def _ancestral(model: helmholtz.CapsuleHM, key: jax.Array) -> jax.Array:
+  """Mean images of capsules that are drawn from the prior."""
+  top_key, key = jax.random.split(key)
+  top = model.sample_top(top_key, _NUM_SAMPLES)
+  return model.reconstruct(model.sample_downwards(key, top))
+
+
+@jax.jit
+def _loops(model: helmholtz.CapsuleHM, key: jax.Array, images: jax.Array):
+  """Mean images after many rounds of wake and sleep."""
+
+  def asleep(key, images):
+    up_key, down_key = jax.random.split(key)
+    top = model.sample_upwards(up_key, images)
+    return model.sample_downwards(down_key, top)
+
+  def loop(index, images):
+    sleep_key, image_key = jax.random.split(jax.random.fold_in(key, index))
+    return model.sample_images(image_key, asleep(sleep_key, images))
+
+  images = jax.lax.fori_loop(0, _NUM_SWEEPS, loop, images)
+  return model.reconstruct(asleep(key, images))
 
 
 @jax.jit

@@ -66,11 +66,12 @@ def fit(
   train: data.Dataset,
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
+  num_steps: int,
   summarise: Callable[[dict], dict[str, float]] = training.means,
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False,
   restart: Callable[[training.TrainState], training.TrainState] | None = None,
 ) -> tuple[int, float]:
-  """Trains to `--num_steps`, going on from the newest checkpoint if any.
+  """Trains to `num_steps`, going on from the newest checkpoint if any.
 
   With `--stop_accuracy` it ends at the first validation that reaches it.
 
@@ -86,6 +87,7 @@ def fit(
     train: to draw batches from.
     validation: to choose the model by; its measures hold what `saved` scores.
     mesh: the devices.
+    num_steps: updates in all.
     summarise: makes one number of each measure, to be logged.
     diverged: whether training has gone astray, by its metrics; a number that is
       not finite always says so.
@@ -100,7 +102,7 @@ def fit(
     SystemExit: after a signal, with the state saved; and when training has gone
       astray, with the last good state kept.
   """
-  num_steps, batch_size = runs.NUM_STEPS.value, runs.BATCH_SIZE.value
+  batch_size = runs.BATCH_SIZE.value
   epoch = len(train.images) // batch_size
   eval_every = runs.EVAL_EVERY.value or epoch
   stops = [epoch, eval_every, runs.LOG_EVERY.value]

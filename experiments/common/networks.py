@@ -15,13 +15,10 @@ from flax import nnx
 import capjax
 from capjax import baselines, losses, routers
 from capjax.data import augment
-from experiments.common import runs
+from experiments.common import descent, runs
 
 MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
-)
-_LEARNING_RATE = flags.DEFINE_float(
-  "learning_rate", 1e-3, "Adam's, at the start.", lower_bound=0.0
 )
 _SCHEDULE = flags.DEFINE_enum(
   "schedule",
@@ -35,15 +32,6 @@ _WARMUP_STEPS = flags.DEFINE_integer(
   0,
   "Steps in which the learning rate rises from 0.",
   lower_bound=0,
-)
-_DECAY_RATE = flags.DEFINE_float(
-  "decay_rate",
-  0.96,
-  "Factor of the learning rate every --decay_steps.",
-  lower_bound=0.0,
-)
-_DECAY_STEPS = flags.DEFINE_integer(
-  "decay_steps", 2000, "See --decay_rate.", lower_bound=1
 )
 _FINAL_LEARNING_RATE = flags.DEFINE_float(
   "final_learning_rate",
@@ -243,12 +231,12 @@ def make_optimizer() -> optax.GradientTransformation:
   """
   if _SCHEDULE.value == "cosine":
     runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
-  peak, warmup = _LEARNING_RATE.value, _WARMUP_STEPS.value
+  peak, warmup = descent.LEARNING_RATE.value, _WARMUP_STEPS.value
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
     # optax's takes a rate of 0 for none, and of 1 for growth.
     def schedule(step):
-      decay = _DECAY_RATE.value ** (step / _DECAY_STEPS.value)
+      decay = descent.DECAY_RATE.value ** (step / descent.DECAY_STEPS.value)
       return jnp.maximum(peak * decay, final)
 
   else:

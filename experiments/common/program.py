@@ -13,6 +13,55 @@ from experiments.common import (
 from experiments.common import task as tasks
 
 
+def fit(
+  task: tasks.Task,
+  run: runs.Run,
+  train_set: data.Dataset,
+  validation: data.Dataset,
+  *,
+  num_steps: int,
+) -> tuple[int, float]:
+  """Trains for a task in a folder that was claimed, or goes on with it.
+
+  Args:
+    task: what to train.
+    run: where checkpoints and metrics go; a drawing of them too.
+    train_set: to draw batches from.
+    validation: to choose the checkpoint by.
+    num_steps: updates.
+
+  Returns:
+    Updates done and seconds spent, in all sittings.
+  """
+  mesh = training.data_mesh(runs.BATCH_SIZE.value)
+  optimizer = task.make_optimizer()
+  model = tasks.make_model(task, train_set)
+  earlier = task.begin(model, train_set, validation) or 0.0
+  state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
+  step, seconds = loop.fit(
+    run,
+    tasks.saved_by(run, task),
+    state,
+    update=training.make_update(
+      task.loss,
+      optimizer,
+      draw=task.draw,
+      batch_size=runs.BATCH_SIZE.value,
+      mesh=mesh,
+    ),
+    evaluate=tasks.make_evaluate(task.measure, task.draw_test),
+    train=train_set,
+    validation=validation,
+    mesh=mesh,
+    num_steps=num_steps,
+    summarise=tasks.summarise,
+    diverged=task.diverged,
+    restart=task.restart,
+  )
+  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+  return step, earlier + seconds
+
+
 def train(task: tasks.Task) -> None:
   """Trains for a task, or goes on with it, and writes all that a run writes."""
   with runs.clear_errors():
@@ -23,34 +72,12 @@ def train(task: tasks.Task) -> None:
       runs.BATCH_SIZE.value,
     )
     tasks.load_test()  # so that what is missing is said now, not after training
-    mesh = training.data_mesh(runs.BATCH_SIZE.value)
-    optimizer = task.make_optimizer()
-    model = tasks.make_model(task, train_set)
-    task.begin(model, train_set)
-    state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
     run = runs.Run(runs.WORKDIR.value)
     run.claim()
-    step, seconds = loop.fit(
-      run,
-      tasks.saved_by(run, task),
-      state,
-      update=training.make_update(
-        task.loss,
-        optimizer,
-        draw=task.draw,
-        batch_size=runs.BATCH_SIZE.value,
-        mesh=mesh,
-      ),
-      evaluate=tasks.make_evaluate(task.measure, task.draw_test),
-      train=train_set,
-      validation=validation,
-      mesh=mesh,
-      summarise=tasks.summarise,
-      diverged=task.diverged,
-      restart=task.restart,
+    step, seconds = fit(
+      task, run, train_set, validation, num_steps=runs.NUM_STEPS.value
     )
     trained = tasks.restore(run, task)
-    figures.learning_curves(run.metrics(), run.figure("learning_curves"))
     metrics = {}
     for name in task.after_training:
       if name in task.suites(trained.model):
@@ -65,10 +92,9 @@ def train(task: tasks.Task) -> None:
         "images_per_second": run.images_per_second(),
       }
     )
-  if task.chosen_by:
-    name = f"test_{task.chosen_by}"
+  if task.chosen_by == "accuracy":
     print(
-      f"{name.replace('_', ' ')} {metrics[name]:.2%} on "
+      f"test accuracy {metrics['test_accuracy']:.2%} on "
       f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
       "chosen on validation)"
     )

@@ -15,6 +15,7 @@ from flax import nnx
 from experiments.common import (
   energies,
   figures,
+  latents,
   overlaps,
   robustness,
   runs,
@@ -90,6 +91,7 @@ SUITES = {
   "attacks": robustness.attacks,
   "views": robustness.views,
   "diagnostics": robustness.diagnostics,
+  **latents.SUITES,
   **energies.SUITES,
 }
 
@@ -99,7 +101,7 @@ DRAWN_BESIDE = {"attacks", "views", "diagnostics"}
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The suites that a classifier can take."""
-  lacks = set(energies.SUITES)
+  lacks = {*latents.SUITES, *energies.SUITES}
   if not hasattr(model, "decode"):  # a network without capsules
     lacks |= {"reconstructions", "perturbations", "diagnostics"}
   elif model.decoder is None:

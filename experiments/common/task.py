@@ -46,8 +46,8 @@ class Task(NamedTuple):
     after_training: those of them that every run ends with.
     chosen_by: the measure of which the checkpoint to report has most, on
       validation; None for the last one.
-    begin: `(model, training set) -> None`, sets what a fresh model takes from
-      the data.
+    begin: `(model, training set, validation)`, sets what a fresh model takes
+      from the data; if that takes training, the seconds spent are returned.
     diverged: `metrics -> bool`, whether training has gone astray; then, and
       where a number is not finite, it goes back to the older of the two states
       that are saved, which `restart` changes. Without `restart` it ends there.
@@ -69,7 +69,9 @@ class Task(NamedTuple):
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
   chosen_by: str | None = "accuracy"
-  begin: Callable[[Any, data.Dataset], None] = lambda model, dataset: None
+  begin: Callable[[Any, data.Dataset, data.Dataset], float | None] = (
+    lambda *arguments: None
+  )
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False
   restart: Callable[[training.TrainState], training.TrainState] | None = None
   prepare: Callable[[jax.Array], jax.Array] | None = None
@@ -151,6 +153,27 @@ def saved_by(run: runs.Run, task: Task) -> checkpoints.Checkpoints:
   return checkpoints.Checkpoints(run.workdir / "checkpoints", score)
 
 
+def restore_model(
+  run: runs.Run, task: Task, dataset: data.Dataset
+) -> tuple[int, nnx.Module, dict[str, float]]:
+  """The step, the model and the validation scores of the best checkpoint.
+
+  Args:
+    run: where it is.
+    task: what was trained.
+    dataset: with images of the shape that the model was made for.
+
+  Raises:
+    ValueError: if the run has no checkpoint that can be read.
+  """
+  mesh = training.data_mesh(runs.BATCH_SIZE.value)
+  template = training.replicate(make_model(task, dataset), mesh)
+  restored = saved_by(run, task).restore_best(template)
+  if restored is None:
+    raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")
+  return restored
+
+
 def restore(run: runs.Run, task: Task) -> Trained:
   """The model of a run's best checkpoint, with its measures of the test set.
 
@@ -159,13 +182,7 @@ def restore(run: runs.Run, task: Task) -> Trained:
     ValueError: if the run has no checkpoint that can be read.
   """
   test = load_test()
-  mesh = training.data_mesh(runs.BATCH_SIZE.value)
-  template = training.replicate(make_model(task, test), mesh)
-  saved = saved_by(run, task)
-  restored = saved.restore_best(template)
-  if restored is None:
-    raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")
-  step, model, scores = restored
+  step, model, scores = restore_model(run, task, test)
   evaluate = make_evaluate(task.measure, task.draw_test)
   measures = evaluate(model, test.images, test.labels)
   return Trained(task, model, step, scores, test, measures)

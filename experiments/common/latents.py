@@ -1,0 +1,172 @@
+"""Suites for models with latent variables: what these know, and bounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn import (
+  feature_selection,
+  linear_model,
+  pipeline,
+  preprocessing,
+)
+
+from capjax import boltzmann, data
+from experiments.common import energy_figures, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
+
+_PER_CLASS = 10  # images of each class whose spectra are drawn
+_NUM_INFORMATIVE = 2000  # images from which information is estimated
+_NUM_SAMPLES = 100  # of each image, for the bounds
+_NUM_AT_ONCE = 100  # images
+
+
+def errors(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """The means of what is measured on test and validation."""
+  del run, options
+  return tasks.means(trained)
+
+
+def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Draws how active the units are in ten images of each class, by layer.
+
+  What a layer says of the class is measured by logistic regression on the
+  activities of training images, and by mutual information.
+
+  Returns:
+    For each layer: accuracy of the regression on the test set; information of
+    the class and one unit's activity in bits, the mean over units and that of
+    the best, by nearest neighbours (Ross, 2014) on 2000 test images; and, where
+    activities are chances, that of the class and the unit drawn as 0 or 1.
+  """
+  del options
+  labels = trained.test.labels
+  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  learnt, tested = (
+    _activities(trained, images)
+    for images in (train.images, trained.test.images)
+  )
+  scores = {}
+  for number, name in enumerate(learnt):
+    suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
+    shown = [
+      np.flatnonzero(labels == c)[:_PER_CLASS]
+      for c in range(trained.test.num_classes)
+    ]
+    energy_figures.spectra(
+      [tested[name][rows] for rows in shown], run.figure(f"spectra{suffix}")
+    )
+    for key, value in _knowledge(
+      learnt[name], train.labels, tested[name], labels
+    ).items():
+      scores[f"{key}{suffix}"] = value
+  return scores
+
+
+def bound(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Bounds on the log-likelihood of test images, each pixel drawn as 0 or 1.
+
+  Returns:
+    The mean ELBO of an image in nats, and the importance-weighted bound, by 100
+    samples; their standard errors over images.
+
+  Raises:
+    ValueError: if pixels are not 0 or 1: the densities of others depend on how
+      they were rounded.
+  """
+  del run
+  if has_gaussian_pixels(trained.model):
+    raise ValueError("bound is for models with Bernoulli pixels only")
+  images = binary_images(trained, jax.random.key(1))[: options.images]
+  evaluate = jax.jit(
+    lambda model, key, images: model.bound(key, images, _NUM_SAMPLES)
+  )
+  parts = [
+    evaluate(
+      trained.model,
+      jax.random.fold_in(jax.random.key(0), start),
+      images[start : start + _NUM_AT_ONCE],
+    )
+    for start in range(0, len(images), _NUM_AT_ONCE)
+  ]
+  elbo, importance = (np.concatenate(x) for x in zip(*parts, strict=True))
+  return {
+    "elbo": float(np.mean(elbo)),
+    "elbo_error": float(np.std(elbo) / len(elbo) ** 0.5),
+    "importance_bound": float(np.mean(importance)),
+    "importance_bound_error": float(np.std(importance) / len(elbo) ** 0.5),
+    "num_samples": _NUM_SAMPLES,
+    "num_images": len(elbo),
+  }
+
+
+SUITES = {"errors": errors, "spectra": spectra, "bound": bound}
+
+
+def binary_images(trained: Trained, key: jax.Array) -> jax.Array:
+  """The test images with each pixel drawn as 0 or 1."""
+  images = training.as_intensities(jnp.asarray(trained.test.images))
+  return jax.random.bernoulli(key, images).astype(images.dtype)
+
+
+def has_gaussian_pixels(model: object) -> bool:
+  """Whether a model is one of Gaussian visible units."""
+  kinds = getattr(model, "families", None)
+  return kinds is not None and kinds[0] is boltzmann.FAMILIES["gaussian"]
+
+
+def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+  """Mutual information of binary units with the class.
+
+  Args:
+    activities: [N K], the chance that each unit is on in each example.
+    labels: [N].
+
+  Returns:
+    [K], in bits.
+  """
+  classes, counts = np.unique(labels, return_counts=True)
+  given = np.stack([np.mean(activities[labels == c], axis=0) for c in classes])
+  shares = counts / counts.sum()
+  return _entropy(shares @ given) - shares @ _entropy(given)
+
+
+def _entropy(chance: np.ndarray) -> np.ndarray:
+  chance = np.clip(chance, 1e-12, 1 - 1e-12)
+  off = 1 - chance
+  return -(chance * np.log2(chance) + off * np.log2(off))
+
+
+def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
+  """What activities [N K] say of the class."""
+  probe = pipeline.make_pipeline(
+    preprocessing.StandardScaler(),
+    linear_model.LogisticRegression(max_iter=1000),
+  )
+  probe.fit(learnt, learnt_labels)
+  few = slice(None, _NUM_INFORMATIVE)
+  bits = feature_selection.mutual_info_classif(
+    tested[few], labels[few], random_state=0
+  ) / np.log(2)
+  scores = {
+    "probe_accuracy": float(probe.score(tested, labels)),
+    "mean_information": float(np.mean(bits)),
+    "best_information": float(np.max(bits)),
+  }
+  if tested.min() >= 0 and tested.max() <= 1:
+    drawn = information(tested, labels)
+    scores["mean_information_drawn"] = float(np.mean(drawn))
+    scores["best_information_drawn"] = float(np.max(drawn))
+  return scores
+
+
+def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
+  """[N K] of each layer."""
+
+  def measure(model, images, labels):
+    del labels
+    return {str(n): x for n, x in enumerate(model.activities(images))}
+
+  draw = training.draw_labelled(lambda key, image: image)
+  evaluate = tasks.make_evaluate(measure, draw)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))

@@ -1,0 +1,194 @@
+r"""Trains a capsule Helmholtz machine: layer by layer, then by wake and sleep.
+
+  python -m experiments.train_helmholtz --workdir=runs/helmholtz \
+    --data_dir=DIR --flagfile=experiments/presets/helmholtz_mnist.cfg
+
+Each layer's capsule RBM has a folder of its own, layer_1 and so on.
+
+Li and Zhu (2019), Capsule generative models, sections 2.2 and 3.2.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+from capjax import boltzmann, data, helmholtz, wake_sleep
+from experiments.common import contrastive, descent, program, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Task
+
+_NUM_CAPSULES = flags.DEFINE_list(
+  "num_capsules", ["40", "40"], "Capsules of each layer, from the lowest."
+)
+_PRETRAIN_STEPS = flags.DEFINE_integer(
+  "pretrain_steps",
+  6000,
+  "Updates of each layer's capsule RBM; 0 to go straight to wake and sleep.",
+  lower_bound=0,
+)
+_PRETRAIN_RATE = flags.DEFINE_float(
+  "pretrain_learning_rate", 0.02, "Of these, at the start.", lower_bound=0.0
+)
+flags.register_validator(
+  _NUM_CAPSULES,
+  lambda counts: counts and all(x.isdigit() and int(x) > 0 for x in counts),
+  message="give whole numbers above 0, as in 40,40",
+)
+flags.set_default(runs.NUM_STEPS, 6000)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the model that the flags describe."""
+  del num_classes
+  return helmholtz.CapsuleHM(
+    image_shape,
+    num_capsules=_num_capsules(),
+    rngs=nnx.Rngs(runs.SEED.value),
+    **contrastive.sizes_and_families(),
+  )
+
+
+def begin(
+  model: helmholtz.CapsuleHM, train: data.Dataset, validation: data.Dataset
+) -> float:
+  """Trains a capsule RBM for each layer, and starts from them.
+
+  Returns:
+    Seconds spent.
+  """
+  images = training.as_intensities(jnp.asarray(train.images))
+  model.visible[...] = boltzmann.independent_units(
+    contrastive.VISIBLE.value, images
+  )
+  if not _PRETRAIN_STEPS.value:
+    return 0.0
+  machines, total = [], 0.0
+  for number in range(len(_num_capsules())):
+    run = runs.Run(f"{runs.WORKDIR.value}/layer_{number + 1}")
+    run.claim()
+    task = _layer_task(machines, model.visible[...])
+    _, seconds = program.fit(
+      task, run, train, validation, num_steps=_PRETRAIN_STEPS.value
+    )
+    total += seconds
+    _, stack, _ = tasks.restore_model(run, task, train)
+    machines = list(stack.machines)
+  wake_sleep.start_from(model, machines)
+  return total
+
+
+def loss(
+  model: helmholtz.CapsuleHM,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch and its metrics."""
+  del labels
+  value, errors = wake_sleep.wake_sleep_loss(
+    model, images, key, num_iterations=contrastive.num_iterations()
+  )
+  return value, {"reconstruction_error": jnp.mean(errors)}
+
+
+def measure(
+  model: helmholtz.CapsuleHM, images: jax.Array, labels: jax.Array
+) -> training.Metrics:
+  """The errors of reconstructions, and how many capsules are active."""
+  del labels
+  layers = model.infer(images, num_iterations=contrastive.num_iterations())
+  errors = jnp.abs(model.reconstruct(layers[0]) - images)
+  return {
+    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
+    **{
+      f"active_capsules_{number + 1}": jnp.mean(layer.switches, axis=1)
+      for number, layer in enumerate(layers)
+    },
+  }
+
+
+def _num_capsules() -> list[int]:
+  return [int(count) for count in _NUM_CAPSULES.value]
+
+
+def _layer_task(
+  below: Sequence[boltzmann.CapsuleRBM], pixels: jax.Array
+) -> Task:
+  """To train a capsule RBM on top of others, or on images with such biases."""
+  number = len(below)
+  families = {"visible": contrastive.HIDDEN.value} if below else {}
+
+  def make_stack(image_shape, num_classes):
+    del num_classes
+    # Copies, since training gives its buffers away.
+    machines = jax.tree.map(jnp.copy, list(below))
+    if below:
+      image_shape = below[-1].hidden[...].shape[1:]
+    top = contrastive.make_machine(
+      image_shape,
+      _num_capsules()[number],
+      seed=runs.SEED.value + number,
+      **families,
+    )
+    if not below:
+      top.visible[...] = jnp.copy(pixels)
+    return wake_sleep.Stack([*machines, top])
+
+  def of_top(function):
+    def call(stack, images, *arguments):
+      iterations = contrastive.num_iterations()
+      seen = stack.below_top(images, num_iterations=iterations)
+      return function(stack.top, seen, *arguments)
+
+    return call
+
+  return Task(
+    make_stack,
+    of_top(contrastive.loss),
+    of_top(contrastive.measure),
+    draw=contrastive.draw,
+    draw_test=contrastive.draw,
+    make_optimizer=lambda: contrastive.make_optimizer(_PRETRAIN_RATE.value),
+    suites=lambda stack: [],
+    after_training=(),
+    chosen_by=None,
+    diverged=contrastive.diverged,
+    restart=descent.restart,
+  )
+
+
+TASK = Task(
+  make_model,
+  loss,
+  measure,
+  draw=contrastive.draw,
+  draw_test=contrastive.draw,
+  make_optimizer=contrastive.make_optimizer,
+  suites=lambda model: ["errors", "dreams", "spectra", "bound"],
+  after_training=("errors", "dreams", "spectra"),
+  chosen_by=None,
+  begin=begin,
+  diverged=contrastive.diverged,
+  restart=descent.restart,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    contrastive.refuse_useless_flags()
+    if not _PRETRAIN_STEPS.value:
+      runs.refuse(
+        "without pretraining, train_helmholtz",
+        ["pretrain_learning_rate", "num_sweeps", "sweep", "num_chains"],
+      )
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

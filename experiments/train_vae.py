@@ -1,0 +1,96 @@
+r"""Trains the variational auto-encoder that capsule RBMs are compared with.
+
+  python -m experiments.train_vae --workdir=runs/vae --data_dir=DIR \
+    --flagfile=experiments/presets/vae_mnist.cfg
+
+Li and Zhu (2019), Capsule generative models, section 3.1; the loss is that of
+Kingma and Welling (2014), Auto-encoding variational Bayes.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import app, flags
+from flax import nnx
+
+from capjax import baselines
+from experiments.common import descent, program, runs, training
+from experiments.common.task import Task
+
+_NUM_LATENTS = flags.DEFINE_integer(
+  "num_latents", 40, "Gaussian latents.", lower_bound=1
+)
+flags.set_default(runs.BATCH_SIZE, 100)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the network that the flags describe."""
+  del num_classes
+  return baselines.ConvVAE(
+    image_shape, num_latents=_NUM_LATENTS.value, rngs=nnx.Rngs(runs.SEED.value)
+  )
+
+
+def loss(
+  model: baselines.ConvVAE,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The negative ELBO of a batch."""
+  del labels
+  value = -jnp.mean(model.log_weights(key, images))
+  return value, {"loss": value}
+
+
+def measure(
+  model: baselines.ConvVAE, images: jax.Array, labels: jax.Array
+) -> training.Metrics:
+  """The errors of reconstructions, and the ELBO by one sample of each image."""
+  del labels
+  errors = jnp.abs(model.reconstruct(images) - images)
+  return {
+    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
+    "elbo": model.log_weights(jax.random.key(0), images),
+  }
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """Adam with a learning rate that falls in steps."""
+  return optax.adam(
+    descent.falling_rate(
+      descent.LEARNING_RATE.value,
+      factor=descent.DECAY_RATE.value,
+      every=descent.DECAY_STEPS.value,
+    )
+  )
+
+
+_DRAW = training.draw_labelled(lambda key, image: image)
+
+TASK = Task(
+  make_model,
+  loss,
+  measure,
+  draw=_DRAW,
+  draw_test=_DRAW,
+  make_optimizer=make_optimizer,
+  suites=lambda model: ["errors", "spectra", "bound"],
+  after_training=("errors", "spectra"),
+  chosen_by="elbo",
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    runs.refuse("train_vae", ["stop_accuracy"])
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

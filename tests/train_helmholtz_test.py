@@ -1,0 +1,133 @@
+"""Tests of the binaries that train Helmholtz machines and auto-encoders."""
+
+import signal
+import time
+
+import numpy as np
+import processes
+import pytest
+
+SMALL = (
+  "--num_capsules=4,3", "--capsule_size=3", "--num_sweeps=2", "--num_steps=60",
+  "--pretrain_steps=40", "--eval_every=20", "--log_every=10",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "helmholtz"
+  code, printed = train(workdir, *SMALL, binary="train_helmholtz")
+  assert code == 0, printed
+  return workdir
+
+
+def test_a_run_trains_layer_by_layer_and_then_all(trained):
+  summary = processes.summary_of(trained)
+  assert summary["num_steps"] == 60
+  scores = summary["metrics"]
+  assert 0 < scores["test_reconstruction_error"] < 0.5
+  assert {"probe_accuracy_layer_1", "probe_accuracy_layer_2"} <= scores.keys()
+  figures = {path.stem for path in (trained / "figures").iterdir()}
+  assert figures == {
+    "learning_curves", "dreams_ancestral", "dreams_gibbs", "spectra_layer_1",
+    "spectra_layer_2",
+  }  # fmt: skip
+  for layer in ("layer_1", "layer_2"):
+    steps = [line["step"] for line in processes.metrics_of(trained / layer)]
+    assert max(steps) == 40
+
+
+def test_its_seconds_are_those_of_all_phases(trained):
+  spent = 0.0
+  for folder in ("layer_1", "layer_2", ""):
+    step = 0
+    for line in processes.metrics_of(trained / folder, timed=True):
+      if line["split"] == "train":
+        spent += (line["step"] - step) * 100 / line["images_per_second"]
+        step = line["step"]
+  assert processes.summary_of(trained)["seconds"] > spent
+
+
+def test_bounds_of_a_trained_machine(train, trained):
+  code, printed = train(
+    trained, "--suite=bound", "--images=50", binary="evaluate"
+  )
+  assert code == 0, printed
+  scores = processes.evaluation_of(trained)["bound"]["metrics"]
+  # 64 pixels: fair coins would give -44 nats.
+  assert -44 < scores["elbo"] < scores["importance_bound"] < -15
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    ("--visible=gaussian", "--hidden=gaussian", "--learning_rate=0.001",
+     "--pretrain_learning_rate=0.001"),
+    ("--num_capsules=3", "--mean_field_iterations=0"),
+  ],
+)  # fmt: skip
+def test_other_machines_train(train, tmp_path, words):
+  code, printed = train(tmp_path, *SMALL, *words, binary="train_helmholtz")
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert np.isfinite(list(scores.values())).all()
+  if "gaussian" in words[0]:
+    code, printed = train(tmp_path, "--suite=bound", binary="evaluate")
+    assert code == 1 and "Bernoulli pixels only" in printed
+
+
+def test_machines_without_pretraining(train, tmp_path):
+  words = [word for word in SMALL if "num_sweeps" not in word]
+  words.append("--pretrain_steps=0")
+  code, printed = train(tmp_path, *words, binary="train_helmholtz")
+  assert code == 0, printed
+  assert not (tmp_path / "layer_1").exists()
+  code, printed = train(
+    tmp_path / "other", *words, "--num_sweeps=3", binary="train_helmholtz"
+  )
+  assert code == 1 and "has no use for --num_sweeps" in printed
+
+
+def test_bad_numbers_of_capsules_are_refused(train, tmp_path):
+  code, printed = train(
+    tmp_path, "--num_capsules=40,many", binary="train_helmholtz"
+  )
+  assert code == 1
+  assert "give whole numbers above 0" in printed
+
+
+@pytest.mark.parametrize("phase", ["layer_2", ""])
+def test_a_killed_run_goes_on_where_it_was(
+  train, start, trained, tmp_path, phase
+):
+  process = start(tmp_path, *SMALL, binary="train_helmholtz")
+  deadline = time.monotonic() + 120
+  folder = tmp_path / phase
+  while not any(x["step"] >= 30 for x in processes.metrics_of(folder)):
+    assert time.monotonic() < deadline and not process.has_ended()
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  code, printed = train(tmp_path, *SMALL, binary="train_helmholtz")
+  assert code == 0, printed
+  for folder in ("layer_1", "layer_2", ""):
+    assert processes.metrics_of(tmp_path / folder) == processes.metrics_of(
+      trained / folder
+    )
+
+
+def test_an_auto_encoder_trains_and_is_bounded(train, tmp_path):
+  code, printed = train(
+    tmp_path, "--num_latents=5", "--num_steps=120", "--eval_every=60",
+    "--learning_rate=0.01", binary="train_vae",
+  )  # fmt: skip
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert scores["test_reconstruction_error"] < 0.3
+  assert scores["probe_accuracy"] > 0.5
+  code, printed = train(
+    tmp_path, "--suite=bound", "--images=50", binary="evaluate"
+  )
+  assert code == 0, printed
+  scores = processes.evaluation_of(tmp_path)["bound"]["metrics"]
+  assert -44 < scores["elbo"] < scores["importance_bound"] < -15
