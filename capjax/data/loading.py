@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from capjax.data import idx, tfds
+from capjax.data import idx, smallnorb, tfds
 
 _SPLITS = ("train", "test")
 _DIGITS_TEST_STRIDE = 5
@@ -20,9 +20,9 @@ class Dataset(NamedTuple):
     images: uint8 [N H W C], intensities in 0..255.
     labels: int32 [N], in 0..num_classes-1.
     num_classes: The number of classes the data set has.
-    factors: Further int32 [N] labels by name: for smallNORB from TensorFlow
-      Datasets `label_instance`, `label_azimuth`, `label_elevation` and
-      `label_lighting`; empty elsewhere.
+    factors: Further int32 [N] labels by name: for smallNORB (but not from IDX
+      files) and the viewpoint solids `label_instance`, `label_azimuth`,
+      `label_elevation` and `label_lighting`; empty elsewhere.
   """
 
   images: UInt8[np.ndarray, "N H W C"]
@@ -50,6 +50,7 @@ _SPECS = {
   "cifar10": _Spec((32, 32, 3), 10),
   "svhn_cropped": _Spec((32, 32, 3), 10),
   "smallnorb": _Spec((96, 96, 2), 5),
+  "viewpoint_solids": _Spec((48, 48, 2), 5),
 }
 NAMES = tuple(_SPECS)
 
@@ -63,12 +64,16 @@ def load(
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the
   other 1437 train; both keep the original order.
 
+  `viewpoint_solids` are rendered (see `solids.generate`), and kept in
+  `data_dir/viewpoint_solids` where a `data_dir` is given.
+
   The others are looked for in turn as
   1. IDX files in `data_dir/name`, uncompressed or `.gz` (uncompressed first):
      `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and `t10k-` or
      `test-` likewise; `idx4` for [N H W C], which colour and stereo need.
-  2. TensorFlow Datasets prepared in `data_dir` as ArrayRecord files.
-  3. TensorFlow Datasets, downloaded and prepared there; needs TensorFlow.
+  2. for smallNORB, its official files there, uncompressed or `.gz`.
+  3. TensorFlow Datasets prepared in `data_dir` as ArrayRecord files.
+  4. TensorFlow Datasets, downloaded and prepared there; needs TensorFlow.
 
   Args:
     name: One of `NAMES`.
@@ -90,8 +95,15 @@ def load(
     raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
   if name == "digits":
     return _digits(split)
+  if name == "viewpoint_solids":
+    # Imported here because it needs what is defined above, and JAX.
+    from capjax.data import solids
+
+    kept_in = None if data_dir is None else _resolve(data_dir) / name
+    return solids.load(split, kept_in)
   folder = _resolve(data_dir) / name
   idx_paths = idx.find(folder, split)
+  files = smallnorb.find(folder, split) if name == "smallnorb" else None
   if idx_paths:
     images_path, labels_path = idx_paths
     images = idx.read(images_path, "images")
@@ -99,6 +111,9 @@ def load(
     if images.ndim == 3:
       images = images[..., np.newaxis]
     factors = {}
+  elif files:
+    images_path, labels_path, _ = files
+    images, labels, factors = smallnorb.read(files)
   else:
     images_path = labels_path = _prepared(name, split, folder)
     images, labels, factors = tfds.read(images_path, split)
@@ -157,6 +172,7 @@ def _not_found(
   lines = [
     f"found no {split} split of {name}. Tried:",
     f"  IDX files {folder / idx.pattern(split)}: none there",
+    *_official_files(name, split, folder),
     f"  TensorFlow Datasets in {folder / 'VERSION'}: none there",
     f"  download by TensorFlow Datasets: {reason}",
     "Do one of these, in the folder of this repository and with a network:",
@@ -171,6 +187,12 @@ def _not_found(
   else:
     lines.append(f"  write IDX files of the names above into {folder}")
   return "\n".join(lines)
+
+
+def _official_files(name: str, split: str, folder: pathlib.Path) -> list[str]:
+  if name != "smallnorb":
+    return []
+  return [f"  its files {folder / smallnorb.pattern(split)}: none there"]
 
 
 def _check(
