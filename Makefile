@@ -15,6 +15,7 @@ bench: .venv
 	$(BIN)/python -m experiments.bench_routing
 	$(BIN)/python -m experiments.bench_capsnet
 	$(BIN)/python -m experiments.bench_boltzmann
+	$(BIN)/python -m experiments.bench_em
 
 lint: .venv
 	$(BIN)/ruff check .

@@ -138,6 +138,36 @@ def multimnist_baseline(
   )
 
 
+def smallnorb_baseline(
+  image_shape: Sequence[int] = (32, 32, 2),
+  num_classes: int = 5,
+  *,
+  rngs: nnx.Rngs,
+) -> CapsNetBaseline:
+  """Makes the baseline on smallNORB of Hinton et al. (2018, section 5).
+
+  Two convolutions of 32 and 64 channels, 5x5, each followed by 2x2 max pooling,
+  a dense layer of 1024 with dropout, and logits: 4.2M weights, as the paper
+  says, if the convolutions keep the size.
+
+  Args:
+    image_shape: height, width and channels of the images.
+    num_classes: J.
+    rngs: its `params` stream draws the parameters.
+
+  Raises:
+    ValueError: as for `CapsNetBaseline`.
+  """
+  return CapsNetBaseline(
+    image_shape,
+    num_classes,
+    conv_features=(32, 64),
+    pool=2,
+    dense_features=(1024,),
+    rngs=rngs,
+  )
+
+
 class ConvVAE(nnx.Module):
   """The variational auto-encoder beside the capsule RBM (Li and Zhu, 2019).
 

@@ -16,6 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 RECONSTRUCTION_WEIGHTS = {"none": 0.0, "paper": 0.0005, "official": 0.01}
 
 
+_LEAST_ACTIVATION = 1e-7
+
+
 class Bound(NamedTuple):
   """Lower bounds on log-likelihoods.
 
@@ -67,6 +70,66 @@ def margin_loss(
   excess = jnp.square(jax.nn.relu(activations - lower))
   losses = present * missing + absent_weight * (1 - present) * excess
   return jnp.sum(losses, axis=-1)
+
+
+def spread_loss(
+  activations: Float[Array, "... J"],
+  labels: Int[Array, "..."],
+  *,
+  margin: float | Float[Array, ""],
+) -> Float[Array, "..."]:
+  """Asks the true class to lead all others by a margin.
+
+  sum_{i != t} max(0, m - (a_t - a_i))^2 (Hinton et al., 2018, eq. 3).
+
+  Args:
+    activations: a in [0, 1] of the classes.
+    labels: t.
+    margin: m, in the paper from 0.2 at the start of training to 0.9; see
+      `spread_margin`.
+
+  Returns:
+    The loss of each example, summed over classes; the authors' code takes the
+    mean over them.
+  """
+  others = 1 - jax.nn.one_hot(labels, activations.shape[-1])
+  true = jnp.take_along_axis(activations, labels[..., None], axis=-1)
+  shortfall = jax.nn.relu(margin - (true - activations))
+  return jnp.sum(others * jnp.square(shortfall), axis=-1)
+
+
+def spread_margin(
+  step: int | Int[Array, ""], *, timescale: float = 50_000.0
+) -> Float[Array, ""]:
+  """The margin of the spread loss at a step of training.
+
+  0.2 + 0.79 sigmoid(min(10, step / timescale - 4)), which the authors gave in
+  the paper's public review for a timescale of 50,000; the paper has a line from
+  0.2 to 0.9.
+
+  Args:
+    step: updates done so far.
+    timescale: > 0, in steps; halfway is at four of them.
+
+  Raises:
+    ValueError: if the timescale is not above 0.
+  """
+  if timescale <= 0:
+    raise ValueError(f"timescale is {timescale}; give a number above 0.")
+  progress = jnp.minimum(10.0, step / timescale - 4)
+  return 0.2 + 0.79 * jax.nn.sigmoid(progress)
+
+
+def share_loss(
+  activations: Float[Array, "... J"], labels: Int[Array, "..."]
+) -> Float[Array, "..."]:
+  """Cross-entropy of the classes' shares of the activation, in nats.
+
+  -log(a_t / sum_j a_j): the paper's cross-entropy, which it does not define for
+  activations (Hinton et al., 2018, table 1). Finite where all are 0.
+  """
+  logs = jnp.log(activations + _LEAST_ACTIVATION)
+  return optax.softmax_cross_entropy_with_integer_labels(logs, labels)
 
 
 def reconstruction_loss(

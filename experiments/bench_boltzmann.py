@@ -40,8 +40,8 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
   model = boltzmann.CapsuleRBM(num_chains=_BATCH.value, rngs=nnx.Rngs(0))
   optimizer = optax.sgd(_RATE)
 
-  def loss(model, images, labels, key):
-    del labels
+  def loss(model, images, labels, key, step):
+    del labels, step
     value, errors = boltzmann.contrastive_loss(
       model,
       images,

@@ -73,8 +73,8 @@ def time_step(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
   mesh = training.data_mesh(batch)
   optimizer = optax.adam(1e-3)
 
-  def loss(model, images, labels, key):
-    del key
+  def loss(model, images, labels, key, step):
+    del key, step
     weight = losses.RECONSTRUCTION_WEIGHTS["paper"]
     return losses.capsnet_loss(
       model, images, labels, reconstruction_weight=weight

@@ -15,7 +15,7 @@ from flax import nnx
 
 from capjax import losses
 from capjax.evaluation import diagnostics
-from experiments.common import networks, program, suites, training
+from experiments.common import adam, networks, program, suites, training
 from experiments.common.task import Task
 
 
@@ -25,9 +25,14 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
 
 
 def loss(
-  model: nnx.Module, images: jax.Array, labels: jax.Array, key: jax.Array
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
   """The loss of a batch and its metrics."""
+  del step
   if networks.is_baseline():
     return losses.classifier_loss(model(images, key), labels)
   weight = networks.reconstruction_weight()
@@ -69,7 +74,7 @@ TASK = Task(
   measure,
   draw=training.draw_labelled(networks.augment_image),
   draw_test=training.draw_labelled(networks.place_image),
-  make_optimizer=networks.make_optimizer,
+  make_optimizer=adam.make_optimizer,
   suites=suites.of_classifier,
   after_training=("accuracy", "reconstructions", "perturbations"),
   prepare=networks.prepare_image,

@@ -85,9 +85,10 @@ def loss(
   images: jax.Array,
   labels: jax.Array,
   key: jax.Array,
+  step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
   """The loss of a batch and its metrics."""
-  del labels
+  del labels, step
   value, errors = wake_sleep.wake_sleep_loss(
     model, images, key, num_iterations=contrastive.num_iterations()
   )

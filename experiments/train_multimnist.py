@@ -16,7 +16,14 @@ from flax import nnx
 
 from capjax import data, losses
 from capjax.data import augment, overlap
-from experiments.common import networks, overlaps, program, runs, training
+from experiments.common import (
+  adam,
+  networks,
+  overlaps,
+  program,
+  runs,
+  training,
+)
 from experiments.common.task import Task
 
 _PAD = flags.DEFINE_integer(
@@ -39,8 +46,10 @@ def loss(
   images: jax.Array,
   objects: overlaps.Objects,
   key: jax.Array,
+  step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
   """The loss of a batch and its metrics."""
+  del step
   if networks.is_baseline():
     return losses.multilabel_loss(model(images, key), objects.labels)
   return losses.overlap_loss(
@@ -87,7 +96,7 @@ TASK = Task(
   overlaps.measure,
   draw=draw,
   draw_test=draw,
-  make_optimizer=networks.make_optimizer,
+  make_optimizer=adam.make_optimizer,
   suites=lambda model: ["accuracy", "multimnist"],
   after_training=("accuracy", "multimnist"),
   begin=begin,

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import optax
 from absl import app, flags
 from flax import nnx
 
 from capjax import baselines
-from experiments.common import descent, program, runs, training
+from experiments.common import adam, program, runs, training
 from experiments.common.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
@@ -38,9 +37,10 @@ def loss(
   images: jax.Array,
   labels: jax.Array,
   key: jax.Array,
+  step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
   """The negative ELBO of a batch."""
-  del labels
+  del labels, step
   value = -jnp.mean(model.log_weights(key, images))
   return value, {"loss": value}
 
@@ -57,17 +57,6 @@ def measure(
   }
 
 
-def make_optimizer() -> optax.GradientTransformation:
-  """Adam with a learning rate that falls in steps."""
-  return optax.adam(
-    descent.falling_rate(
-      descent.LEARNING_RATE.value,
-      factor=descent.DECAY_RATE.value,
-      every=descent.DECAY_STEPS.value,
-    )
-  )
-
-
 _DRAW = training.draw_labelled(lambda key, image: image)
 
 TASK = Task(
@@ -76,7 +65,7 @@ TASK = Task(
   measure,
   draw=_DRAW,
   draw_test=_DRAW,
-  make_optimizer=make_optimizer,
+  make_optimizer=adam.make_optimizer,
   suites=lambda model: ["errors", "spectra", "bound"],
   after_training=("errors", "spectra"),
   chosen_by="elbo",

@@ -6,6 +6,9 @@ They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
 from kernels import (
   annealing,
   attention,
+  em,
+  em_convolution,
+  em_windows,
   energy,
   families,
   geometry,
@@ -18,6 +21,9 @@ from kernels import (
 __all__ = [
   "annealing",
   "attention",
+  "em",
+  "em_convolution",
+  "em_windows",
   "energy",
   "families",
   "geometry",

@@ -23,6 +23,7 @@ class BenchTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ("bench_routing", ("--batches=1", "--num_parts=16"), 2),
+    ("bench_em", ("--batches=1", "--layers=5:2:3:2"), 2),
     (
       "bench_boltzmann",
       ("--batch=2", "--sweeps=1", "--iterations=1", "--steps=10"),

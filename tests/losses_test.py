@@ -141,6 +141,56 @@ class LossesTest(chex.TestCase):
     chex.assert_trees_all_close(metrics, want, rtol=1e-6)
 
 
+class SpreadTest(parameterized.TestCase):
+  def _oracle(self, activations, label, margin):
+    return sum(
+      max(0.0, margin - (activations[label] - a)) ** 2
+      for i, a in enumerate(activations)
+      if i != label
+    )
+
+  @parameterized.parameters(0.2, 0.55, 0.9)
+  def test_loss_in_a_loop(self, margin):
+    random = np.random.default_rng(0)
+    activations = random.uniform(size=(6, 4))
+    labels = np.array([0, 1, 2, 3, 0, 1])
+    want = [
+      self._oracle(a, t, margin)
+      for a, t in zip(activations, labels, strict=True)
+    ]
+    got = losses.spread_loss(
+      jnp.float32(activations), jnp.array(labels), margin=margin
+    )
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    # The true class itself has no part in it.
+    broken = np.array(want) + margin**2
+    self.assertFalse(np.allclose(got, broken, atol=1e-3))
+
+  def test_a_clear_lead_costs_nothing(self):
+    activations = jnp.array([0.95, 0.0, 0.05])
+    label = jnp.array(0)
+    self.assertEqual(losses.spread_loss(activations, label, margin=0.9), 0)
+    self.assertGreater(losses.spread_loss(activations, label, margin=0.99), 0)
+
+  def test_margin_grows_from_0_2_to_0_99(self):
+    margins = [
+      float(losses.spread_margin(step)) for step in (0, 200_000, 700_000, 10**7)
+    ]
+    want = 0.2 + 0.79 / (1 + np.exp([4.0, 0.0, -10.0, -10.0]))
+    np.testing.assert_allclose(margins, want, rtol=1e-5)
+    self.assertAlmostEqual(
+      float(losses.spread_margin(40, timescale=10.0)), margins[1], places=6
+    )
+    with self.assertRaisesRegex(ValueError, "timescale is 0.0"):
+      losses.spread_margin(1, timescale=0.0)
+
+  def test_share_loss_is_finite_and_right(self):
+    got = losses.share_loss(
+      jnp.array([[0.6, 0.2, 0.2], [0.0, 0.0, 0.0]]), jnp.array([0, 1])
+    )
+    np.testing.assert_allclose(got, -np.log([0.6, 1 / 3]), rtol=1e-5)
+
+
 class BoundTest(parameterized.TestCase):
   def test_bounds_are_means_of_logs_and_the_log_of_means(self):
     weights = np.log([[0.1, 0.4, 0.2], [3.0, 3.0, 3.0]])

@@ -11,7 +11,7 @@ PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*.cfg"))
 
 @pytest.fixture(scope="module")
 def few_digits(tmp_path_factory):
-  """A folder with 200 noise images in the form of MNIST, and 20 to test."""
+  """A folder with 200 noise images of each data set, and 20 to test."""
   folder = tmp_path_factory.mktemp("data")
   pixels = np.random.default_rng(0)
   for split, count in (("train", 200), ("t10k", 20)):
@@ -23,6 +23,19 @@ def few_digits(tmp_path_factory):
         path = folder / dataset / f"{split}-{name}-ubyte"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(header + array.tobytes())
+  for split, count in (("train", 200), ("test", 20)):
+    pairs = pixels.integers(0, 256, (count, 96, 96, 2), np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 5
+    (folder / "smallnorb").mkdir(exist_ok=True)
+    for name, array in (("images-idx4", pairs), ("labels-idx1", labels)):
+      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+      path = folder / "smallnorb" / f"{split}-{name}-ubyte"
+      path.write_bytes(header + array.tobytes())
+    (folder / "viewpoint_solids").mkdir(exist_ok=True)
+    np.savez(
+      folder / "viewpoint_solids" / f"{split}-v1.npz",
+      images=pairs[:, ::2, ::2], labels=np.int32(labels),
+    )  # fmt: skip
   return folder
 
 
@@ -35,6 +48,9 @@ def small_run(preset):
     return "train_helmholtz", small
   if preset.startswith("vae"):
     return "train_vae", ["--num_latents=2"]
+  if preset.startswith(("matrix", "solids", "smallnorb")):
+    small = ["--features=2", "--types=1,1,1", "--num_iterations=1"]
+    return "train_matrix_capsules", small
   overlapping = preset.startswith("multimnist")
   binary = "train_multimnist" if overlapping else "train_capsnet"
   if "baseline" in preset:

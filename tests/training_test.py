@@ -28,7 +28,8 @@ class Line(nnx.Module):
     return self.w[...] * x + self.b[...]
 
 
-def loss(model, images, labels, key):
+def loss(model, images, labels, key, step):
+  del step
   noise = jax.random.normal(key)
   errors = model(255 * images[:, 0, 0, 0]) - labels + 0.1 * noise
   seen = jnp.sum(jax.nn.one_hot(labels, NUM_EXAMPLES), axis=0)
@@ -154,7 +155,7 @@ def test_augmentation_gets_a_new_key_for_each_example_and_step():
   def noise(key, image):
     return image + jax.random.uniform(key, image.shape)
 
-  def spread(model, images, labels, key):
+  def spread(model, images, labels, key, step):
     del labels, key
     offsets = jnp.sort(images.ravel() * 255 % 1)
     value = jnp.sum(jax.tree.leaves(model)[0]) * 0

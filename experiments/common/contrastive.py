@@ -13,7 +13,7 @@ from absl import flags
 from flax import nnx
 
 from capjax import boltzmann
-from experiments.common import descent, runs, training
+from experiments.common import descent, rates, runs, training
 
 CAPSULE_SIZE = flags.DEFINE_integer(
   "capsule_size", 16, "Hidden units of a capsule.", lower_bound=1
@@ -71,9 +71,9 @@ flags.register_validator(
   message="give whole numbers, as in 3600,6000",
 )
 flags.set_default(runs.BATCH_SIZE, 100)
-flags.set_default(descent.LEARNING_RATE, 0.01)
-flags.set_default(descent.DECAY_RATE, 0.95)
-flags.set_default(descent.DECAY_STEPS, 120)
+flags.set_default(rates.LEARNING_RATE, 0.01)
+flags.set_default(rates.DECAY_RATE, 0.95)
+flags.set_default(rates.DECAY_STEPS, 120)
 
 
 def refuse_useless_flags() -> None:
@@ -117,9 +117,10 @@ def loss(
   images: jax.Array,
   labels: jax.Array,
   key: jax.Array,
+  step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
   """The loss of a capsule RBM and its metrics."""
-  del labels
+  del labels, step
   value, errors = boltzmann.contrastive_loss(
     model,
     images,
@@ -162,9 +163,9 @@ def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
     rate: at the start; None for that of the flags.
   """
   schedule = descent.falling_rate(
-    descent.LEARNING_RATE.value if rate is None else rate,
-    factor=descent.DECAY_RATE.value,
-    every=descent.DECAY_STEPS.value,
+    rates.LEARNING_RATE.value if rate is None else rate,
+    factor=rates.DECAY_RATE.value,
+    every=rates.DECAY_STEPS.value,
     slower_at=[int(step) for step in _SLOWER_AT.value],
     slower_by=_SLOWER_BY.value,
   )

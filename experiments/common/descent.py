@@ -1,26 +1,12 @@
-"""The learning rate; descent and restarts as energy models want them."""
+"""Gradient descent as energy models want it, and how they start again."""
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
-from absl import flags
 
 from experiments.common import training
-
-LEARNING_RATE = flags.DEFINE_float(
-  "learning_rate", 1e-3, "Of the optimiser, at the start.", lower_bound=0.0
-)
-DECAY_RATE = flags.DEFINE_float(
-  "decay_rate",
-  0.96,
-  "Factor of the learning rate every --decay_steps.",
-  lower_bound=0.0,
-)
-DECAY_STEPS = flags.DEFINE_integer(
-  "decay_steps", 2000, "See --decay_rate.", lower_bound=1
-)
 
 # Half the negative precision of Gaussian units, as in the authors' code.
 _QUADRATIC = (-50.0, -0.005)

@@ -45,15 +45,16 @@ def split_validation(
       f"{total - count} training examples make no batch of "
       f"{batch_size}; give a smaller --batch_size"
     )
+  return rows(dataset, slice(count, None)), rows(dataset, slice(None, count))
 
-  def rows(part):
-    return dataset._replace(
-      images=dataset.images[part],
-      labels=dataset.labels[part],
-      factors={name: x[part] for name, x in dataset.factors.items()},
-    )
 
-  return rows(slice(count, None)), rows(slice(None, count))
+def rows(dataset: data.Dataset, part: slice | np.ndarray) -> data.Dataset:
+  """Some of the examples."""
+  return dataset._replace(
+    images=dataset.images[part],
+    labels=dataset.labels[part],
+    factors={name: x[part] for name, x in dataset.factors.items()},
+  )
 
 
 def fit(

@@ -66,12 +66,14 @@ def train(task: tasks.Task) -> None:
   """Trains for a task, or goes on with it, and writes all that a run writes."""
   with runs.clear_errors():
     runs.configure()
-    train_set, validation = loop.split_validation(
-      data.load(runs.DATASET.value, "train", runs.DATA_DIR.value),
-      runs.NUM_VALIDATION.value,
-      runs.BATCH_SIZE.value,
-    )
-    tasks.load_test()  # so that what is missing is said now, not after training
+    train_set = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+    test = tasks.load_test()  # what is missing is said now, not after training
+    if task.split:
+      train_set, validation = task.split(train_set, test)
+    else:
+      train_set, validation = loop.split_validation(
+        train_set, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
+      )
     run = runs.Run(runs.WORKDIR.value)
     run.claim()
     step, seconds = fit(

@@ -122,10 +122,10 @@ def views(run: runs.Run, trained: Trained, options: Options) -> Scores:
       names.append(f"{name} {value:g}")
   repeated = np.tile(labels[:_NUM_SHOWN], len(names))
   _sheet(run, trained, "views_sheet", jnp.concatenate(shown), repeated, names)
-  lines = _beside(run, options, "views", scores)
+  lines = beside(run, options, "views", scores)
   curves.accuracy_curves(
     [
-      curves.Panel("", axis, "accuracy (%)", _lines(lines, x, y))
+      curves.Panel("", axis, "accuracy (%)", lines_of(lines, x, y))
       for axis, x, y in panels
     ],
     run.figure("views"),
@@ -186,13 +186,13 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
   names = [f"eps {eps:g}" for eps in _EPSILONS]
   repeated = np.tile(labels[:_NUM_SHOWN], len(names))
   _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
-  lines = _beside(run, options, "attacks", scores)
+  lines = beside(run, options, "attacks", scores)
   panels = [
     curves.Panel(
       f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
       "eps",
       "success (%)" if "target" in kind else "accuracy (%)",
-      _lines(lines, "eps", f"{name}_{kind}"),
+      lines_of(lines, "eps", f"{name}_{kind}"),
     )
     for kind in ("accuracy", "targeted_success")
     for name in _ATTACKS
@@ -252,10 +252,10 @@ def diagnostics(run: runs.Run, trained: Trained, options: Options) -> Scores:
     trained.test.labels,
     run.figure("activations"),
   )
-  lines = _beside(run, options, "diagnostics", scores)
+  lines = beside(run, options, "diagnostics", scores)
   turned = [
     curves.Panel(
-      "", "rotation (degrees)", text, _lines(lines, "rotation", name)
+      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
     )
     for name, text in (
       ("rotated_kappa", "agreement of parses (kappa)"),
@@ -314,7 +314,7 @@ def _sheet(
   )
 
 
-def _beside(
+def beside(
   run: runs.Run, options: Options, suite: str, scores: Scores
 ) -> dict[str, Scores]:
   """The scores of this run and of those beside it, by a name for each."""
@@ -336,7 +336,7 @@ def _label(run: runs.Run) -> str:
   return given["model"]
 
 
-def _lines(
+def lines_of(
   scores: dict[str, Scores], x: str, y: str
 ) -> dict[str, dict[float, float]]:
   return {

@@ -20,6 +20,7 @@ from experiments.common import (
   robustness,
   runs,
   training,
+  viewpoints,
 )
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
@@ -93,15 +94,16 @@ SUITES = {
   "diagnostics": robustness.diagnostics,
   **latents.SUITES,
   **energies.SUITES,
+  **viewpoints.SUITES,
 }
 
 # Those whose figures hold the curves of other runs too.
-DRAWN_BESIDE = {"attacks", "views", "diagnostics"}
+DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints"}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The suites that a classifier can take."""
-  lacks = {*latents.SUITES, *energies.SUITES}
+  lacks = {*latents.SUITES, *energies.SUITES, *viewpoints.SUITES}
   if not hasattr(model, "decode"):  # a network without capsules
     lacks |= {"reconstructions", "perturbations", "diagnostics"}
   elif model.decoder is None:

@@ -36,7 +36,7 @@ class Task(NamedTuple):
 
   Attributes:
     make_model: `(shape [H W C] of the data, num_classes) -> model`, drawn anew.
-    loss: `(model, inputs, targets, key) -> (scalar, metrics)` of a batch.
+    loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch.
     measure: `(model, inputs, targets) -> {name: [B ...]}`; of a classifier with
       `accuracy`, of its capsules `activations` [B J].
     draw: makes an example to train on, as `training.make_update` says.
@@ -46,12 +46,16 @@ class Task(NamedTuple):
     after_training: those of them that every run ends with.
     chosen_by: the measure of which the checkpoint to report has most, on
       validation; None for the last one.
+    split: `(training set, test set) -> (training set, validation)`; None keeps
+      the first `--num_validation` of the training set.
     begin: `(model, training set, validation)`, sets what a fresh model takes
       from the data; if that takes training, the seconds spent are returned.
     diverged: `metrics -> bool`, whether training has gone astray; then, and
       where a number is not finite, it goes back to the older of the two states
       that are saved, which `restart` changes. Without `restart` it ends there.
     restart: `state -> state`.
+    familiar: `factors -> [N]`, which examples are seen from viewpoints that it
+      was trained on; None where there are no others.
     prepare: of a classifier, `image [H W C] in [0, 1] -> image` as it takes
       it.
     scores: of a classifier, `(model, images) -> [B J]`, the higher the
@@ -69,11 +73,16 @@ class Task(NamedTuple):
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
   chosen_by: str | None = "accuracy"
+  split: (
+    Callable[[data.Dataset, data.Dataset], tuple[data.Dataset, data.Dataset]]
+    | None
+  ) = None
   begin: Callable[[Any, data.Dataset, data.Dataset], float | None] = (
     lambda *arguments: None
   )
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False
   restart: Callable[[training.TrainState], training.TrainState] | None = None
+  familiar: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
   prepare: Callable[[jax.Array], jax.Array] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None

@@ -1,5 +1,7 @@
 """Textbook forms: what the benchmarks race against."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -32,3 +34,63 @@ def dynamic_routing(
     if iteration < num_iterations - 1:
       logits += jnp.einsum("bijd,bjd->bij", votes, outputs)
   return outputs
+
+
+def em_convolution(
+  poses: jax.Array,
+  activations: jax.Array,
+  transforms: jax.Array,
+  beta_a: jax.Array,
+  beta_u: jax.Array,
+  *,
+  inverse_temperatures: Sequence[float],
+  stride: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+  """Procedure 1 of Hinton et al. (2018) as printed, with a variance floor.
+
+  Stored votes [B oH oW kH kW I J D], and shares of them that sum to 1 over all
+  parents that see a child.
+
+  Args:
+    poses: [B H W I P Q].
+    activations: [B H W I].
+    transforms: [kH kW I J Q R].
+    beta_a: [J].
+    beta_u: [J].
+    inverse_temperatures: lambda of each iteration.
+    stride: of the windows, which lie within the grid.
+
+  Returns:
+    Means [B oH oW J D] and activations [B oH oW J].
+  """
+  y, x = (
+    stride * jnp.arange((n - k) // stride + 1)[:, None] + jnp.arange(k)
+    for n, k in zip(poses.shape[1:3], transforms.shape, strict=False)
+  )
+  seen = (slice(None), y[:, None, :, None], x[None, :, None, :])
+  votes = jnp.einsum("byxvuipq,vuijqr->byxvuijpr", poses[seen], transforms)
+  votes = votes.reshape(*votes.shape[:7], -1)
+  windows = jnp.zeros(activations.shape[:3]).at[seen].add(1.0)[seen]
+  shares = jnp.ones(votes.shape[:7]) / len(beta_a) / windows[..., None, None]
+  for iteration, inverse_temperature in enumerate(inverse_temperatures):
+    weights = (shares * activations[seen][..., None])[..., None]
+    mass = jnp.sum(weights, (3, 4, 5)) + 1e-7
+    means = jnp.sum(weights * votes, (3, 4, 5)) / mass
+    squares = jnp.square(votes - means[:, :, :, None, None, None])
+    variances = jnp.sum(weights * squares, (3, 4, 5)) / mass + 5e-4
+    costs = mass * (beta_u[:, None] + jnp.log(variances) / 2)
+    logits = inverse_temperature * (beta_a - jnp.sum(costs, -1))
+    if iteration < len(inverse_temperatures) - 1:
+      log_weights = jax.nn.log_sigmoid(logits) - jnp.sum(
+        jnp.log(variances) / 2, -1
+      )
+      variances = variances[:, :, :, None, None, None]
+      scores = log_weights[:, :, :, None, None, None] - jnp.sum(
+        squares / variances / 2, -1
+      )
+      top = jnp.full(activations.shape, -jnp.inf)
+      top = jax.lax.stop_gradient(top.at[seen].max(jnp.max(scores, -1)))
+      weights = jnp.exp(scores - top[seen][..., None])
+      total = jnp.zeros_like(activations).at[seen].add(jnp.sum(weights, -1))
+      shares = weights / total[seen][..., None]
+  return means, jax.nn.sigmoid(logits)

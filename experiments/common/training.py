@@ -33,7 +33,9 @@ class TrainState(NamedTuple):
 
 
 Metrics = dict[str, jax.Array]
-Loss = Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, Metrics]]
+Loss = Callable[
+  [Any, Any, Any, jax.Array, jax.Array], tuple[jax.Array, Metrics]
+]
 # (key, index, images uint8 [N H W C], labels [N]) -> (inputs, targets): one
 # example, made from any of the data.
 Draw = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
@@ -104,9 +106,10 @@ def make_update(
   """Builds the jitted function that does many updates.
 
   Args:
-    loss: `(model, inputs, targets, key) -> (scalar, metrics)` of a batch. The
-      model is in training mode; what it keeps beside its parameters, such as
-      the statistics of batch normalisation, goes on as the call leaves it.
+    loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch;
+      `step` counts the updates done before. The model is in training mode;
+      what it keeps beside its parameters, such as the statistics of batch
+      normalisation, goes on as the call leaves it.
     optimizer: applied to the gradient of the parameters (`nnx.Param`).
     draw: makes one example; `index` runs over the data in a random order.
     batch_size: examples a step; what is left over at the end of an epoch waits
@@ -145,7 +148,7 @@ def make_update(
       def of_parameters(parameters):
         model = nnx.merge(graph, parameters, rest, copy=True)
         model.train()
-        value, metrics = loss(model, inputs, targets, loss_key)
+        value, metrics = loss(model, inputs, targets, loss_key, state.step)
         return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
 
       gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(

@@ -1,0 +1,54 @@
+"""Adam, with the schedule of the learning rate that flags describe."""
+
+import jax.numpy as jnp
+import optax
+from absl import flags
+
+from experiments.common import rates, runs
+
+_SCHEDULE = flags.DEFINE_enum(
+  "schedule",
+  "exponential",
+  ["exponential", "cosine"],
+  "Of the learning rate: --decay_rate every --decay_steps, or a cosine that "
+  "ends with --num_steps.",
+)
+_WARMUP_STEPS = flags.DEFINE_integer(
+  "warmup_steps",
+  0,
+  "Steps in which the learning rate rises from 0.",
+  lower_bound=0,
+)
+_FINAL_LEARNING_RATE = flags.DEFINE_float(
+  "final_learning_rate",
+  1e-6,
+  "The learning rate falls no lower.",
+  lower_bound=0.0,
+)
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """Adam with the learning rate of --schedule after --warmup_steps.
+
+  `exponential` is that of the authors' code: max(lr * decay_rate^(step /
+  decay_steps), final), continuous in the step. `cosine` falls to the final rate
+  at --num_steps.
+  """
+  if _SCHEDULE.value == "cosine":
+    runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
+  peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
+  final = min(_FINAL_LEARNING_RATE.value, peak)
+  if _SCHEDULE.value == "exponential":
+    # optax's takes a rate of 0 for none, and of 1 for growth.
+    def schedule(step):
+      decay = rates.DECAY_RATE.value ** (step / rates.DECAY_STEPS.value)
+      return jnp.maximum(peak * decay, final)
+
+  else:
+    schedule = optax.cosine_decay_schedule(
+      peak, max(1, runs.NUM_STEPS.value - warmup), alpha=final / (peak or 1.0)
+    )
+  if warmup:
+    rise = optax.linear_schedule(0.0, peak, warmup)
+    schedule = optax.join_schedules([rise, schedule], [warmup])
+  return optax.adam(schedule)

@@ -1,0 +1,84 @@
+"""Suites for stereo pairs: novel viewpoints, and many crops of an image."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data import stereo
+from experiments.common import curves, robustness, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
+
+# Of the factors: degrees between two steps, and of the first.
+_ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
+
+
+def viewpoints(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy of test figures from familiar and from novel viewpoints.
+
+  Hinton et al. (2018, section 5.1). By angle it is drawn too, beside that of
+  other runs.
+
+  Returns:
+    Both accuracies, the error of either in percent, and accuracy by azimuth and
+    by elevation, in degrees.
+  """
+  right = trained.measures["accuracy"]
+  factors = trained.test.factors
+  known = trained.task.familiar(factors)
+  scores = {
+    "familiar_accuracy": float(np.mean(right[known])),
+    "novel_accuracy": float(np.mean(right[~known])),
+    "familiar_error_percent": 100 * float(1 - np.mean(right[known])),
+    "novel_error_percent": 100 * float(1 - np.mean(right[~known])),
+  }
+  for name, (step, first) in _ANGLES.items():
+    values = factors[f"label_{name}"]
+    kinds = np.unique(values)
+    scores[name] = [float(first + step * kind) for kind in kinds]
+    scores[f"{name}_accuracy"] = [
+      float(np.mean(right[values == kind])) for kind in kinds
+    ]
+  lines = robustness.beside(run, options, "viewpoints", scores)
+  panels = [
+    curves.Panel(
+      "",
+      f"{name} (degrees)",
+      "accuracy",
+      robustness.lines_of(lines, name, f"{name}_accuracy"),
+    )
+    for name in _ANGLES
+  ]
+  curves.accuracy_curves(panels, run.figure("viewpoints"))
+  return scores
+
+
+def multi_crop(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy with scores averaged over 13 crops of each test image.
+
+  Returns:
+    That accuracy, and that of the middle crop, of the same images.
+  """
+  del run
+
+  def draw(key, index, images, labels):
+    del key
+    image = stereo.downsample(training.as_intensities(images[index]))
+    return stereo.multi_crop(image), labels[index]
+
+  def measure(model, crops, labels):
+    scores = jax.vmap(lambda x: trained.task.scores(model, x), 1)(crops)
+    return {
+      name: (jnp.argmax(x, axis=-1) == labels).astype(jnp.float32)
+      for name, x in (
+        ("multi_crop_accuracy", jnp.mean(scores, axis=0)),
+        ("centre_crop_accuracy", scores[0]),
+      )
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  images, labels = tasks.first(trained, options.images)
+  return training.means(evaluate(trained.model, images, labels))
+
+
+SUITES = {"viewpoints": viewpoints, "multi_crop": multi_crop}

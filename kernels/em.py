@@ -1,0 +1,330 @@
+"""EM routing: parents as Gaussians that cluster the votes of their children.
+
+Axes: I parts (children) below, J objects (parents) above, D pose of an object
+(the numbers of its matrix in a row). One example, no batch axis: `jax.vmap`
+adds it.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+# Products keep float32 on every platform, where the default may round more.
+_einsum = functools.partial(jnp.einsum, precision="highest")
+
+
+class Form(NamedTuple):
+  """The numbers in which published forms of EM routing differ.
+
+  Attributes:
+    beta_a_scale: factor of beta_a.
+    beta_u_scale: factor of beta_u.
+    log_variance_scale: of ln variance in the cost; 1/2 makes it ln sigma.
+    damping: in [0, 1), the share of the previous mean in the next; the mean
+      before the first is 0.
+    even_over_positions: whether a child begins with an even share for each
+      parent that sees it. Else it begins with an even share for each type, at
+      every position; without positions that is the same.
+    variance_floor: > 0, added to variances.
+    mass_floor: > 0, added to the mass of each parent.
+  """
+
+  beta_a_scale: float
+  beta_u_scale: float
+  log_variance_scale: float
+  damping: float
+  even_over_positions: bool
+  variance_floor: float = 5e-4
+  mass_floor: float = 1e-7
+
+
+# Hinton et al., 2018; its floors, which the paper has not, are the code's.
+PAPER = Form(
+  beta_a_scale=1.0,
+  beta_u_scale=1.0,
+  log_variance_scale=0.5,
+  damping=0.0,
+  even_over_positions=True,
+)
+# The authors' code, whose class capsules have a mass_floor of 1e-5.
+OFFICIAL = Form(
+  beta_a_scale=-5000.0,
+  beta_u_scale=math.log(2 * math.pi) + 1,
+  log_variance_scale=1.0,
+  damping=0.1,
+  even_over_positions=False,
+)
+
+
+class EMOutput(NamedTuple):
+  """What EM routing returns.
+
+  Attributes:
+    poses: [J D], means of the parents' Gaussians.
+    activations: [J] in [0, 1], how much each parent is there.
+    coefficients: [I J], the share of part i that goes to parent j, in [0, 1].
+    variances: [J D], of the parents' Gaussians, at least the floor.
+  """
+
+  poses: Float[Array, "J D"]
+  activations: Float[Array, " J"]
+  coefficients: Float[Array, "I J"]
+  variances: Float[Array, "J D"]
+
+
+class Moments(NamedTuple):
+  """Sums over the children of each parent, about a centre.
+
+  Attributes:
+    mass: [... J], of the weights w_ij.
+    first: [... D J], of w_ij (u_ij - centre_j).
+    second: [... D J], of w_ij (u_ij - centre_j)^2.
+  """
+
+  mass: Float[Array, "*P J"]
+  first: Float[Array, "*P D J"]
+  second: Float[Array, "*P D J"]
+
+
+class Gaussians(NamedTuple):
+  """What the M-step says of the parents.
+
+  Attributes:
+    means: [... D J].
+    variances: [... D J], at least the floor.
+    logits: [... J], of the activations.
+  """
+
+  means: Float[Array, "*P D J"]
+  variances: Float[Array, "*P D J"]
+  logits: Float[Array, "*P J"]
+
+  def log_weights(self) -> Float[Array, "*P J"]:
+    """Log of the activation over the root of the variances' product."""
+    log_volume = jnp.sum(jnp.log(self.variances), axis=-2) / 2
+    return jax.nn.log_sigmoid(self.logits) - log_volume
+
+
+def inverse_temperature_schedule(
+  num_iterations: int, *, final: float = 0.01
+) -> tuple[float, ...]:
+  """Returns lambda_t = final (1 - 0.95^(t + 1)), t = 0 .. num_iterations - 1.
+
+  As in the authors' code (Hinton et al., 2018), whose class capsules have a
+  quarter of the final value of the others. Above 0.01 activations saturate.
+
+  Args:
+    num_iterations: at least 1.
+    final: the limit, >= 0.
+
+  Raises:
+    ValueError: if `num_iterations` is below 1.
+  """
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  return tuple(final * (1 - 0.95 ** (t + 1)) for t in range(num_iterations))
+
+
+def em_routing(
+  votes: Float[Array, "I J D"],
+  activations: Float[Array, " I"],
+  beta_a: Float[Array, " J"],
+  beta_u: Float[Array, " J"],
+  *,
+  inverse_temperatures: Sequence[float] | Float[Array, " T"],
+  form: Form = PAPER,
+) -> EMOutput:
+  """Routes by expectation maximisation (Hinton et al., 2018, Procedure 1).
+
+  Votes u_ij for parent j are Gaussian with mean mu_j and a diagonal of
+  variances v_j; shares r_ij start even. With w_ij = r_ij a_i, each iteration
+  takes an M-step and, between two of them, an E-step:
+    R_j = sum_i w_ij,  mu_j = sum_i w_ij u_ij / R_j,
+    v_j = sum_i w_ij (u_ij - mu_j)^2 / R_j,
+    cost_j = R_j sum_d (beta_u_j + ln v_jd / 2),
+    a_j = sigmoid(lambda_t (beta_a_j - cost_j));
+    ln r_ij = ln a_j - sum_d (ln v_jd + (u_ij - mu_j)_d^2 / v_jd) / 2 + const_i.
+  That is the paper's form; `form` scales the betas and ln v_jd, and damps mu_j.
+
+  Mind the amount of data: cost_j grows with the number of parts, so layers of
+  different size want different lambda_t or betas.
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j.
+    activations: a_i of the parts, in [0, 1].
+    beta_a: what a parent gains by being active (nats).
+    beta_u: what a part costs that is explained by no parent (nats, per
+      dimension of the pose).
+    inverse_temperatures: lambda_t >= 0 for each iteration, at least one;
+      `inverse_temperature_schedule` gives the authors'.
+    form: `PAPER`, `OFFICIAL` or another.
+
+  Returns:
+    Poses mu_j, activations a_j and variances v_j after the last M-step, and the
+    r_ij that it took, which sum to 1 over parents.
+
+  Raises:
+    ValueError: if there are no inverse temperatures.
+
+  Differs from paper: floors under R_j and v_j, without which a parent with one
+  effective child has an infinite density. The code of `OFFICIAL` leaves shares
+  of the classes that are normalised to within 1e-7; ours sum to 1.
+  """
+  chex.assert_rank([votes, activations], [3, 1])
+  chex.assert_equal_shape_prefix([votes, activations], 1)
+  require_iterations(inverse_temperatures)
+  dtype = votes.dtype
+  accumulation = numerics.accumulation_dtype(votes, activations)
+  votes, activations, beta_a, beta_u = (
+    x.astype(accumulation) for x in (votes, activations, beta_a, beta_u)
+  )
+  votes = votes.swapaxes(1, 2)
+  num_parts, pose_size, num_parents = votes.shape
+  shares = jnp.full((num_parts, num_parents), 1 / num_parents, accumulation)
+  parents = None
+  for inverse_temperature in inverse_temperatures:
+    if parents is not None:
+      deviations = jnp.square(votes - parents.means) / parents.variances
+      distances = jnp.sum(deviations, axis=1)
+      shares = jax.nn.softmax(parents.log_weights() - distances / 2)
+    weights = shares * activations[:, None]
+    mass = jnp.sum(weights, axis=0)
+    # Moments about anything give the same; near the mean they are exact.
+    centre = _einsum("ij,idj->dj", weights, votes) / (mass + form.mass_floor)
+    centre = jax.lax.stop_gradient(centre)
+    moments = Moments(
+      mass,
+      _einsum("ij,idj->dj", weights, votes - centre),
+      _einsum("ij,idj->dj", weights, jnp.square(votes - centre)),
+    )
+    parents = maximise(
+      moments,
+      centre,
+      parents,
+      beta_a,
+      beta_u,
+      inverse_temperature=inverse_temperature,
+      form=form,
+    )
+  output = EMOutput(
+    parents.means.swapaxes(0, 1),
+    jax.nn.sigmoid(parents.logits),
+    shares,
+    parents.variances.swapaxes(0, 1),
+  )
+  return jax.tree.map(lambda x: x.astype(dtype), output)
+
+
+def maximise(
+  moments: Moments,
+  centre: Float[Array, "*P D J"],
+  previous: Gaussians | None,
+  beta_a: Float[Array, " J"],
+  beta_u: Float[Array, " J"],
+  *,
+  inverse_temperature: float | Float[Array, ""],
+  form: Form,
+) -> Gaussians:
+  """The M-step, from sums over the children (Hinton et al., 2018).
+
+  Args:
+    moments: about `centre`.
+    centre: any; the nearer to the means, the less is lost to rounding.
+    previous: of the iteration before; None in the first.
+    beta_a: as for `em_routing`.
+    beta_u: as for `em_routing`.
+    inverse_temperature: lambda of this iteration.
+    form: as for `em_routing`.
+
+  Returns:
+    The parents' Gaussians and the logits of their activations.
+  """
+  mass = moments.mass + form.mass_floor
+  total = jnp.expand_dims(mass, -2)
+  # The floor is weight on 0, where the sums have it on the centre.
+  means = (moments.first + jnp.expand_dims(moments.mass, -2) * centre) / total
+  means *= 1 - form.damping
+  if previous is not None:
+    means += form.damping * previous.means
+  shift = means - centre
+  squares = moments.second - 2 * shift * moments.first
+  squares += jnp.square(shift) * jnp.expand_dims(moments.mass, -2)
+  variances = jnp.maximum(squares / total, 0) + form.variance_floor
+  cost = form.beta_u_scale * means.shape[-2] * beta_u
+  cost += form.log_variance_scale * jnp.sum(jnp.log(variances), axis=-2)
+  logits = inverse_temperature * (form.beta_a_scale * beta_a - mass * cost)
+  return Gaussians(means, variances, logits)
+
+
+def require_iterations(
+  inverse_temperatures: Sequence[float] | Float[Array, " T"],
+) -> None:
+  """Raises a ValueError where there is no iteration."""
+  if not len(inverse_temperatures):
+    raise ValueError(
+      "inverse_temperatures is empty; give one for each iteration, at least 1."
+    )
+
+
+def coordinate_addition(
+  x: Float[Array, " W"],
+  y: Float[Array, " H"],
+  *,
+  entries: tuple[int, int] = (3, 7),
+  pose_size: int = 16,
+) -> Float[Array, "H W D"]:
+  """Where votes come from, to be added to them (Hinton et al., 2018).
+
+  Lets all positions of a layer share their transforms to the classes.
+
+  Args:
+    x: coordinate of each column of capsules.
+    y: coordinate of each row.
+    entries: of the pose, to which x and y are added. The first two numbers of
+      the right-hand column of a 4x4 matrix are 3 and 7, as in the paper and
+      with `relative_coordinates` in IBM's code (Gritzman, 2019); 0 and 1, with
+      `pixel_coordinates`, are the authors' code.
+    pose_size: D.
+
+  Returns:
+    For each position x and y in their entries, and zeros.
+  """
+  offsets = jnp.zeros((len(y), len(x), pose_size), jnp.result_type(x, y))
+  offsets = offsets.at[:, :, entries[0]].add(x)
+  return offsets.at[:, :, entries[1]].add(y[:, None])
+
+
+def relative_coordinates(size: int) -> Float[Array, " size"]:
+  """Centres of capsules in a row, (c + 1/2) / size in (0, 1)."""
+  return (jnp.arange(size) + 0.5) / size
+
+
+def pixel_coordinates(
+  size: int, windows: Sequence[tuple[int, int]]
+) -> Float[Array, " N"]:
+  """Centres of the capsules' fields in the image, in hundreds of pixels.
+
+  Pixels have -(size // 2), 1 - (size // 2), ... as in the authors' code.
+
+  Args:
+    size: of the image along the axis, in pixels.
+    windows: (size, stride) of each layer below, from the image up, without
+      padding.
+
+  Returns:
+    N coordinates.
+  """
+  start, step = -(size // 2), 1
+  for kernel, stride in windows:
+    start += step * (kernel - 1) / 2
+    step *= stride
+    size = (size - kernel) // stride + 1
+  return (start + step * jnp.arange(size)) / 100

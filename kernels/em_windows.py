@@ -1,0 +1,124 @@
+"""Windows on a grid of children, and the competition of parents that see them.
+
+Axes: H W grid of children; T places in a window and S positions of windows,
+both in rows; J parents at each position.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Windows(NamedTuple):
+  """Which children the parents see; made by `over`.
+
+  Attributes:
+    kernel: rows and columns of a window.
+    stride: between windows.
+    around: absent rows before and after the grid; and columns.
+    size: H, W of the grid with what is around it.
+    grid: rows and columns of windows.
+  """
+
+  kernel: tuple[int, int]
+  stride: int
+  around: tuple[tuple[int, int], tuple[int, int]]
+  size: tuple[int, int]
+  grid: tuple[int, int]
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """T, S."""
+    return self.kernel[0] * self.kernel[1], self.grid[0] * self.grid[1]
+
+  def surround(self, x: Float[Array, "h w *C"]) -> Float[Array, "H W *C"]:
+    """Adds zeros for absent children around the grid."""
+    return jnp.pad(x, (*self.around, *[(0, 0)] * (x.ndim - 2)))
+
+  def gather(self, x: Float[Array, "H W *C"]) -> Float[Array, "T S *C"]:
+    """Finds the children in each window."""
+    down, across = (self.stride * (count - 1) + 1 for count in self.grid)
+    found = [
+      x[v : v + down : self.stride, u : u + across : self.stride]
+      for v, u in self._places()
+    ]
+    return jnp.stack(found).reshape(*self.shape, *x.shape[2:])
+
+  def scatter(
+    self,
+    x: Float[Array, "T S"],
+    combine: Callable[..., Float[Array, "H W"]],
+    start: float,
+  ) -> Float[Array, "H W"]:
+    """Combines what all windows say of each child; `start` where none does."""
+    start = jnp.array(start, x.dtype)
+    total = None
+    for place, said in zip(self._places(), x, strict=True):
+      gaps = [
+        (at, size - at - self.stride * (count - 1) - 1, self.stride - 1)
+        for at, size, count in zip(place, self.size, self.grid, strict=True)
+      ]
+      said = jax.lax.pad(said.reshape(self.grid), start, gaps)
+      total = said if total is None else combine(total, said)
+    return total
+
+  def num_seeing(self) -> Float[Array, "T S"]:
+    """Counts the windows that see the child in each place of each."""
+    return self.gather(self.scatter(jnp.ones(self.shape), jnp.add, 0.0))
+
+  def _places(self):
+    rows, columns = map(range, self.kernel)
+    return [(v, u) for v in rows for u in columns]
+
+
+def over(
+  size: tuple[int, int], kernel: tuple[int, int], *, stride: int, padding: str
+) -> Windows:
+  """Lays windows over a grid.
+
+  Args:
+    size: rows and columns of the grid.
+    kernel: rows and columns of a window.
+    stride: the same along both axes, at least 1.
+    padding: "VALID", or "SAME" with absent children around, an odd one at the
+      end (ceil(rows / stride) rows of windows).
+
+  Raises:
+    ValueError: if the stride is below 1, the padding is unknown, or no window
+      fits.
+  """
+  if stride < 1:
+    raise ValueError(f"stride is {stride}; give at least 1.")
+  if padding not in ("VALID", "SAME"):
+    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+  around = [(0, 0), (0, 0)]
+  if padding == "SAME":
+    missing = (
+      max((-(-n // stride) - 1) * stride + k - n, 0)
+      for n, k in zip(size, kernel, strict=True)
+    )
+    around = [(m // 2, m - m // 2) for m in missing]
+  whole = tuple(n + sum(a) for n, a in zip(size, around, strict=True))
+  grid = tuple(
+    (n - k) // stride + 1 for n, k in zip(whole, kernel, strict=True)
+  )
+  if min(grid) < 1:
+    raise ValueError(
+      f"a window of {kernel[0]}x{kernel[1]} needs a grid at least as large, "
+      f"not {size[0]}x{size[1]}; give smaller transforms."
+    )
+  return Windows(kernel, stride, tuple(around), whole, grid)
+
+
+def compete(
+  logits: Float[Array, "T S J"], windows: Windows
+) -> Float[Array, "T S J"]:
+  """Softmax over all parents that see a child, at whatever position."""
+  top = windows.scatter(jnp.max(logits, axis=-1), jnp.maximum, -jnp.inf)
+  top = jax.lax.stop_gradient(windows.gather(top))
+  weights = jnp.exp(logits - top[..., None])
+  total = windows.scatter(jnp.sum(weights, axis=-1), jnp.add, 0.0)
+  return weights / windows.gather(total)[..., None]

@@ -1,0 +1,187 @@
+"""Matrix capsules: sizes of the paper, layers against loops, hard inputs."""
+
+import cases
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from flax import nnx
+
+from capjax import baselines, matrix_capsules
+from kernels import em, em_convolution
+
+_SHAPE = (18, 22, 2)
+_SMALL = dict(features=3, types=(2, 3, 4), num_iterations=2)
+
+
+def _model(seed=0, **options):
+  return matrix_capsules.MatrixCapsules(
+    _SHAPE, 5, **{**_SMALL, **options}, rngs=nnx.Rngs(seed)
+  )
+
+
+@jax.jit
+def _call(module, *arguments):
+  """Compiled once for each kind of module, where calls would compile parts."""
+  return module(*arguments)
+
+
+def _images(count=3, seed=0):
+  return jax.random.normal(jax.random.key(seed), (count, *_SHAPE))
+
+
+def _num_parameters(make):
+  return cases.num_parameters(jax.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+
+
+class SizesTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (32, (32, 32, 32), 317_194),  # the paper's 310K
+    (64, (8, 16, 16), 68_754),  # its 68K
+  )
+  def test_parameters_are_those_of_the_paper(self, features, types, want):
+    def make(rngs):
+      return matrix_capsules.MatrixCapsules(
+        features=features, types=types, rngs=rngs
+      )
+
+    self.assertEqual(_num_parameters(make), want)
+
+  def test_the_baseline_has_4_2_million(self):
+    got = _num_parameters(baselines.smallnorb_baseline)
+    self.assertEqual(got, 4_253_349)
+
+  @parameterized.parameters(
+    ("VALID", (32, 32), (6, 6), (4, 4)), ("SAME", (32, 32), (8, 8), (8, 8)),
+    ("VALID", (28, 28), (5, 5), (3, 3)),
+  )  # fmt: skip
+  def test_grids_of_the_layers(self, padding, size, first, second):
+    model = matrix_capsules.MatrixCapsules(
+      (*size, 1), 3, **_SMALL, padding=padding, rngs=nnx.Rngs(0)
+    )
+    features = jax.nn.relu(model.conv(jnp.ones((1, *size, 1))))
+    children = model.primary(features)
+    for layer, grid in zip(model.layers, (first, second), strict=True):
+      output = jax.eval_shape(layer, *children)
+      children = output.poses, output.activations
+      self.assertEqual(output.activations.shape[1:3], grid)
+    self.assertEqual(model.classes.offsets[...].shape[:2], second)
+
+
+class LayersTest(parameterized.TestCase):
+  @parameterized.product(
+    coordinates=matrix_capsules.COORDINATES, pose=("matrix", "vector")
+  )
+  def test_classes_are_routed_from_votes_in_loops(self, coordinates, pose):
+    model, images = _model(coordinates=coordinates, pose=pose), _images(2)
+    poses, activations = model.primary(jax.nn.relu(model.conv(images)))
+    for layer in model.layers:
+      output = _call(layer, poses, activations)
+      poses, activations = output.poses, output.activations
+    got = _call(model, images)
+    grid = poses.shape[1:3]
+    for n in range(2):
+      votes = np.zeros((*grid, 4, 5, 16))
+      for h, w, i, j in np.ndindex(*votes.shape[:4]):
+        matrix = np.float64(poses[n, h, w, i])
+        transform = np.float64(model.classes.transforms[...][i, j])
+        votes[h, w, i, j] = (matrix @ transform).ravel()
+        if coordinates == "relative":
+          places = (3, 7) if pose == "matrix" else (0, 1)
+          votes[h, w, i, j, places[0]] += (w + 0.5) / grid[1]
+          votes[h, w, i, j, places[1]] += (h + 0.5) / grid[0]
+        if coordinates == "pixels":
+          # Fields of 5, 3 and 3 with strides of 2, 2 and 1.
+          first = [4 / 2 + 2 * (2 / 2) + 4 * (2 / 2) - size // 2
+                   for size in _SHAPE[1::-1]]  # fmt: skip
+          votes[h, w, i, j, 0] += (first[0] + 4 * w) / 100
+          votes[h, w, i, j, 1] += (first[1] + 4 * h) / 100
+      want = em.em_routing(
+        jnp.float32(votes.reshape(-1, 5, 16)),
+        activations[n].ravel(),
+        model.classes.beta_a[...],
+        model.classes.beta_u[...],
+        inverse_temperatures=[
+          t / 4 for t in em.inverse_temperature_schedule(2)
+        ],
+        form=em.PAPER._replace(mass_floor=1e-5),
+      )
+      np.testing.assert_allclose(
+        got.activations[n], want.activations, atol=1e-5
+      )
+      np.testing.assert_allclose(
+        got.poses[n].reshape(5, 16), want.poses, atol=1e-4
+      )
+      chex.assert_shape(got.coefficients[n], (grid[0] * grid[1] * 4, 5))
+
+  @parameterized.parameters("VALID", "SAME")
+  def test_a_batch_is_its_examples(self, padding):
+    model, images = _model(padding=padding), _images()
+    together = _call(model, images)
+    for n in range(len(images)):
+      alone = _call(model, images[n : n + 1])
+      chex.assert_trees_all_close(
+        jax.tree.map(lambda x, n=n: x[n], together),
+        jax.tree.map(lambda x: x[0], alone),
+        atol=1e-5,
+      )
+
+  def test_layers_route_with_their_own_betas(self):
+    model = _model()
+    layer = model.layers[0]
+    layer.beta_a[...] = jnp.array([300.0, -300.0, 0.0])
+    children = model.primary(jax.nn.relu(model.conv(_images(1))))
+    got = _call(layer, *children)
+    want = em_convolution.em_convolution(
+      *(x[0] for x in children),
+      layer.transforms[...],
+      layer.beta_a[...],
+      layer.beta_u[...],
+      inverse_temperatures=em.inverse_temperature_schedule(2),
+      stride=2,
+    )
+    chex.assert_trees_all_close(
+      jax.tree.map(lambda x: x[0], got), want, atol=1e-5
+    )
+    means = jnp.mean(got.activations, axis=(0, 1, 2))
+    self.assertGreater(means[0], means[2])
+    self.assertGreater(means[2], means[1])
+
+
+@jax.jit
+@jax.value_and_grad
+def _squares(model, images):
+  return jnp.sum(jnp.square(model(images).activations))
+
+
+class HardInputsTest(parameterized.TestCase):
+  @parameterized.parameters(*matrix_capsules.FORMS)
+  def test_values_and_gradients_are_finite(self, form):
+    one_pixel = jnp.zeros((2, *_SHAPE)).at[:, 8, 8].set(1.0)
+    for images in (
+      jnp.zeros((2, *_SHAPE)), jnp.ones((2, *_SHAPE)), 1e3 * _images(2),
+      one_pixel,
+    ):  # fmt: skip
+      value, gradient = _squares(_model(form=form), images)
+      chex.assert_tree_all_finite(value)
+      chex.assert_tree_all_finite(nnx.state(gradient, nnx.Param))
+
+  @parameterized.parameters(
+    (dict(padding="FULL"), "padding is 'FULL'; give VALID or SAME"),
+    (dict(coordinates="polar"), "coordinates is 'polar'"),
+    (dict(pose="tensor"), "pose is 'tensor'"),
+    (dict(form="hybrid"), "form is 'hybrid'"),
+    (dict(num_iterations=0), "num_iterations is 0"),
+  )
+  def test_unknown_options_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _model(**options)
+
+  def test_images_that_are_too_small_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "images of 14x30 are too small"):
+      matrix_capsules.MatrixCapsules((14, 30, 1), 5, rngs=nnx.Rngs(0))
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,145 @@
+"""Tests of the binary that trains matrix capsules, and of its suites."""
+
+import struct
+
+import numpy as np
+import processes
+import pytest
+
+TINY = ("--features=3", "--types=2,2,3", "--num_iterations=1")
+STEPS = (
+  "--num_steps=4", "--eval_every=2", "--log_every=2", "--batch_size=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Noise in the form of the viewpoint solids, and of MNIST all black."""
+  folder = tmp_path_factory.mktemp("data")
+  (folder / "viewpoint_solids").mkdir()
+  random = np.random.default_rng(0)
+  for split, first in (("train", 0), ("test", 5)):
+    count = 180
+    numbers = np.arange(count, dtype=np.int32)
+    np.savez(
+      folder / "viewpoint_solids" / f"{split}-v1.npz",
+      images=random.integers(0, 256, (count, 48, 48, 2), np.uint8),
+      labels=numbers % 5,
+      label_instance=first + numbers // 5 % 5,
+      label_azimuth=numbers % 18,
+      label_elevation=numbers // 2 % 9,
+      label_lighting=numbers % 6,
+    )
+  (folder / "mnist").mkdir()
+  for split in ("train", "t10k"):
+    images = np.zeros((60, 28, 28), np.uint8)
+    labels = np.arange(60, dtype=np.uint8) % 10
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+      path = folder / "mnist" / f"{split}-{name}-ubyte"
+      path.write_bytes(header + array.tobytes())
+  return folder
+
+
+@pytest.fixture(scope="module")
+def solids(train, data_dir, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "solids"
+  code, printed = train(
+    workdir, "--dataset=viewpoint_solids", "--viewpoints=azimuth", *TINY,
+    "--num_iterations=2", *STEPS, f"--data_dir={data_dir}",
+    binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  return workdir
+
+
+def test_novel_viewpoints_are_scored_apart(solids):
+  scores = processes.summary_of(solids)["metrics"]
+  # A third of the azimuths is familiar.
+  whole = (scores["familiar_accuracy"] + 2 * scores["novel_accuracy"]) / 3
+  assert whole == pytest.approx(scores["test_accuracy"], abs=1e-5)
+  assert scores["azimuth"] == [20.0 * n for n in range(18)]
+  assert scores["elevation"] == [30.0 + 5 * n for n in range(9)]
+  for name in ("azimuth", "elevation"):
+    mean = np.mean(scores[f"{name}_accuracy"])
+    assert mean == pytest.approx(scores["test_accuracy"], abs=1e-5)
+  assert (solids / "figures" / "viewpoints.png").exists()
+
+
+def test_validation_is_on_familiar_views_of_the_test_figures(solids):
+  scores = processes.summary_of(solids)["metrics"]
+  got = scores["validation_accuracy"]
+  assert got == pytest.approx(scores["familiar_accuracy"], abs=1e-6)
+
+
+def test_suites_of_stereo_pairs(train, solids, data_dir):
+  code, printed = train(
+    solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
+    f"--data_dir={data_dir}", binary="evaluate",
+  )  # fmt: skip
+  assert code == 0, printed
+  crops = processes.evaluation_of(solids)["multi_crop"]["metrics"]
+  assert 0 <= crops["multi_crop_accuracy"] <= 1
+  attacks = processes.evaluation_of(solids)["attacks"]["metrics"]
+  centre = pytest.approx(crops["centre_crop_accuracy"])
+  assert attacks["bim_accuracy"][0] == centre
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    ("--model=baseline",),
+    (*TINY, "--loss=margin", "--pose=vector", "--coordinates=none"),
+    (*TINY, "--loss=cross_entropy", "--form=official", "--coordinates=pixels"),
+  ],
+)
+def test_other_networks_and_losses_train(train, data_dir, tmp_path, words):
+  code, printed = train(
+    tmp_path, "--dataset=viewpoint_solids", *words, *STEPS, "--num_steps=2",
+    f"--data_dir={data_dir}", binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  assert np.isfinite(processes.summary_of(tmp_path)["metrics"]["test_accuracy"])
+
+
+def test_black_images_and_a_high_rate_leave_the_network_finite(
+  train, data_dir, tmp_path
+):
+  code, printed = train(
+    tmp_path, "--dataset=mnist", *TINY, "--num_iterations=2", *STEPS,
+    "--num_steps=20", "--learning_rate=0.03", f"--data_dir={data_dir}",
+    binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  losses = [x["loss"] for x in processes.metrics_of(tmp_path) if "loss" in x]
+  assert losses and np.isfinite(losses).all()
+
+
+def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
+  code, printed = train(
+    tmp_path, *TINY, "--padding=SAME", "--num_steps=40", "--log_every=5",
+    "--learning_rate=1e30", binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 1
+  assert "became infinite or NaN" in printed
+  assert "Try a smaller --learning_rate" in printed
+  assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (("--types=8,16",), "give three whole numbers"),
+    (("--model=baseline", "--types=8,8,8"), "no use for --types"),
+    (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
+    (("--brightness=1",), "no use for --brightness"),
+    (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),
+    (("--padding=VALID",), "images of 8x8 are too small"),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
+  code, printed = train(
+    tmp_path, *words, "--num_steps=2", binary="train_matrix_capsules"
+  )
+  assert code == 1
+  assert message in printed and "Traceback" not in printed
