@@ -7,6 +7,7 @@ from kernels import em
 
 FORMS = {"paper": em.PAPER, "official": em.OFFICIAL}
 TEMPERATURES = (0.05, 0.3, 0.6)
+STRIDE = 2
 # So that activations are neither 0 nor 1 with the official factor of 5000.
 BETA_A_SCALES = {"paper": 1.0, "official": 1e-3}
 
@@ -88,6 +89,74 @@ def dense_oracle(votes, activations, beta_a, beta_u, temperatures, form):
     np.array([a[j] for j in parents]),
     np.array([shares[pair] for pair in pairs]).reshape(votes.shape[:2]),
     np.array([variance[j] for j in parents]),
+  )
+
+
+def convolution_oracle(
+  poses,
+  activations,
+  transforms,
+  beta_a,
+  beta_u,
+  *,
+  stride=STRIDE,
+  form="paper",
+  temperatures=TEMPERATURES[1:],
+  fault="",
+):
+  """Loops over positions, places, types; every child knows its parents."""
+  arrays = (poses, activations, transforms, beta_a, beta_u)
+  poses, activations, transforms, beta_a, beta_u = map(np.float64, arrays)
+  height, width, types = activations.shape
+  rows, columns = (
+    (n - k) // stride + 1
+    for n, k in zip((height, width), transforms.shape[:2], strict=True)
+  )
+  place, votes, present = {}, {}, {}
+  for y in range(rows):
+    for x in range(columns):
+      for v in range(transforms.shape[0]):
+        for u in range(transforms.shape[1]):
+          for i in range(types):
+            child = (stride * y + v, stride * x + u, i)
+            name = child
+            if fault == "types_alone_compete":
+              name = (*child, y, x)
+            elif fault == "positions_alone_compete":
+              name = None
+            for j in range(transforms.shape[3]):
+              pair = (name or (*child, j), (y, x, j))
+              vote = poses[child] @ transforms[v, u, i, j]
+              votes[pair] = vote.reshape(-1)
+              place[pair] = (y, x, v, u, i, j)
+              present[pair[0]] = activations[child]
+  seen = {i: sum(k == i for k, _ in votes) for i in present}
+  shares = {
+    pair: 1 / (len(beta_a) if form == "official" else seen[pair[0]])
+    for pair in votes
+  }
+  if fault == "even_over_types":
+    shares = dict.fromkeys(votes, 1 / len(beta_a))
+  parents = sorted({j for _, j in votes})
+  mean, a, shares, variance = oracle(
+    votes,
+    present,
+    {j: beta_a[j[2]] for j in parents},
+    {j: beta_u[j[2]] for j in parents},
+    shares,
+    temperatures,
+    form,
+  )
+  shape = (rows, columns, len(beta_a))
+  matrix = (*shape, poses.shape[3], transforms.shape[5])
+  r = np.zeros((rows, columns, *transforms.shape[:4]))
+  for pair, where in place.items():
+    r[where] = shares[pair]
+  return em.EMOutput(
+    np.array([mean[j] for j in parents]).reshape(matrix),
+    np.array([a[j] for j in parents]).reshape(shape),
+    r,
+    np.array([variance[j] for j in parents]).reshape(matrix),
   )
 
 

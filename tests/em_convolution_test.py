@@ -15,7 +15,7 @@ from kernels import em, em_convolution
 
 # A border is left over along both axes, and windows overlap.
 _SIZE, _KERNEL, _TYPES, _PARENTS = (6, 8), (2, 3), 2, 3
-_STRIDE = 2
+_STRIDE = em_cases.STRIDE
 _TEMPERATURES = em_cases.TEMPERATURES[1:]
 
 
@@ -45,74 +45,6 @@ def _route(
     stride=stride,
     padding=padding,
     form=em_cases.FORMS[form],
-  )
-
-
-def _oracle(
-  poses,
-  activations,
-  transforms,
-  beta_a,
-  beta_u,
-  *,
-  stride=_STRIDE,
-  form="paper",
-  temperatures=_TEMPERATURES,
-  fault="",
-):
-  """Loops over positions, places, types; every child knows its parents."""
-  arrays = (poses, activations, transforms, beta_a, beta_u)
-  poses, activations, transforms, beta_a, beta_u = map(np.float64, arrays)
-  height, width, types = activations.shape
-  rows, columns = (
-    (n - k) // stride + 1
-    for n, k in zip((height, width), transforms.shape[:2], strict=True)
-  )
-  place, votes, present = {}, {}, {}
-  for y in range(rows):
-    for x in range(columns):
-      for v in range(transforms.shape[0]):
-        for u in range(transforms.shape[1]):
-          for i in range(types):
-            child = (stride * y + v, stride * x + u, i)
-            name = child
-            if fault == "types_alone_compete":
-              name = (*child, y, x)
-            elif fault == "positions_alone_compete":
-              name = None
-            for j in range(transforms.shape[3]):
-              pair = (name or (*child, j), (y, x, j))
-              vote = poses[child] @ transforms[v, u, i, j]
-              votes[pair] = vote.reshape(-1)
-              place[pair] = (y, x, v, u, i, j)
-              present[pair[0]] = activations[child]
-  seen = {i: sum(k == i for k, _ in votes) for i in present}
-  shares = {
-    pair: 1 / (len(beta_a) if form == "official" else seen[pair[0]])
-    for pair in votes
-  }
-  if fault == "even_over_types":
-    shares = dict.fromkeys(votes, 1 / len(beta_a))
-  parents = sorted({j for _, j in votes})
-  mean, a, shares, variance = em_cases.oracle(
-    votes,
-    present,
-    {j: beta_a[j[2]] for j in parents},
-    {j: beta_u[j[2]] for j in parents},
-    shares,
-    temperatures,
-    form,
-  )
-  shape = (rows, columns, len(beta_a))
-  matrix = (*shape, poses.shape[3], transforms.shape[5])
-  r = np.zeros((rows, columns, *transforms.shape[:4]))
-  for pair, where in place.items():
-    r[where] = shares[pair]
-  return em.EMOutput(
-    np.array([mean[j] for j in parents]).reshape(matrix),
-    np.array([a[j] for j in parents]).reshape(shape),
-    r,
-    np.array([variance[j] for j in parents]).reshape(matrix),
   )
 
 
@@ -196,20 +128,24 @@ def _plain_energy(arguments, form, detached=False):
 class EMConvolutionTest(parameterized.TestCase):
   @parameterized.product(seed=(0, 1), form=tuple(em_cases.FORMS))
   def test_matches_oracle(self, seed, form):
-    check_matches_oracle(_oracle, seed, form=form)
+    check_matches_oracle(em_cases.convolution_oracle, seed, form=form)
 
   def test_stride_of_one_and_more_iterations(self):
-    check_matches_oracle(_oracle, stride=1, temperatures=em_cases.TEMPERATURES)
+    check_matches_oracle(
+      em_cases.convolution_oracle, stride=1, temperatures=em_cases.TEMPERATURES
+    )
 
   def test_one_iteration(self):
-    check_matches_oracle(_oracle, temperatures=(0.5,))
+    check_matches_oracle(em_cases.convolution_oracle, temperatures=(0.5,))
 
   @parameterized.parameters(
     "types_alone_compete", "positions_alone_compete", "even_over_types"
   )
   def test_broken_copy_fails(self, fault):
     with self.assertRaises(AssertionError):
-      check_matches_oracle(functools.partial(_oracle, fault=fault))
+      check_matches_oracle(
+        functools.partial(em_cases.convolution_oracle, fault=fault)
+      )
 
   def test_same_padding_surrounds_with_absent_children(self):
     """Of 6 rows every second sees 2: none missing; of 8 columns one is."""
@@ -218,7 +154,7 @@ class EMConvolutionTest(parameterized.TestCase):
       np.pad(x, ((0, 0), (0, 1), *[(0, 0)] * (x.ndim - 2)))
       for x in arguments[:2]
     ]
-    want = _oracle(*padded, *arguments[2:])
+    want = em_cases.convolution_oracle(*padded, *arguments[2:])
     got = _route(*arguments, padding="SAME")
     self.assertEqual(got.activations.shape[:2], (3, 4))
     em_cases.assert_close(got, want, atol=1e-4)
@@ -238,7 +174,9 @@ class EMConvolutionTest(parameterized.TestCase):
   def test_children_share_themselves_out(self):
     got = _route(*_arguments()).coefficients
     check_children_share_themselves_out(got)
-    types_alone = _oracle(*_arguments(), fault="types_alone_compete")
+    types_alone = em_cases.convolution_oracle(
+      *_arguments(), fault="types_alone_compete"
+    )
     with self.assertRaises(AssertionError):
       check_children_share_themselves_out(types_alone.coefficients)
 
@@ -347,7 +285,7 @@ class EMConvolutionTest(parameterized.TestCase):
     got = _route(*half)
     chex.assert_type(list(got), jnp.bfloat16)
     chex.assert_type(list(_route(*_arguments())), jnp.float32)
-    want = _oracle(*(x.astype(jnp.float32) for x in half))
+    want = em_cases.convolution_oracle(*(x.astype(jnp.float32) for x in half))
     got = jax.tree.map(lambda x: x.astype(jnp.float32), got)
     # Half of the spacing of numbers from 1 to 2 is 2^-8.
     em_cases.assert_close(got, want, atol=1e-4, rtol=1.01 * 2**-8)
