@@ -20,6 +20,10 @@ _FEW_EXAMPLES = 8
 _BATCH = "batch"
 
 
+class Fixed(nnx.Variable):
+  """Numbers of a module that are not trained."""
+
+
 class Conv(nnx.Module):
   """A convolution with bias, in whichever form is fast on the platform."""
 

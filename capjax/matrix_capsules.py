@@ -14,8 +14,10 @@ from kernels import em, em_convolution
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
 COORDINATES = ("relative", "pixels", "none")
 _POSE_SHAPES = {"matrix": (4, 4), "vector": (1, 16)}
-# Of the betas at the start, in the authors' code.
-_BETA_CONV, _BETA_CLASS = (0.5, 0.5), (1.0, 2.0)
+# beta_a and beta_u at the start, of layers and of classes. With the form of the
+# paper parents that explain nothing are rather off than on.
+_BETAS = {"layers": (-1.0, 0.0), "classes": (-1.0, 0.0)}
+_OFFICIAL_BETAS = {"layers": (0.5, 0.5), "classes": (1.0, 2.0)}
 # The code's class capsules have more children than its other capsules.
 _CLASS_COOLING = 0.25
 _CLASS_MASS_FLOOR = 1e-5
@@ -84,6 +86,7 @@ class ConvMatrixCaps(nnx.Module):
     pose_shape: tuple[int, int],
     inverse_temperatures: Sequence[float],
     form: em.Form,
+    betas: tuple[float, float],
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -97,11 +100,14 @@ class ConvMatrixCaps(nnx.Module):
       pose_shape: P, Q of the poses below; those above are as large.
       inverse_temperatures: of each iteration.
       form: of EM routing.
+      betas: beta_a and beta_u at the start.
       rngs: its `params` stream draws the parameters.
     """
     shape = (kernel_size, kernel_size, num_below, num_types)
     self.transforms = nnx.Param(_transforms(rngs, shape, pose_shape[1]))
-    self.beta_a, self.beta_u = _betas(form, _BETA_CONV, num_types)
+    self.beta_a, self.beta_u = (
+      nnx.Param(jnp.full(num_types, start)) for start in betas
+    )
     self.options = {
       "inverse_temperatures": tuple(inverse_temperatures),
       "stride": stride,
@@ -141,6 +147,7 @@ class ClassMatrixCaps(nnx.Module):
     pose_shape: tuple[int, int],
     inverse_temperatures: Sequence[float],
     form: em.Form,
+    betas: tuple[float, float],
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -152,12 +159,15 @@ class ClassMatrixCaps(nnx.Module):
       pose_shape: P, Q of the poses below; those above are as large.
       inverse_temperatures: of each iteration.
       form: of EM routing.
+      betas: beta_a and beta_u at the start.
       rngs: its `params` stream draws the parameters.
     """
     shape = (num_below, num_classes)
     self.transforms = nnx.Param(_transforms(rngs, shape, pose_shape[1]))
-    self.beta_a, self.beta_u = _betas(form, _BETA_CLASS, num_classes)
-    self.offsets = Fixed(offsets)
+    self.beta_a, self.beta_u = (
+      nnx.Param(jnp.full(num_classes, start)) for start in betas
+    )
+    self.offsets = layers.Fixed(offsets)
     self.options = {
       "inverse_temperatures": tuple(inverse_temperatures),
       "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
@@ -186,10 +196,6 @@ class ClassMatrixCaps(nnx.Module):
       )
 
     return jax.vmap(route)(poses, activations)
-
-
-class Fixed(nnx.Variable):
-  """Numbers that are not trained."""
 
 
 class MatrixCapsules(nnx.Module):
@@ -223,8 +229,8 @@ class MatrixCapsules(nnx.Module):
       types: B, C, D of capsules at each position: primary, and in two layers
         with windows of 3x3, the first with stride 2.
       num_iterations: of EM routing in every layer.
-      final_inverse_temperature: see `em.inverse_temperature_schedule`; the
-        classes have a quarter of it.
+      final_inverse_temperature: see `em.inverse_temperature_schedule`; with the
+        official form the classes have a quarter of it.
       padding: "VALID" as in the authors' code, or "SAME".
       coordinates: one of `COORDINATES`: the paper's coordinate addition as in
         IBM's code or as in the authors', or none.
@@ -235,9 +241,12 @@ class MatrixCapsules(nnx.Module):
     Raises:
       ValueError: if an option is unknown, or the images are too small.
 
-    Differs from paper: transforms start at the identity and noise, convolutions
-    as is usual for them; the paper is silent, and the deviations in the
-    authors' code (0.3, 0.5 and 3) are for standardised images.
+    Differs from paper: with its form beta_a counts in units of the last
+    iteration's logit, lambda beta_a, and starts at -1, since with lambda below
+    0.01 no optimiser would move it; the classes then have the lambda of the
+    other layers, not the quarter of the authors' code. Transforms start at the
+    identity and noise, convolutions as is usual for them; the paper is silent,
+    and the deviations in the authors' code are 0.3, 0.5 and 3.
     """
     for name, value, known in (
       ("padding", padding, ("VALID", "SAME")),
@@ -247,23 +256,31 @@ class MatrixCapsules(nnx.Module):
     ):
       if value not in known:
         raise ValueError(f"{name} is {value!r}; give {' or '.join(known)}.")
+    if (padding, coordinates) == ("SAME", "pixels"):
+      raise ValueError(
+        "coordinates='pixels' are of windows without padding; give "
+        "padding='VALID' or coordinates='relative'."
+      )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     grid = [_grid(size, windows, padding) for size in image_shape[:2]]
     if min(grid) < 1:
       raise ValueError(
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
-        "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them."
+        "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them, or give "
+        "padding='SAME'."
       )
     pose_shape = _POSE_SHAPES[pose]
     temperatures = em.inverse_temperature_schedule(
       num_iterations, final=final_inverse_temperature
     )
     primary, *upper = types
-    options = {
-      "pose_shape": pose_shape,
-      "form": FORMS[form],
-      "rngs": rngs,
-    }
+    constants, betas, cooling = FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING
+    if form == "paper":
+      # In units of the last logit: else no step of Adam would move it.
+      scale = 1 / temperatures[-1]
+      constants = constants._replace(beta_a_scale=scale)
+      betas, cooling = _BETAS, 1.0
+    options = {"pose_shape": pose_shape, "form": constants, "rngs": rngs}
     self.conv = layers.Conv(
       image_shape[2], features, 5, stride=2, padding=padding, rngs=rngs
     )
@@ -278,6 +295,7 @@ class MatrixCapsules(nnx.Module):
         stride=stride,
         padding=padding,
         inverse_temperatures=temperatures,
+        betas=betas["layers"],
         **options,
       )
       for below, above, (kernel, stride) in zip(
@@ -288,7 +306,8 @@ class MatrixCapsules(nnx.Module):
       types[-1],
       num_classes,
       _offsets(image_shape, windows, grid, coordinates, pose_shape),
-      inverse_temperatures=[_CLASS_COOLING * t for t in temperatures],
+      inverse_temperatures=[cooling * t for t in temperatures],
+      betas=betas["classes"],
       **options,
     )
 
@@ -308,12 +327,6 @@ def _transforms(rngs, shape, size):
   """Matrices [... size size] near the identity."""
   noise = jax.random.normal(rngs.params(), (*shape, size, size))
   return jnp.eye(size) + 0.1 * noise
-
-
-def _betas(form, official, count):
-  """Those of the authors' code for its form; else nothing is said."""
-  start = official if form is em.OFFICIAL else (0.0, 0.0)
-  return [nnx.Param(jnp.full(count, value)) for value in start]
 
 
 def _grid(size, windows, padding):

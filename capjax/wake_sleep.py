@@ -10,20 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from capjax import boltzmann
+from capjax import boltzmann, layers
 from capjax.helmholtz import CapsuleHM
 from kernels import energy
-
-
-class Fixed(nnx.Variable):
-  """Parameters that are not trained."""
 
 
 class Stack(nnx.Module):
   """Capsule RBMs, each over the active units z h of the one below.
 
-  Only the highest learns. Its visible biases stay those that the layer below
-  learnt for its hidden units.
+  Only the highest learns, by a loss on what `below_top` gives: the gradient of
+  the others is 0. Its visible biases stay those that the layer below learnt for
+  its hidden units; the machine that is handed in is changed so.
   """
 
   def __init__(self, machines: Sequence[boltzmann.CapsuleRBM]):
@@ -48,7 +45,7 @@ class Stack(nnx.Module):
           f"machine {number + 1} has visible units of other number or family "
           f"than the hidden units of machine {number}."
         )
-      upper.visible = Fixed(natural)
+      upper.visible = layers.Fixed(natural)
     self.machines = nnx.List(machines)
 
   @property
@@ -168,11 +165,11 @@ def start_from(
       raise ValueError(f"machine {number} has Omega, or has no switches.")
     if machine.families != families[number]:
       raise ValueError(f"machine {number} has other families of units.")
-  model.visible[...] = machines[0].visible[...]
+  model.visible[...] = jnp.copy(machines[0].visible[...])
   for number, machine in enumerate(machines):
     for layer in (model.generative[number], model.recognition[number]):
-      layer.hidden[...] = machine.hidden[...]
-      layer.switches[...] = machine.switches[...]
-      layer.weights[...] = machine.weights[...].reshape(
-        layer.weights[...].shape
-      )
+      # Copies: buffers that are shared cannot be given away in training.
+      layer.hidden[...] = jnp.copy(machine.hidden[...])
+      layer.switches[...] = jnp.copy(machine.switches[...])
+      shape = layer.weights[...].shape
+      layer.weights[...] = jnp.copy(machine.weights[...]).reshape(shape)

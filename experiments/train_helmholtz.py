@@ -16,7 +16,14 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import boltzmann, data, helmholtz, wake_sleep
-from experiments.common import contrastive, descent, program, runs, training
+from experiments.common import (
+  contrastive,
+  descent,
+  latents,
+  program,
+  runs,
+  training,
+)
 from experiments.common import task as tasks
 from experiments.common.task import Task
 
@@ -168,7 +175,12 @@ TASK = Task(
   draw=contrastive.draw,
   draw_test=contrastive.draw,
   make_optimizer=contrastive.make_optimizer,
-  suites=lambda model: ["errors", "dreams", "spectra", "bound"],
+  suites=lambda model: [
+    "errors",
+    "dreams",
+    "spectra",
+    *([] if latents.has_gaussian_pixels(model) else ["bound"]),
+  ],
   after_training=("errors", "dreams", "spectra"),
   chosen_by=None,
   begin=begin,

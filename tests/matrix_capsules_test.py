@@ -81,6 +81,7 @@ class LayersTest(parameterized.TestCase):
       poses, activations = output.poses, output.activations
     got = _call(model, images)
     grid = poses.shape[1:3]
+    temperatures = em.inverse_temperature_schedule(2)
     for n in range(2):
       votes = np.zeros((*grid, 4, 5, 16))
       for h, w, i, j in np.ndindex(*votes.shape[:4]):
@@ -102,10 +103,10 @@ class LayersTest(parameterized.TestCase):
         activations[n].ravel(),
         model.classes.beta_a[...],
         model.classes.beta_u[...],
-        inverse_temperatures=[
-          t / 4 for t in em.inverse_temperature_schedule(2)
-        ],
-        form=em.PAPER._replace(mass_floor=1e-5),
+        inverse_temperatures=temperatures,
+        form=em.PAPER._replace(
+          mass_floor=1e-5, beta_a_scale=1 / temperatures[-1]
+        ),
       )
       np.testing.assert_allclose(
         got.activations[n], want.activations, atol=1e-5
@@ -130,7 +131,7 @@ class LayersTest(parameterized.TestCase):
   def test_layers_route_with_their_own_betas(self):
     model = _model()
     layer = model.layers[0]
-    layer.beta_a[...] = jnp.array([300.0, -300.0, 0.0])
+    layer.beta_a[...] = jnp.array([2.0, -2.0, 0.0])
     children = model.primary(jax.nn.relu(model.conv(_images(1))))
     got = _call(layer, *children)
     want = em_convolution.em_convolution(
@@ -138,8 +139,9 @@ class LayersTest(parameterized.TestCase):
       layer.transforms[...],
       layer.beta_a[...],
       layer.beta_u[...],
-      inverse_temperatures=em.inverse_temperature_schedule(2),
+      inverse_temperatures=(5e-4, 9.75e-4),
       stride=2,
+      form=em.PAPER._replace(beta_a_scale=1 / 9.75e-4),
     )
     chex.assert_trees_all_close(
       jax.tree.map(lambda x: x[0], got), want, atol=1e-5

@@ -73,7 +73,7 @@ def test_other_machines_train(train, tmp_path, words):
   assert np.isfinite(list(scores.values())).all()
   if "gaussian" in words[0]:
     code, printed = train(tmp_path, "--suite=bound", binary="evaluate")
-    assert code == 1 and "Bernoulli pixels only" in printed
+    assert code == 1 and "bound: not for the model" in printed
 
 
 def test_machines_without_pretraining(train, tmp_path):

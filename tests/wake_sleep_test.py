@@ -165,6 +165,9 @@ class LearningTest(parameterized.TestCase):
       np.testing.assert_array_equal(
         layers[1].weights[...].reshape(2, 1, 1), second.weights[...]
       )
+    # Nothing shares a buffer, which training would give away twice.
+    places = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(model)]
+    self.assertLen(set(places), len(places))
     images = cases.images()
     chex.assert_trees_all_close(
       model.infer(images)[0], first.infer(images), atol=1e-6

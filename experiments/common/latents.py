@@ -69,14 +69,8 @@ def bound(run: runs.Run, trained: Trained, options: Options) -> Scores:
   Returns:
     The mean ELBO of an image in nats, and the importance-weighted bound, by 100
     samples; their standard errors over images.
-
-  Raises:
-    ValueError: if pixels are not 0 or 1: the densities of others depend on how
-      they were rounded.
   """
   del run
-  if has_gaussian_pixels(trained.model):
-    raise ValueError("bound is for models with Bernoulli pixels only")
   images = binary_images(trained, jax.random.key(1))[: options.images]
   evaluate = jax.jit(
     lambda model, key, images: model.bound(key, images, _NUM_SAMPLES)

@@ -40,12 +40,17 @@ def split_validation(
       f"--num_validation between 1 and {total - 1}"
     )
 
-  if total - count < batch_size:
-    raise ValueError(
-      f"{total - count} training examples make no batch of "
-      f"{batch_size}; give a smaller --batch_size"
-    )
+  require_a_batch(total - count, batch_size)
   return rows(dataset, slice(count, None)), rows(dataset, slice(None, count))
+
+
+def require_a_batch(count: int, batch_size: int) -> None:
+  """Raises a ValueError where there are too few examples for an update."""
+  if count < batch_size:
+    raise ValueError(
+      f"{count} training examples make no batch of {batch_size}; give a "
+      "smaller --batch_size"
+    )
 
 
 def rows(dataset: data.Dataset, part: slice | np.ndarray) -> data.Dataset:
@@ -174,7 +179,7 @@ def fit(
       signal_number = interrupts.received
       if validate or due or signal_number:
         saved.save(step, (state, seconds()))
-      if signal_number and step < num_steps:
+      if signal_number:
         print(
           f"stopped at step {step} of {num_steps}; the same command goes on",
           file=sys.stderr,

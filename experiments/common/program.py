@@ -94,7 +94,7 @@ def train(task: tasks.Task) -> None:
         "images_per_second": run.images_per_second(),
       }
     )
-  if task.chosen_by == "accuracy":
+  if "test_accuracy" in metrics:
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "
       f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "

@@ -140,7 +140,7 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
   White-box FGSM, and BIM of 10 steps: untargeted, which raise the loss, and
   targeted, which lower that of another class, drawn at random (Hinton et al.,
   2018, section 6). The loss is the cross-entropy of the scores, for networks
-  with capsules too: see `networks.losses_of`.
+  with capsules too: see `Task.losses`.
 
   Returns:
     For each attack, by eps, the accuracy when it is untargeted, and the share

@@ -27,8 +27,8 @@ def viewpoints(run: runs.Run, trained: Trained, options: Options) -> Scores:
   factors = trained.test.factors
   known = trained.task.familiar(factors)
   scores = {
-    "familiar_accuracy": float(np.mean(right[known])),
-    "novel_accuracy": float(np.mean(right[~known])),
+    "test_familiar_accuracy": float(np.mean(right[known])),
+    "test_novel_accuracy": float(np.mean(right[~known])),
     "familiar_error_percent": 100 * float(1 - np.mean(right[known])),
     "novel_error_percent": 100 * float(1 - np.mean(right[~known])),
   }
