@@ -1,0 +1,358 @@
+"""What features say of the class: clusters, linear probes, few labels.
+
+Functions of NumPy features [N F] and labels [N]. Names say which labels are
+used: `match_accuracy` and `probe_accuracy` take those of the training set,
+`refit_accuracy` those of the set that it reports on. Every feature set with NaN
+or infinities is refused.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import optimize
+from sklearn import cluster, exceptions, linear_model, preprocessing
+
+_NUM_STARTS = 10
+_MAX_ITERATIONS = 1000
+
+
+class FewLabels(NamedTuple):
+  """Accuracy by the number of labels.
+
+  Attributes:
+    counts: S, of labels.
+    mean: over draws of which examples are labelled.
+    sd: over the same.
+  """
+
+  counts: tuple[int, ...]
+  mean: Float[np.ndarray, " S"]
+  sd: Float[np.ndarray, " S"]
+
+
+def fit_means(
+  features: Float[np.ndarray, "N F"], num_clusters: int, *, seed: int = 0
+) -> cluster.KMeans:
+  """Finds clusters by k-means, of 10 starts and up to 1000 iterations.
+
+  Args:
+    features: on scales that can be compared.
+    num_clusters: K.
+    seed: of the starts.
+
+  Returns:
+    The estimator of scikit-learn, fitted.
+
+  Raises:
+    ValueError: if a feature is not finite, or there are fewer examples than
+      clusters.
+  """
+  _check(features)
+  if len(features) < num_clusters:
+    raise ValueError(
+      f"{len(features)} examples cannot form {num_clusters} clusters; give "
+      "more."
+    )
+  means = cluster.KMeans(
+    num_clusters,
+    n_init=_NUM_STARTS,
+    max_iter=_MAX_ITERATIONS,
+    random_state=seed,
+  )
+  with warnings.catch_warnings():
+    # Equal features make fewer clusters than classes, which the accuracy tells.
+    warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+    return means.fit(features)
+
+
+def match(
+  clusters: Int[np.ndarray, " N"], labels: Int[np.ndarray, " N"]
+) -> dict[int, int]:
+  """Gives each cluster a class of its own, so that most examples are right.
+
+  The optimal one-to-one assignment, by the Hungarian method (Kuhn, 1955). Of
+  more clusters than classes, or more classes, those left over are not in it.
+
+  Args:
+    clusters: of each example.
+    labels: its class.
+
+  Returns:
+    The class of each cluster that has one.
+  """
+  kinds, rows = np.unique(clusters, return_inverse=True)
+  classes, columns = np.unique(labels, return_inverse=True)
+  shared = np.zeros((len(kinds), len(classes)), np.int64)
+  np.add.at(shared, (rows, columns), 1)
+  chosen = zip(
+    *optimize.linear_sum_assignment(shared, maximize=True), strict=True
+  )
+  return {int(kinds[row]): int(classes[column]) for row, column in chosen}
+
+
+def match_accuracy(
+  train_features: Float[np.ndarray, "N F"],
+  train_labels: Int[np.ndarray, " N"],
+  test_features: Float[np.ndarray, "M F"],
+  test_labels: Int[np.ndarray, " M"],
+  *,
+  seed: int = 0,
+) -> float:
+  """Accuracy of k-means clusters, found and named on the training set.
+
+  As many clusters as classes, by `fit_means` on the features as they are, and a
+  class for each by `match`.
+
+  Args:
+    train_features: to cluster.
+    train_labels: used only to name the clusters.
+    test_features: put into the cluster of the nearest centre.
+    test_labels: used only to count.
+    seed: of the starts of k-means.
+
+  Returns:
+    In [0, 1].
+
+  Raises:
+    ValueError: if a feature is not finite, or there are fewer training examples
+      than classes.
+
+  Differs from the paper (Kosiorek et al., 2019, section 3): its code names
+  clusters by the labels of the set that it reports on, and fits them to it too,
+  which is `refit_accuracy`.
+  """
+  _check(test_features)
+  means = fit_means(train_features, len(np.unique(train_labels)), seed=seed)
+  names = match(means.labels_, train_labels)
+  return _named_accuracy(means.predict(test_features), names, test_labels)
+
+
+def refit_accuracy(
+  features: Float[np.ndarray, "N F"],
+  labels: Int[np.ndarray, " N"],
+  *,
+  seed: int = 0,
+) -> float:
+  """Accuracy of k-means clusters, found and named on the set reported on.
+
+  As `match_accuracy`, but there is no other set: what the code of Kosiorek et
+  al. (2019) reports. Optimistic, the more so the fewer examples there are.
+
+  Args:
+    features: to cluster.
+    labels: to name the clusters and to count.
+    seed: of the starts of k-means.
+
+  Returns:
+    In [0, 1].
+
+  Raises:
+    ValueError: as for `match_accuracy`.
+  """
+  means = fit_means(features, len(np.unique(labels)), seed=seed)
+  return _named_accuracy(means.labels_, match(means.labels_, labels), labels)
+
+
+def probe_accuracy(
+  train_features: Float[np.ndarray, "N F"],
+  train_labels: Int[np.ndarray, " N"],
+  test_features: Float[np.ndarray, "M F"],
+  test_labels: Int[np.ndarray, " M"],
+) -> float:
+  """Accuracy of multinomial logistic regression on standardised features.
+
+  Means and deviations are those of the training set; half the squared weights
+  are added to the summed cross-entropy.
+
+  Returns:
+    In [0, 1].
+
+  Raises:
+    ValueError: if a feature is not finite, or there is one class only.
+  """
+  learnt, tested = _standardise(train_features, test_features)
+  predictions = _probe(learnt, train_labels, tested)
+  return float(np.mean(predictions == test_labels))
+
+
+def spread_labels(
+  scores: Float[np.ndarray, "n K"],
+  labels: Int[np.ndarray, " n"],
+  test_scores: Float[np.ndarray, "M K"],
+) -> Int[np.ndarray, " M"]:
+  """Names clusters by a few labelled examples, and others by their cluster.
+
+  A cluster has the class of most of its labelled members; one without any, that
+  of the labelled example that suits it best.
+
+  Args:
+    scores: how well each labelled example suits each cluster, such as a log
+      probability or a negative distance; it is a member of the best.
+    labels: their classes.
+    test_scores: of the others.
+
+  Returns:
+    Their classes. Where members are evenly split, the lowest class.
+  """
+  members = np.argmax(scores, axis=-1)
+  names = labels[np.argmax(scores, axis=0)]
+  for kind in np.unique(members):
+    classes, counts = np.unique(labels[members == kind], return_counts=True)
+    names[kind] = classes[np.argmax(counts)]
+  return names[np.argmax(test_scores, axis=-1)]
+
+
+def few_label_curve(
+  predict: Callable[
+    [Int[np.ndarray, " n"], Int[np.ndarray, " n"]], Int[np.ndarray, " M"]
+  ],
+  train_labels: Int[np.ndarray, " N"],
+  test_labels: Int[np.ndarray, " M"],
+  *,
+  counts: Sequence[int] = (10, 25, 100, 1000),
+  repeats: int = 10,
+  seed: int = 0,
+) -> FewLabels:
+  """Accuracy of a classifier that sees few of the training labels.
+
+  Args:
+    predict: `(rows, their labels) -> classes of the test set`; it may use
+      training examples without their labels.
+    train_labels: of which some are shown, as many of each class or one more or
+      less.
+    test_labels: used only to count.
+    counts: of labels shown; those above the size of the training set are left
+      out.
+    repeats: draws for each count.
+    seed: of the draws; the same for every `predict`.
+
+  Returns:
+    Mean and standard deviation over draws, for each count.
+
+  Raises:
+    ValueError: if a count is less than the number of classes, a class has too
+      few examples, or there are fewer than two repeats.
+  """
+  if repeats < 2:
+    raise ValueError(f"repeats={repeats} tells of no spread; pass at least 2.")
+  counts = tuple(count for count in counts if count <= len(train_labels))
+  generator = np.random.default_rng(seed)
+  accuracies = np.empty((len(counts), repeats))
+  for accuracy, count in zip(accuracies, counts, strict=True):
+    for repeat in range(repeats):
+      rows = _draw_balanced(generator, train_labels, count)
+      predictions = predict(rows, train_labels[rows])
+      accuracy[repeat] = np.mean(predictions == test_labels)
+  return FewLabels(
+    counts, accuracies.mean(axis=1), accuracies.std(axis=1, ddof=1)
+  )
+
+
+def few_label_accuracy(
+  train_features: Float[np.ndarray, "N F"],
+  train_labels: Int[np.ndarray, " N"],
+  test_features: Float[np.ndarray, "M F"],
+  test_labels: Int[np.ndarray, " M"],
+  *,
+  counts: Sequence[int] = (10, 25, 100, 1000),
+  repeats: int = 10,
+  seed: int = 0,
+) -> dict[str, FewLabels]:
+  """Accuracy from few labels, by a linear classifier and by clusters.
+
+  All training features are used, their labels only as `few_label_curve` shows
+  them.
+
+  Args:
+    train_features: all of them.
+    train_labels: of which some are shown.
+    test_features: to classify.
+    test_labels: used only to count.
+    counts: of labels.
+    repeats: draws for each count, the same for both.
+    seed: of the draws, and of k-means.
+
+  Returns:
+    `linear`: logistic regression of what is labelled, on features standardised
+    by all. `clusters`: `spread_labels` over the clusters of `match_accuracy`;
+    more labels than it takes to name those change nothing.
+
+  Raises:
+    ValueError: as for `match_accuracy` and `few_label_curve`.
+  """
+  learnt, tested = _standardise(train_features, test_features)
+  means = fit_means(train_features, len(np.unique(train_labels)), seed=seed)
+  near, test_near = (
+    -means.transform(x) for x in (train_features, test_features)
+  )
+  ways = {
+    "linear": lambda rows, labels: _probe(learnt[rows], labels, tested),
+    "clusters": lambda rows, labels: spread_labels(
+      near[rows], labels, test_near
+    ),
+  }
+  return {
+    name: few_label_curve(
+      predict,
+      train_labels,
+      test_labels,
+      counts=counts,
+      repeats=repeats,
+      seed=seed,
+    )
+    for name, predict in ways.items()
+  }
+
+
+def _check(*sets):
+  for features in sets:
+    if not np.isfinite(features).all():
+      raise ValueError(
+        "features hold NaN or infinities; look at the model that made them."
+      )
+
+
+def _standardise(train_features, test_features):
+  _check(train_features, test_features)
+  scaler = preprocessing.StandardScaler().fit(train_features)
+  return scaler.transform(train_features), scaler.transform(test_features)
+
+
+def _probe(features, labels, test_features):
+  if len(np.unique(labels)) < 2:
+    raise ValueError("labels of one class leave nothing to learn; give more.")
+  probe = linear_model.LogisticRegression(max_iter=_MAX_ITERATIONS)
+  return probe.fit(features, labels).predict(test_features)
+
+
+def _named_accuracy(clusters, names, labels) -> float:
+  right = [
+    names.get(int(kind)) == label
+    for kind, label in zip(clusters, labels, strict=True)
+  ]
+  return float(np.mean(right))
+
+
+def _draw_balanced(generator, labels, count):
+  """Rows, `count` of them, with as many of each class or one more or less."""
+  classes = np.unique(labels)
+  if count < len(classes):
+    raise ValueError(
+      f"{count} labels cannot show {len(classes)} classes; give at least one "
+      "for each."
+    )
+  each, over = divmod(count, len(classes))
+  lucky = generator.permutation(len(classes)) < over
+  rows = []
+  for kind, more in zip(classes, lucky, strict=True):
+    members = np.flatnonzero(labels == kind)
+    if len(members) < each + more:
+      raise ValueError(
+        f"class {kind} has {len(members)} examples, too few for {count} labels "
+        "that are evenly spread; ask for fewer."
+      )
+    rows.append(generator.choice(members, each + more, replace=False))
+  return np.concatenate(rows)

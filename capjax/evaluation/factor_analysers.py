@@ -1,0 +1,135 @@
+"""Mixtures of factor analysers: clusters that are stretched, each its own way.
+
+Ghahramani and Hinton (1996), The EM algorithm for mixtures of factor analyzers.
+The outputs of capsules, which move together when an object does, should lie
+near one flat piece for each kind of object: x = mean + loadings z + noise.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from capjax.evaluation import clustering
+
+
+class FactorAnalysers(NamedTuple):
+  """A mixture of K analysers of Z factors each.
+
+  Attributes:
+    shares: of the examples that each explains; they sum to 1.
+    means: of each.
+    loadings: [K F Z], what a factor of variance 1 adds to the features.
+    noise: the variance of each feature beside them.
+  """
+
+  shares: Float[np.ndarray, " K"]
+  means: Float[np.ndarray, "K F"]
+  loadings: Float[np.ndarray, "K F Z"]
+  noise: Float[np.ndarray, "K F"]
+
+  def log_joint(
+    self, features: Float[np.ndarray, "N F"]
+  ) -> Float[np.ndarray, "N K"]:
+    """Gives log p(x, k) in nats, of each example and analyser."""
+    columns = []
+    for share, mean, loadings, noise in zip(*self, strict=True):
+      # Woodbury's identity: products of F by Z, and one inverse of Z by Z.
+      scaled = loadings / noise[:, None]
+      inner = np.eye(loadings.shape[1]) + loadings.T @ scaled
+      offsets = features - mean
+      factors = offsets @ scaled
+      squares = np.sum(offsets**2 / noise, axis=1) - np.sum(
+        factors * np.linalg.solve(inner, factors.T).T, axis=1
+      )
+      log_det = np.linalg.slogdet(inner)[1] + np.sum(np.log(noise))
+      with np.errstate(divide="ignore"):  # an analyser without examples
+        log_share = np.log(share)
+      norm = features.shape[1] * np.log(2 * np.pi) + log_det
+      columns.append(log_share - (squares + norm) / 2)
+    return np.stack(columns, axis=1)
+
+
+def fit_factor_analysers(
+  features: Float[np.ndarray, "N F"],
+  *,
+  num_analysers: int,
+  num_factors: int,
+  num_iterations: int = 30,
+  least_noise: float = 0.01,
+  seed: int = 0,
+) -> FactorAnalysers:
+  """Fits a mixture by EM, from the clusters of k-means.
+
+  Each step takes shares and means from the chances p(k | x), then loadings and
+  noise of each analyser by one step of its own EM. No step makes the features
+  less likely.
+
+  Args:
+    features: without labels; on scales that can be compared.
+    num_analysers: K.
+    num_factors: Z, fewer than features.
+    num_iterations: of EM.
+    least_noise: a variance, that of the features being 1 or so: an analyser of
+      few examples would explain them ever better with less.
+    seed: of k-means.
+
+  Returns:
+    The mixture.
+
+  Raises:
+    ValueError: if there are not more features than factors, fewer examples than
+      analysers, no noise, or a feature is not finite.
+  """
+  if not 0 < num_factors < features.shape[1]:
+    raise ValueError(
+      f"num_factors={num_factors} of {features.shape[1]} features; give fewer, "
+      "and at least 1."
+    )
+  if least_noise <= 0:
+    raise ValueError(f"least_noise={least_noise}; give a variance above 0.")
+  features = features.astype(np.float64)
+  means = clustering.fit_means(features, num_analysers, seed=seed)
+  chances = np.eye(num_analysers)[means.labels_]
+  mixture = None
+  for _ in range(num_iterations):
+    if mixture is not None:
+      chances = special.softmax(mixture.log_joint(features), axis=1)
+    total = chances.sum(axis=0)
+    weights = chances / np.maximum(total, 1e-8)
+    fitted = []
+    for k in range(num_analysers):
+      mean = weights[:, k] @ features
+      offsets = features - mean
+      scatter = (weights[:, k, None] * offsets).T @ offsets
+      if mixture is None:
+        loadings = _principal(scatter, num_factors)
+        noise = np.diag(scatter) - np.sum(loadings**2, axis=1)
+      else:
+        loadings, noise = _improved(
+          scatter, mixture.loadings[k], mixture.noise[k]
+        )
+      fitted.append((mean, loadings, np.maximum(noise, least_noise)))
+    means, loadings, noise = map(np.stack, zip(*fitted, strict=True))
+    mixture = FactorAnalysers(total / len(features), means, loadings, noise)
+  return mixture
+
+
+def _principal(scatter, num_factors):
+  """The directions of most variance, as long as it is over the others'."""
+  values, vectors = np.linalg.eigh(scatter)
+  rest = np.mean(values[:-num_factors])
+  lengths = np.sqrt(np.maximum(values[-num_factors:] - rest, 1e-6))
+  return vectors[:, -num_factors:] * lengths
+
+
+def _improved(scatter, loadings, noise):
+  """One step of EM on the scatter [F F] about the mean (Eqs. 5 to 7)."""
+  scaled = loadings / noise[:, None]
+  inner = np.eye(loadings.shape[1]) + loadings.T @ scaled
+  beta = np.linalg.solve(inner, scaled.T)  # of the factors' expectation
+  crossed = scatter @ beta.T
+  moments = np.linalg.inv(inner) + beta @ crossed
+  loadings = np.linalg.solve(moments, crossed.T).T
+  return loadings, np.diag(scatter) - np.sum(loadings * crossed, axis=1)

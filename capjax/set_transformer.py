@@ -1,0 +1,390 @@
+"""The set transformer: attention among the members of a set, each there or not.
+
+Axes: B batch, N tokens (members of the set), F features, Q queries, K outputs,
+S heads, D numbers of a head.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+Masking = Literal["log_presence", "near_hard"]
+# What the authors' code takes off the logit of a token that is not there.
+_HARD = 1e32
+# Of the layer norm, as in the authors' code.
+_EPSILON = 1e-5
+
+
+class MultiHeadAttention(nnx.Module):
+  """Scaled dot-product attention of several heads, to tokens that are there.
+
+  With s the scaled products of a query and the keys, and d the presences,
+    w_n = d_n e^s_n / sum_n' d_n' e^s_n',
+  that is log d added to the logits: an absent token has no weight, and where
+  all are absent the heads give 0.
+
+  `masking="near_hard"` is the authors' code, which takes (1 - d) 1e32 off the
+  products before it scales them. In float32 that swallows them, unless d is 1:
+  only tokens of the largest presence are attended to, all alike if that is
+  below 1. No gradient flows through this mask, where it would overflow.
+  """
+
+  def __init__(
+    self,
+    query_features: int,
+    features: int,
+    *,
+    num_heads: int,
+    masking: Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      query_features: length of a query.
+      features: length of a token and of a result.
+      num_heads: of ceil(query_features / num_heads) numbers in queries and
+        keys, and of ceil(features / num_heads) in values.
+      masking: what presences do to the logits, see the class.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if `num_heads` is below 1 or `masking` is neither of the two.
+    """
+    if num_heads < 1:
+      raise ValueError(f"num_heads is {num_heads}; give at least 1.")
+    if masking not in ("log_presence", "near_hard"):
+      raise ValueError(
+        f"masking={masking!r}; pass 'log_presence' or 'near_hard'."
+      )
+    key_size = num_heads * -(-query_features // num_heads)
+    value_size = num_heads * -(-features // num_heads)
+    self.query = nnx.Linear(query_features, key_size, rngs=rngs)
+    self.key = nnx.Linear(features, key_size, rngs=rngs)
+    self.value = nnx.Linear(features, value_size, rngs=rngs)
+    self.output = nnx.Linear(value_size, features, rngs=rngs)
+    self.num_heads = num_heads
+    self.masking = masking
+
+  def __call__(
+    self,
+    queries: Float[Array, "B Q G"],
+    tokens: Float[Array, "B N F"],
+    presence: Float[Array, "B N"],
+  ) -> Float[Array, "B Q F"]:
+    """What each query gets from the tokens; `presence` is in [0, 1]."""
+
+    def heads(x):
+      return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+    attend = _attend if self.masking == "log_presence" else _attend_near_hard
+    read = jax.vmap(attend)(
+      heads(self.query(queries)),
+      heads(self.key(tokens)),
+      heads(self.value(tokens)),
+      presence,
+    )
+    return self.output(read.reshape(*read.shape[:-2], -1))
+
+
+class SAB(nnx.Module):
+  """Set attention block: tokens attend to each other (Lee et al., 2019).
+
+  x = norm(d (x + attention(x, x))), then norm(x + MLP(x)), where d are the
+  presences. Permuting the tokens permutes the results.
+
+  Differs from paper: the presences; the MLP has a hidden layer, as the SCAE
+  authors' code.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    num_heads: int,
+    hidden: int | None = None,
+    layer_norm: bool = True,
+    masking: Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      width: F, length of a token.
+      num_heads: of the attention.
+      hidden: units of the MLP's hidden layer; 2 width by default.
+      layer_norm: whether tokens are normalised after either step.
+      masking: as for `MultiHeadAttention`.
+      rngs: its `params` stream draws the parameters.
+    """
+    self.attention = MultiHeadAttention(
+      width, width, num_heads=num_heads, masking=masking, rngs=rngs
+    )
+    self.finish = _Finish(width, hidden, layer_norm, rngs)
+
+  def __call__(
+    self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
+  ) -> Float[Array, "B N F"]:
+    read = self.attention(tokens, tokens, presence)
+    return self.finish(tokens, read, presence)
+
+
+class ISAB(nnx.Module):
+  """Induced set attention block: attention in time O(N) (Lee et al., 2019).
+
+  Learned queries, the inducing points, attend to the tokens, then the tokens to
+  what those got; the rest is that of `SAB`.
+
+  Differs from paper: as `SAB`; what the inducing points got is no block of its
+  own, without residual and MLP, as in the SCAE authors' code.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    *,
+    num_inducing: int,
+    num_heads: int,
+    hidden: int | None = None,
+    layer_norm: bool = True,
+    masking: Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      width: F, length of a token.
+      num_inducing: inducing points, at least 1.
+      num_heads: as for `SAB`, like all that follow.
+      hidden: units of the MLP's hidden layer; 2 width by default.
+      layer_norm: whether tokens are normalised after either step.
+      masking: as for `MultiHeadAttention`.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if `num_inducing` is below 1.
+    """
+    if num_inducing < 1:
+      raise ValueError(f"num_inducing is {num_inducing}; give at least 1.")
+    self.inducing = nnx.Param(_draw_seeds(rngs, num_inducing, width))
+    self.gather, self.scatter = (
+      MultiHeadAttention(
+        width, width, num_heads=num_heads, masking=masking, rngs=rngs
+      )
+      for _ in range(2)
+    )
+    self.finish = _Finish(width, hidden, layer_norm, rngs)
+
+  def __call__(
+    self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
+  ) -> Float[Array, "B N F"]:
+    queries = _for_each(self.inducing, tokens)
+    induced = self.gather(queries, tokens, presence)
+    there = jnp.ones(induced.shape[:2], presence.dtype)
+    read = self.scatter(tokens, induced, there)
+    return self.finish(tokens, read, presence)
+
+
+class PMA(nnx.Module):
+  """Pooling by attention from learned seeds (Lee et al., 2019).
+
+  Permuting the tokens changes nothing.
+
+  Differs from paper: attention alone, without residual and MLP, as in the SCAE
+  authors' code.
+  """
+
+  def __init__(
+    self,
+    features: int,
+    *,
+    num_seeds: int,
+    num_heads: int,
+    masking: Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      features: length of tokens, seeds and results.
+      num_seeds: K, results, at least 1.
+      num_heads: as for `MultiHeadAttention`.
+      masking: as for `MultiHeadAttention`.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if `num_seeds` is below 1.
+    """
+    if num_seeds < 1:
+      raise ValueError(f"num_seeds is {num_seeds}; give at least 1.")
+    self.seeds = nnx.Param(_draw_seeds(rngs, num_seeds, features))
+    self.attention = MultiHeadAttention(
+      features, features, num_heads=num_heads, masking=masking, rngs=rngs
+    )
+
+  def __call__(
+    self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
+  ) -> Float[Array, "B K F"]:
+    return self.attention(_for_each(self.seeds, tokens), tokens, presence)
+
+
+class SetTransformer(nnx.Module):
+  """Turns a set into a few vectors (Lee et al., 2019; Kosiorek et al., 2019).
+
+  Tokens go through a linear map, blocks and another linear map; learned seeds
+  pool them.
+  """
+
+  def __init__(
+    self,
+    in_features: int,
+    *,
+    width: int,
+    num_blocks: int,
+    num_heads: int,
+    num_outputs: int,
+    out_features: int,
+    hidden: int | None = None,
+    num_inducing: int | None = None,
+    layer_norm: bool = True,
+    masking: Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      in_features: F, numbers of a token.
+      width: numbers of a token within the blocks.
+      num_blocks: `SAB`s, or `ISAB`s.
+      num_heads: of every attention.
+      num_outputs: K, seeds of the pooling.
+      out_features: length of each result.
+      hidden: units of the MLPs' hidden layer; 2 width by default.
+      num_inducing: inducing points of `ISAB`s; None for `SAB`s.
+      layer_norm: whether blocks normalise.
+      masking: as for `MultiHeadAttention`.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if a count of heads, seeds or inducing points is below 1.
+    """
+    options = {
+      "num_heads": num_heads,
+      "hidden": hidden,
+      "layer_norm": layer_norm,
+      "masking": masking,
+      "rngs": rngs,
+    }
+    self.embed = nnx.Linear(in_features, width, rngs=rngs)
+    self.blocks = nnx.List(
+      SAB(width, **options)
+      if num_inducing is None
+      else ISAB(width, num_inducing=num_inducing, **options)
+      for _ in range(num_blocks)
+    )
+    self.widen = nnx.Linear(width, out_features, rngs=rngs)
+    self.pool = PMA(
+      out_features,
+      num_seeds=num_outputs,
+      num_heads=num_heads,
+      masking=masking,
+      rngs=rngs,
+    )
+
+  def __call__(
+    self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
+  ) -> Float[Array, "B K out"]:
+    """Pools the tokens of each set.
+
+    Args:
+      tokens: members of the sets, in any order.
+      presence: in [0, 1], how much each is there.
+
+    Returns:
+      K vectors of each set, in float32; finite, with finite gradients, also
+      where no token is there.
+    """
+    hidden = self.embed(tokens)
+    for block in self.blocks:
+      hidden = block(hidden, presence)
+    return self.pool(self.widen(hidden), presence)
+
+
+class _Finish(nnx.Module):
+  """What a block does after attention: residuals, presences, norms, an MLP."""
+
+  def __init__(self, width, hidden, layer_norm, rngs):
+    hidden = 2 * width if hidden is None else hidden
+    self.rise = nnx.Linear(width, hidden, rngs=rngs)
+    self.fall = nnx.Linear(hidden, width, rngs=rngs)
+    self.norms = nnx.List(_norm(width, rngs) for _ in range(2 * layer_norm))
+
+  def __call__(self, tokens, read, presence):
+    tokens = (tokens + read) * presence[..., None]
+    first, second = self.norms or (lambda x: x,) * 2
+    tokens = first(tokens)
+    return second(tokens + self.fall(jax.nn.relu(self.rise(tokens))))
+
+
+def _norm(width: int, rngs: nnx.Rngs) -> Callable:
+  # Its fast variance is a difference of squares, which cancels.
+  return nnx.LayerNorm(
+    width, epsilon=_EPSILON, use_fast_variance=False, rngs=rngs
+  )
+
+
+def _draw_seeds(rngs, count, width):
+  return nnx.initializers.glorot_uniform()(rngs.params(), (count, width))
+
+
+def _for_each(seeds, tokens):
+  """The same queries [Q F] for each set of a batch."""
+  return jnp.broadcast_to(seeds[...], (len(tokens), *seeds.shape))
+
+
+def _attend(
+  queries: Float[Array, "Q S D"],
+  keys: Float[Array, "N S D"],
+  values: Float[Array, "N S E"],
+  presence: Float[Array, " N"],
+) -> Float[Array, "Q S E"]:
+  """Attention with log presences added to the logits."""
+  presence = presence.astype(numerics.accumulation_dtype(presence))
+  there = presence > 0
+  logits = _products(queries, keys) + numerics.safe_log(presence)
+  top = jnp.max(logits, axis=-1, keepdims=True, where=there, initial=-1e30)
+  weights = jnp.exp(jnp.where(there, logits - jax.lax.stop_gradient(top), 0.0))
+  weights = jnp.where(there, weights, 0.0)
+  # The largest weight is 1, unless nothing is there.
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  return _read(weights / jnp.maximum(total, 0.5), values)
+
+
+def _attend_near_hard(
+  queries: Float[Array, "Q S D"],
+  keys: Float[Array, "N S D"],
+  values: Float[Array, "N S E"],
+  presence: Float[Array, " N"],
+) -> Float[Array, "Q S E"]:
+  """Attention as in the authors' code, to the tokens of largest presence."""
+  presence = jax.lax.stop_gradient(presence)
+  absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
+  scale = keys.shape[-1] ** -0.5
+  logits = _products(queries, keys) - _HARD * scale * absence
+  return _read(jax.nn.softmax(logits, axis=-1), values)
+
+
+def _products(queries, keys):
+  """[S Q N], scaled."""
+  products = jnp.einsum("qsd,nsd->sqn", queries, keys)
+  return products * keys.shape[-1] ** -0.5
+
+
+def _read(weights, values):
+  return jnp.einsum("sqn,nse->qse", weights, values)
