@@ -1,0 +1,190 @@
+"""Transforming auto-encoders: capsules that learn what coordinates are.
+
+Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. Each capsule says
+whether its visual entity is in the image and where; it is told how the image
+will move, adds that to where, and draws its part of the moved image.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax import losses
+from kernels import geometry
+
+POSES = {"shift": (2,), "affine": (3, 3)}
+OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}
+
+
+class Recognised(NamedTuple):
+  """What the capsules say of a batch of images.
+
+  Attributes:
+    poses: [B I 2], the coordinates (x, y), or [B I 3 3], the matrix A.
+    presences: [B I] in [0, 1], that the capsule's entity is there.
+  """
+
+  poses: Float[Array, "B I *pose"]
+  presences: Float[Array, "B I"]
+
+
+class TransformingAutoencoder(nnx.Module):
+  """Capsules that see and draw the whole image; defaults are the paper's.
+
+  A capsule has logistic recognition units h = sigmoid(W x + b), from them its
+  pose, linear, and its presence p, logistic; logistic generation units of the
+  moved pose alone; and a drawing g, linear in them. The image is sum_c p_c g_c.
+
+  What a transformation does to a pose is fixed. For `shift` it is added to (x,
+  y), which makes pixels the unit of these, if not their origin: each capsule
+  has its own. For `affine` the matrix A becomes T A, as the pose of an object
+  that T moves does; T is in pixels about the middle of the image. x is to the
+  right, y down.
+
+  If every image shows its entity at one place, (x, y) may be constant and p may
+  say the rest: inputs must themselves be moved at random for coordinates to
+  mean anything.
+
+  Differs from the paper: drawings cover the image, not a patch of 22x22; A
+  starts near the identity.
+  """
+
+  def __init__(
+    self,
+    image_shape: Sequence[int] = (28, 28, 1),
+    *,
+    num_capsules: int = 30,
+    recognition_units: int = 10,
+    generation_units: int = 20,
+    pose: str = "shift",
+    output: str = "linear",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters: of variance 1 / fan in, biases 0.
+
+    Args:
+      image_shape: height, width and channels of the images.
+      num_capsules: I.
+      recognition_units: of each capsule.
+      generation_units: of each capsule.
+      pose: `shift` or `affine`.
+      output: `linear`, as in the paper, or the `sigmoid` of the sum, which
+        others use and which keeps images in [0, 1].
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if a number is below 1, or a name is not one of these.
+    """
+    sizes = dict(
+      num_capsules=num_capsules,
+      recognition_units=recognition_units,
+      generation_units=generation_units,
+    )
+    for name, size in sizes.items():
+      if size < 1:
+        raise ValueError(f"{name}={size}; give 1 or more.")
+    for name, given, known in (
+      ("pose", pose, POSES),
+      ("output", output, OUTPUTS),
+    ):
+      if given not in known:
+        raise ValueError(f"{name}={given!r}; give one of {', '.join(known)}.")
+    self.image_shape = tuple(image_shape)
+    self.pose, self.output = pose, output
+    num_pixels, pose_size = math.prod(image_shape), math.prod(POSES[pose])
+    self.recognition = nnx.Linear(
+      num_pixels, num_capsules * recognition_units, rngs=rngs
+    )
+
+    def units(inputs, outputs):
+      """Dense layers, one for each capsule."""
+      return nnx.Einsum(
+        "bif,ifg->big",
+        (num_capsules, inputs, outputs),
+        (num_capsules, outputs),
+        kernel_init=nnx.initializers.lecun_normal(batch_axis=(0,)),
+        rngs=rngs,
+      )
+
+    self.code = units(recognition_units, pose_size + 1)
+    self.generation = units(pose_size, generation_units)
+    self.drawing = nnx.Einsum(
+      "big,igo->bo", (num_capsules, generation_units, num_pixels), rngs=rngs
+    )
+    self.drawing_bias = nnx.Param(jnp.zeros((num_capsules, num_pixels)))
+
+  def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
+    """Poses and presences, before any transformation."""
+    x = self.recognition(images.reshape(len(images), -1))
+    num_capsules = self.drawing_bias.shape[0]
+    units = jax.nn.sigmoid(x).reshape(len(images), num_capsules, -1)
+    code = self.code(units)
+    poses = code[..., :-1].reshape(*code.shape[:2], *POSES[self.pose])
+    if self.pose == "affine":
+      poses += jnp.eye(3)
+    return Recognised(poses, jax.nn.sigmoid(code[..., -1]))
+
+  def move(
+    self,
+    poses: Float[Array, "B I *pose"],
+    transforms: Float[Array, " B *pose"],
+  ) -> Float[Array, "B I *pose"]:
+    """Poses of the capsules after a transformation of each image."""
+    if self.pose == "shift":
+      return poses + transforms[:, None]
+    return geometry.compose(transforms[:, None], poses)
+
+  def generate(
+    self,
+    poses: Float[Array, "B I *pose"],
+    presences: Float[Array, "B I"],
+  ) -> Float[Array, "B H W C"]:
+    """Draws images: sum_c p_c g_c, or its sigmoid."""
+    units = self.generation(poses.reshape(*presences.shape, -1))
+    weighted = presences[..., None] * jax.nn.sigmoid(units)
+    total = self.drawing(weighted) + presences @ self.drawing_bias[...]
+    return OUTPUTS[self.output](total).reshape(-1, *self.image_shape)
+
+  def __call__(
+    self,
+    images: Float[Array, "B H W C"],
+    transforms: Float[Array, " B *pose"],
+  ) -> Float[Array, "B H W C"]:
+    """Draws images as they are after a transformation.
+
+    Args:
+      images: in [0, 1].
+      transforms: [B 2], shifts (x, y), or [B 3 3]; in pixels.
+
+    Returns:
+      The moved images, which for `linear` may leave [0, 1].
+    """
+    poses, presences = self.recognise(images)
+    return self.generate(self.move(poses, transforms), presences)
+
+
+def transforming_loss(
+  model: TransformingAutoencoder,
+  images: Float[Array, "B H W C"],
+  transforms: Float[Array, " B *pose"],
+  targets: Float[Array, "B H W C"],
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+  """The squared error of moved images, summed over pixels (section 2).
+
+  Args:
+    model: whose error it is.
+    images: before the transformation.
+    transforms: of each image, as the model takes them.
+    targets: the images after it.
+
+  Returns:
+    The mean over the batch, and it by name.
+  """
+  squares = losses.reconstruction_loss(model(images, transforms), targets)
+  loss = jnp.mean(squares)
+  return loss, {"loss": loss}

@@ -1,0 +1,190 @@
+r"""Trains transforming auto-encoders: capsules that are told how images move.
+
+  python -m experiments.train_transforming --workdir=runs/transforming \
+    --data_dir=DIR --flagfile=experiments/presets/transforming_mnist.cfg
+
+Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. The input is an
+image moved at random, for coordinates would mean nothing if all images were
+centred; the target is that image after a further, known, movement.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+from capjax import losses, transforming
+from experiments.common import optimizers, program, runs, training
+from experiments.common.task import Task
+from experiments.common.transformings import Moved, as_transforms
+from kernels import geometry, rendering
+
+_POSE = flags.DEFINE_enum(
+  "pose",
+  "shift",
+  list(transforming.POSES),
+  "Of capsules, and what images are transformed by.",
+)
+_OUTPUT = flags.DEFINE_enum(
+  "output",
+  "sigmoid",
+  list(transforming.OUTPUTS),
+  "Of the sum of what capsules draw; the paper's is linear.",
+)
+_NUM_CAPSULES = flags.DEFINE_integer(
+  "num_capsules", 30, "Capsules.", lower_bound=1
+)
+_RECOGNITION_UNITS = flags.DEFINE_integer(
+  "recognition_units", 10, "Of each capsule.", lower_bound=1
+)
+_GENERATION_UNITS = flags.DEFINE_integer(
+  "generation_units", 20, "Of each capsule.", lower_bound=1
+)
+_MAX_JITTER = flags.DEFINE_integer(
+  "max_jitter",
+  5,
+  "Pixels that inputs are shifted by at most, whole ones for --pose=shift; 0 "
+  "leaves coordinates without meaning.",
+  lower_bound=0,
+)
+_MAX_SHIFT = flags.DEFINE_integer(
+  "max_shift",
+  5,
+  "Pixels of the known shift at most, whole ones for --pose=shift.",
+  lower_bound=0,
+)
+_MAX_ROTATION = flags.DEFINE_float(
+  "max_rotation",
+  20.0,
+  "Degrees at most, of the input and again of what is known; for affine poses.",
+  lower_bound=0.0,
+  upper_bound=180.0,
+)
+_MAX_SCALING = flags.DEFINE_float(
+  "max_scaling",
+  0.2,
+  "Changes of width and height at most, as shares; as --max_rotation.",
+  lower_bound=0.0,
+  upper_bound=0.9,
+)
+_MAX_SHEAR = flags.DEFINE_float(
+  "max_shear",
+  0.2,
+  "What x gains for each pixel of y at most; as --max_rotation.",
+  lower_bound=0.0,
+)
+_AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the network that the flags describe."""
+  del num_classes
+  furthest = _MAX_JITTER.value + _MAX_SHIFT.value
+  if furthest >= min(image_shape[:2]) - 1:  # nothing would be left unseen
+    raise ValueError(
+      f"images of {image_shape[0]}x{image_shape[1]} leave the frame when "
+      f"shifted by {furthest} pixels; give a smaller --max_jitter or "
+      "--max_shift"
+    )
+  return transforming.TransformingAutoencoder(
+    image_shape,
+    num_capsules=_NUM_CAPSULES.value,
+    recognition_units=_RECOGNITION_UNITS.value,
+    generation_units=_GENERATION_UNITS.value,
+    pose=_POSE.value,
+    output=_OUTPUT.value,
+    rngs=nnx.Rngs(runs.SEED.value),
+  )
+
+
+def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
+  """Draws a movement [3 3], in pixels about the middle of the image."""
+  if _POSE.value == "shift":
+    x, y = jax.random.randint(key, (2,), -max_shift, max_shift + 1)
+    return geometry.affine_matrix(1.0, 1.0, 0.0, 0.0, x, y)
+  scaling, shear = _MAX_SCALING.value, _MAX_SHEAR.value
+  turn = jnp.deg2rad(_MAX_ROTATION.value)
+  reach = jnp.array([scaling, scaling, turn, shear, max_shift, max_shift])
+  drawn = reach * jax.random.uniform(key, (6,), minval=-1, maxval=1)
+  return geometry.affine_matrix(1 + drawn[0], 1 + drawn[1], *drawn[2:])
+
+
+def draw(
+  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+) -> tuple[Moved, jax.Array]:
+  """Draws an image moved at random, and that image moved further."""
+  del labels
+  image = training.as_intensities(images[index])
+  place_key, movement_key = jax.random.split(key)
+  place = draw_movement(place_key, _MAX_JITTER.value)
+  movement = draw_movement(movement_key, _MAX_SHIFT.value)
+  # Drawn from the whole image: nothing is lost that comes back.
+  target = rendering.transform(image, geometry.compose(movement, place))
+  return Moved(rendering.transform(image, place), movement, place), target
+
+
+def loss(
+  model: transforming.TransformingAutoencoder,
+  inputs: Moved,
+  targets: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch and its metrics."""
+  del key, step
+  transforms = as_transforms(model, inputs.movement)
+  return transforming.transforming_loss(
+    model, inputs.image, transforms, targets
+  )
+
+
+def measure(
+  model: transforming.TransformingAutoencoder,
+  inputs: Moved,
+  targets: jax.Array,
+) -> training.Metrics:
+  """What is said of each image."""
+  poses, presences = model.recognise(inputs.image)
+  moved = model.move(poses, as_transforms(model, inputs.movement))
+  drawn = model.generate(moved, presences)
+  return {
+    "reconstruction_loss": losses.reconstruction_loss(drawn, targets),
+    "activations": presences,
+  }
+
+
+def suites_of(model: nnx.Module) -> list[str]:
+  """The evaluations that the flags leave a sense to."""
+  del model
+  names = ["errors", "unseen_shifts", "few_labels"]
+  return names + (["coordinates"] if _MAX_JITTER.value else [])
+
+
+TASK = Task(
+  make_model,
+  loss,
+  measure,
+  draw=draw,
+  draw_test=draw,
+  make_optimizer=optimizers.make_optimizer,
+  suites=suites_of,
+  after_training=("errors", "coordinates", "unseen_shifts"),
+  chosen_by=None,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    runs.refuse("train_transforming", ["stop_accuracy"])
+    if _POSE.value == "shift":
+      runs.refuse("--pose=shift", _AFFINE_FLAGS)
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)
