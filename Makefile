@@ -16,6 +16,7 @@ bench: .venv
 	$(BIN)/python -m experiments.bench_capsnet
 	$(BIN)/python -m experiments.bench_boltzmann
 	$(BIN)/python -m experiments.bench_em
+	$(BIN)/python -m experiments.bench_scae
 
 lint: .venv
 	$(BIN)/ruff check .

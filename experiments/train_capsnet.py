@@ -15,7 +15,7 @@ from flax import nnx
 
 from capjax import losses
 from capjax.evaluation import diagnostics
-from experiments.common import adam, networks, program, suites, training
+from experiments.common import networks, optimizers, program, suites, training
 from experiments.common.task import Task
 
 
@@ -74,7 +74,7 @@ TASK = Task(
   measure,
   draw=training.draw_labelled(networks.augment_image),
   draw_test=training.draw_labelled(networks.place_image),
-  make_optimizer=adam.make_optimizer,
+  make_optimizer=optimizers.make_optimizer,
   suites=suites.of_classifier,
   after_training=("accuracy", "reconstructions", "perturbations"),
   prepare=networks.prepare_image,

@@ -19,8 +19,8 @@ from capjax import baselines, data, losses, matrix_capsules
 from capjax.data import augment, smallnorb, stereo
 from capjax.evaluation import diagnostics
 from experiments.common import (
-  adam,
   loop,
+  optimizers,
   program,
   rates,
   runs,
@@ -283,7 +283,7 @@ TASK = Task(
   draw_test=training.draw_labelled(
     lambda key, image: standardise(prepare(image))
   ),
-  make_optimizer=adam.make_optimizer,
+  make_optimizer=optimizers.make_optimizer,
   suites=suites_of,
   after_training=("accuracy", "viewpoints"),
   split=split,

@@ -17,8 +17,8 @@ from flax import nnx
 from capjax import data, losses
 from capjax.data import augment, overlap
 from experiments.common import (
-  adam,
   networks,
+  optimizers,
   overlaps,
   program,
   runs,
@@ -96,7 +96,7 @@ TASK = Task(
   overlaps.measure,
   draw=draw,
   draw_test=draw,
-  make_optimizer=adam.make_optimizer,
+  make_optimizer=optimizers.make_optimizer,
   suites=lambda model: ["accuracy", "multimnist"],
   after_training=("accuracy", "multimnist"),
   begin=begin,

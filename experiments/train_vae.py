@@ -15,7 +15,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import baselines
-from experiments.common import adam, program, runs, training
+from experiments.common import optimizers, program, runs, training
 from experiments.common.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
@@ -65,7 +65,7 @@ TASK = Task(
   measure,
   draw=_DRAW,
   draw_test=_DRAW,
-  make_optimizer=adam.make_optimizer,
+  make_optimizer=optimizers.make_optimizer,
   suites=lambda model: ["errors", "spectra", "bound"],
   after_training=("errors", "spectra"),
   chosen_by="elbo",

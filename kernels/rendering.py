@@ -1,10 +1,13 @@
 """Drawing templates on a canvas; frames and axes as in `geometry`."""
 
+from typing import NamedTuple
+
 import chex
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import geometry
+from kernels import geometry, numerics
 
 
 def warp(
@@ -53,23 +56,24 @@ def warp(
   y = jnp.clip(samples[..., 1] + (rows - 1) / 2, -1, rows)
   left = jnp.minimum(jnp.floor(x), columns - 1)
   top = jnp.minimum(jnp.floor(y), rows - 1)
-  right_weight, low_weight = (x - left)[..., None], (y - top)[..., None]
+  right_weight, low_weight = x - left, y - top
 
   # Four neighbours stored together cost one gather, and one scatter for the
-  # gradient, in place of four.
+  # gradient, in place of four. Then canvases come first: a short last axis
+  # would leave vector units idle.
   padded = jnp.pad(template.astype(dtype), ((1, 1), (1, 1), (0, 0)))
   upper, lower = padded[:-1], padded[1:]
   blocks = jnp.concatenate(
     [upper[:, :-1], upper[:, 1:], lower[:, :-1], lower[:, 1:]], axis=-1
   ).reshape((rows + 1) * (columns + 1), 4 * channels)
   index = ((top + 1) * (columns + 1) + left + 1).astype(jnp.int32)
-  corners = jnp.split(blocks.at[index].get(mode="clip"), 4, axis=-1)
-  upper_left, upper_right, lower_left, lower_right = corners
+  corners = jnp.moveaxis(blocks.at[index].get(mode="clip"), -1, 0)
+  upper_left, upper_right, lower_left, lower_right = jnp.split(corners, 4)
 
   above = (1 - right_weight) * upper_left + right_weight * upper_right
   below = (1 - right_weight) * lower_left + right_weight * lower_right
   out = (1 - low_weight) * above + low_weight * below
-  return out.astype(template.dtype)
+  return jnp.moveaxis(out, 0, -1).astype(template.dtype)
 
 
 def transform(
@@ -97,3 +101,90 @@ def transform(
   units_to = geometry.pixel_units(*canvas)
   units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
   return warp(image, pose * units, canvas)
+
+
+class ImageMixture(NamedTuple):
+  """An image as a mixture of parts at each pixel.
+
+  Attributes:
+    log_prob: [], of the image, summed over pixels and channels, in nats.
+    mean: [H W C], the intensity that the mixture expects.
+    coefficients: [M + 1, H, W, C or 1], how much of a pixel each part makes up;
+      sums to 1 over the parts and, last, the background.
+  """
+
+  log_prob: Float[Array, ""]
+  mean: Float[Array, "H W C"]
+  coefficients: Float[Array, "components H W #C"]
+
+
+def explain_image(
+  image: Float[Array, "H W C"],
+  parts: Float[Array, "M H W C"],
+  logits: Float[Array, "M H W #C"],
+  presence: Float[Array, " M"],
+  background: Float[Array, " C"],
+  background_logit: Float[Array, " #C"],
+  *,
+  scale: float = 1.0,
+) -> ImageMixture:
+  """Scores an image under parts drawn on it (Kosiorek et al., 2019, Eq. 5).
+
+  log p(y) = sum_ijc log sum_m p_m(ij) N(y_ijc; parts_m(ijc), scale^2), with
+  p_m = softmax_m(logits_m + log presence_m), the background being one more
+  component, always present.
+
+  Args:
+    image: [H, W, C], y.
+    parts: [M, H, W, C], the intensities that each part would give each pixel.
+    logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
+      temperature.
+    presence: [M] in [0, 1].
+    background: [C], the intensity where no part is.
+    background_logit: [C] or [1].
+    scale: standard deviation of a pixel, > 0.
+
+  Returns:
+    See `ImageMixture`.
+
+  Differs from paper: it has no background, which is its code's; channels are
+  mixed one by one, as there.
+  """
+  num_parts, *canvas = parts.shape
+  chex.assert_shape(image, canvas)
+  chex.assert_shape(logits, (num_parts, *canvas[:2], None))
+  chex.assert_shape(presence, (num_parts,))
+  dtype = numerics.accumulation_dtype(image, parts, logits)
+  image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
+  logits = (
+    logits + numerics.safe_log(presence.astype(dtype))[:, None, None, None]
+  )
+
+  def log_density(mean):
+    return -0.5 * jnp.square((image - mean) / scale)
+
+  def sum_over(part_logits, background_logit):
+    # As [M, pixels]: sums over M are slow where the last axis is short.
+    shape = part_logits.shape[1:]
+    part_logits = part_logits.reshape(num_parts, -1)
+    rest = jnp.broadcast_to(background_logit, shape).reshape(-1)
+    largest = jnp.maximum(jnp.max(part_logits, axis=0), rest)
+    largest = jax.lax.stop_gradient(largest)
+    total = jnp.sum(jnp.exp(part_logits - largest), axis=0)
+    total = total + jnp.exp(rest - largest)
+    return (largest + jnp.log(total)).reshape(shape)
+
+  background = background.astype(dtype)
+  background_logit = background_logit.astype(dtype)
+  log_total = sum_over(logits, background_logit)
+  log_prob = sum_over(
+    logits + log_density(parts), background_logit + log_density(background)
+  )
+  constant = jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi)
+  shares = jnp.exp(logits - log_total)
+  rest = jnp.exp(background_logit - log_total)
+  return ImageMixture(
+    jnp.sum(log_prob - log_total - constant),
+    jnp.sum(shares * parts, axis=0) + rest * background,
+    jnp.concatenate([shares, rest[None]]),
+  )

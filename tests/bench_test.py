@@ -23,6 +23,17 @@ class BenchTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ("bench_routing", ("--batches=1", "--num_parts=16"), 2),
+    (
+      "bench_scae",
+      (
+        "--batch=2",
+        "--canvas=23",
+        "--num_parts=2",
+        "--num_objects=2",
+        "--encoder_features=2",
+      ),
+      7,
+    ),
     ("bench_em", ("--batches=1", "--layers=5:2:3:2"), 2),
     (
       "bench_boltzmann",

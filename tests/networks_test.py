@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.common import adam, networks
+from experiments.common import networks, optimizers
 
 IMAGES = jax.random.uniform(jax.random.key(0), (3, 8, 8, 1))
 
@@ -99,7 +99,7 @@ def test_reconstruction_follows_its_flag():
 def test_learning_rate_follows_the_flags(words, want):
   """Of the first step only Adam's rate is left: it moves weights by so much."""
   with given(*words.split()):
-    optimizer, weight = adam.make_optimizer(), jnp.ones(1)
+    optimizer, weight = optimizers.make_optimizer(), jnp.ones(1)
     state = optimizer.init(weight)
     for _ in range(2):
       update, state = optimizer.update(weight, state)

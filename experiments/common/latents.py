@@ -3,14 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import (
-  feature_selection,
-  linear_model,
-  pipeline,
-  preprocessing,
-)
+from sklearn import feature_selection
 
 from capjax import boltzmann, data
+from capjax.evaluation import clustering
 from experiments.common import energy_figures, runs, training
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
@@ -133,17 +129,14 @@ def _entropy(chance: np.ndarray) -> np.ndarray:
 
 def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
   """What activities [N K] say of the class."""
-  probe = pipeline.make_pipeline(
-    preprocessing.StandardScaler(),
-    linear_model.LogisticRegression(max_iter=1000),
-  )
-  probe.fit(learnt, learnt_labels)
   few = slice(None, _NUM_INFORMATIVE)
   bits = feature_selection.mutual_info_classif(
     tested[few], labels[few], random_state=0
   ) / np.log(2)
   scores = {
-    "probe_accuracy": float(probe.score(tested, labels)),
+    "probe_accuracy": clustering.probe_accuracy(
+      learnt, learnt_labels, tested, labels
+    ),
     "mean_information": float(np.mean(bits)),
     "best_information": float(np.max(bits)),
   }

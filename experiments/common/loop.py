@@ -76,6 +76,7 @@ def fit(
   summarise: Callable[[dict], dict[str, float]] = training.means,
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False,
   restart: Callable[[training.TrainState], training.TrainState] | None = None,
+  warn: Callable[[dict[str, float]], list[str]] = lambda metrics: [],
 ) -> tuple[int, float]:
   """Trains to `num_steps`, going on from the newest checkpoint if any.
 
@@ -99,6 +100,7 @@ def fit(
       not finite always says so.
     restart: changes the older of the two saved states, from which it then goes
       on; without, it ends.
+    warn: what metrics of training and validation warn of, to be said.
 
   Returns:
     Updates done and seconds spent, in all sittings.
@@ -172,6 +174,8 @@ def fit(
         scores = summarise(measures)
         run.log(step, "validation", {"epoch": step / epoch, **scores})
         _show(bar, step, num_steps, "validation", scores)
+        for message in warn({**metrics, **scores}):
+          bar.write(f"step {step}: warning: {message}", file=sys.stderr)
         saved.save_best(step, state.model, scores)
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value

@@ -1,4 +1,4 @@
-"""Adam, with the schedule of the learning rate that flags describe."""
+"""The optimiser, with the schedule of the learning rate that flags describe."""
 
 import jax.numpy as jnp
 import optax
@@ -6,6 +6,22 @@ from absl import flags
 
 from experiments.common import rates, runs
 
+_OPTIMIZER = flags.DEFINE_enum(
+  "optimizer",
+  "adam",
+  ["adam", "rmsprop"],
+  "RMSProp is that of TensorFlow 1, see --momentum and --epsilon.",
+)
+_MOMENTUM = flags.DEFINE_float(
+  "momentum", 0.9, "Of RMSProp.", lower_bound=0.0, upper_bound=1.0
+)
+_EPSILON = flags.DEFINE_float(
+  "epsilon",
+  None,
+  "RMSProp adds it to the mean square, under the root; by default "
+  "(10 batch_size)^-2.",
+  lower_bound=0.0,
+)
 _SCHEDULE = flags.DEFINE_enum(
   "schedule",
   "exponential",
@@ -28,11 +44,14 @@ _FINAL_LEARNING_RATE = flags.DEFINE_float(
 
 
 def make_optimizer() -> optax.GradientTransformation:
-  """Adam with the learning rate of --schedule after --warmup_steps.
+  """--optimizer with the learning rate of --schedule after --warmup_steps.
 
   `exponential` is that of the authors' code: max(lr * decay_rate^(step /
   decay_steps), final), continuous in the step. `cosine` falls to the final rate
   at --num_steps.
+
+  RMSProp is TensorFlow 1's: means of squares start at 1 and forget at 0.9, and
+  momentum adds up steps that are already scaled by the learning rate.
   """
   if _SCHEDULE.value == "cosine":
     runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
@@ -51,4 +70,17 @@ def make_optimizer() -> optax.GradientTransformation:
   if warmup:
     rise = optax.linear_schedule(0.0, peak, warmup)
     schedule = optax.join_schedules([rise, schedule], [warmup])
-  return optax.adam(schedule)
+  if _OPTIMIZER.value == "adam":
+    runs.refuse("--optimizer=adam", ["momentum", "epsilon"])
+    return optax.adam(schedule)
+  epsilon = _EPSILON.value
+  if epsilon is None:
+    epsilon = (10 * runs.BATCH_SIZE.value) ** -2
+  return optax.rmsprop(
+    schedule,
+    decay=0.9,
+    eps=epsilon,
+    initial_scale=1.0,
+    eps_in_sqrt=True,
+    momentum=_MOMENTUM.value,
+  )

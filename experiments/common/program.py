@@ -57,6 +57,7 @@ def fit(
     summarise=tasks.summarise,
     diverged=task.diverged,
     restart=task.restart,
+    warn=task.warn,
   )
   figures.learning_curves(run.metrics(), run.figure("learning_curves"))
   return step, earlier + seconds

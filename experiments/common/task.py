@@ -54,10 +54,12 @@ class Task(NamedTuple):
       where a number is not finite, it goes back to the older of the two states
       that are saved, which `restart` changes. Without `restart` it ends there.
     restart: `state -> state`.
+    warn: `metrics -> messages`, what the newest metrics of training and
+      validation warn of; said at each validation.
     familiar: `factors -> [N]`, which examples are seen from viewpoints that it
       was trained on; None where there are no others.
-    prepare: of a classifier, `image [H W C] in [0, 1] -> image` as it takes
-      it.
+    prepare: `image [H W C] in [0, 1] -> image` as the model takes it; not of
+      every task.
     scores: of a classifier, `(model, images) -> [B J]`, the higher the
       likelier.
     losses: of a classifier, `(model, images, labels) -> [B]`, of images with
@@ -82,6 +84,7 @@ class Task(NamedTuple):
   )
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False
   restart: Callable[[training.TrainState], training.TrainState] | None = None
+  warn: Callable[[dict[str, float]], list[str]] = lambda metrics: []
   familiar: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
   prepare: Callable[[jax.Array], jax.Array] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None

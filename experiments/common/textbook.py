@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from kernels import numerics
+from kernels import geometry, numerics
 
 
 def dynamic_routing(
@@ -94,3 +94,22 @@ def em_convolution(
       total = jnp.zeros_like(activations).at[seen].add(jnp.sum(weights, -1))
       shares = weights / total[seen][..., None]
   return means, jax.nn.sigmoid(logits)
+
+
+def warp(
+  template: jax.Array, pose: jax.Array, canvas: tuple[int, int]
+) -> jax.Array:
+  """Draws a template [U V C] in a pose [3 3]: four gathers of pixels."""
+  rows, columns, _ = template.shape
+  points = geometry.apply(geometry.invert(pose), geometry.grid(*canvas))
+  x = (points[..., 0] + 1) / 2 * (columns - 1)
+  y = (points[..., 1] + 1) / 2 * (rows - 1)
+  left, top = jnp.floor(x), jnp.floor(y)
+  out = 0.0
+  for row in (top, top + 1):
+    for column in (left, left + 1):
+      inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+      weight = (1 - jnp.abs(x - column)) * (1 - jnp.abs(y - row)) * inside
+      pixel = template[row.astype(jnp.int32), column.astype(jnp.int32)]
+      out = out + weight[..., None] * pixel
+  return out

@@ -1,0 +1,188 @@
+"""Suites for stacked capsule autoencoders: what parts and objects know.
+
+Features are the presences of objects, prior or posterior, of images placed as
+at test time, without the noise of training.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn import manifold
+
+from capjax import data, scae
+from capjax.data import affnist
+from capjax.evaluation import clustering
+from experiments.common import object_figures, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
+
+_NUM_SHOWN = 20  # images beside their reconstructions
+_NUM_EMBEDDED = 2000  # images, by t-SNE
+_KINDS = ("prior", "posterior")
+
+
+def explanations(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Draws templates, and images redrawn from their parts and their objects.
+
+  Returns:
+    The mean absolute error of what objects redraw of the images drawn; the
+    share of templates that are flat.
+  """
+  del options
+  model = trained.model
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
+  )
+  by_parts, by_objects = jax.jit(scae.redraw)(model, images)
+  targets = model.targets(images)
+  object_figures.templates(model.decoder.templates(), run.figure("templates"))
+  object_figures.reconstructions(
+    images,
+    targets,
+    by_parts.mean,
+    by_parts.coefficients,
+    by_objects.mean,
+    run.figure("reconstructions"),
+  )
+  return {
+    "object_error": float(jnp.mean(jnp.abs(by_objects.mean - targets))),
+    "flat_templates": float(scae.flat_templates(model)),
+  }
+
+
+def objects(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Draws how present objects are by class, and images by posterior presence.
+
+  Returns:
+    The share of objects that explain no part best in any test image; how many
+    are present in an image, by the sum of their prior presences.
+  """
+  del options
+  features = _features(trained, trained.task.draw_test, trained.test.images)
+  labels = trained.test.labels
+  object_figures.presences(
+    [
+      np.stack(
+        [features[kind][labels == c].mean(axis=0) for c in np.unique(labels)]
+      )
+      for kind in _KINDS
+    ],
+    _KINDS,
+    run.figure("presences"),
+  )
+  few = slice(None, _NUM_EMBEDDED)
+  embed = manifold.TSNE(random_state=0)
+  object_figures.embedding(
+    embed.fit_transform(features["posterior"][few]),
+    labels[few],
+    run.figure("embedding"),
+  )
+  return {
+    "idle_objects": float(np.mean(features["won"].max(axis=0) == 0)),
+    "present_objects": float(np.mean(features["prior"].sum(axis=1))),
+  }
+
+
+def clusters(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Classifies without labels, and by probes, from presences (section 3).
+
+  Returns:
+    For prior and posterior presence: accuracy of k-means fitted and named on
+    the training set (`match`), the same fitted and named on the test set, as
+    the authors' code does (`refit`), and of logistic regression (`probe`).
+  """
+  del run, options
+  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  learnt, tested = (
+    _features(trained, trained.task.draw_test, x.images)
+    for x in (train, trained.test)
+  )
+  labels = trained.test.labels
+  scores = {}
+  for kind in _KINDS:
+    both = learnt[kind], train.labels, tested[kind], labels
+    scores[f"{kind}_match_accuracy"] = clustering.match_accuracy(*both)
+    scores[f"{kind}_refit_accuracy"] = clustering.refit_accuracy(*both[2:])
+    scores[f"{kind}_probe_accuracy"] = clustering.probe_accuracy(*both)
+  return scores
+
+
+def label_curve(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Classifies by posterior presences with few labels.
+
+  Returns:
+    The numbers of labels; the accuracy at each, of logistic regression and of
+    clusters, with deviations over draws of the labelled images.
+  """
+  del run, options
+  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  learnt, tested = (
+    _features(trained, trained.task.draw_test, x.images)["posterior"]
+    for x in (train, trained.test)
+  )
+  curves = clustering.few_label_accuracy(
+    learnt, train.labels, tested, trained.test.labels
+  )
+  scores = {"labels": [float(n) for n in curves["linear"].counts]}
+  for name, curve in curves.items():
+    scores[f"{name}_accuracy"] = curve.mean.tolist()
+    scores[f"{name}_accuracy_sd"] = curve.sd.tolist()
+  return scores
+
+
+def affnist_like_clusters(
+  run: runs.Run, trained: Trained, options: Options
+) -> Scores:
+  """Classifies affine views of test images by clusters of training images.
+
+  Returns:
+    Accuracies of k-means fitted and named on training images as they are.
+  """
+  del run
+  canvas = tasks.canvas(trained)[:2]
+
+  def draw(key, index, images, labels):
+    image = training.as_intensities(images[index])
+    return affnist.affnist_like(key, image, canvas=canvas), labels[index]
+
+  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  images, labels = tasks.first(trained, options.images)
+  learnt = _features(trained, trained.task.draw_test, train.images)
+  tested = _features(trained, draw, images, views=options.views)
+  labels = np.repeat(labels, options.views)
+  return {
+    f"affnist_like_{kind}_match_accuracy": clustering.match_accuracy(
+      learnt[kind], train.labels, tested[kind], labels
+    )
+    for kind in _KINDS
+  } | {"views": options.views, "num_images": len(images)}
+
+
+SUITES = {
+  "explanations": explanations,
+  "objects": objects,
+  "clusters": clusters,
+  "label_curve": label_curve,
+  "affnist_like_clusters": affnist_like_clusters,
+}
+
+
+def _features(
+  trained: Trained, draw: Callable, images: np.ndarray, *, views: int = 1
+) -> dict[str, np.ndarray]:
+  """[N views, K] of each kind."""
+
+  def measure(model, images, labels):
+    del labels
+    objects = model(images).objects
+    return {
+      "prior": objects.prior_presence(),
+      "posterior": objects.posterior_presence(),
+      "won": scae.shares_won(objects),
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  labels = np.zeros(len(images), np.int32)
+  return evaluate(trained.model, images, labels, views=views)

@@ -1,0 +1,229 @@
+r"""Trains a stacked capsule autoencoder: parts and objects without labels.
+
+  python -m experiments.train_scae --workdir=runs/scae --data_dir=DIR \
+    --flagfile=experiments/presets/scae_mnist_cpu.cfg
+
+Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+from capjax import scae
+from capjax.data import augment
+from experiments.common import optimizers, program, runs, training
+from experiments.common.task import Task
+
+_NUM_PARTS = flags.DEFINE_integer(
+  "num_parts", 40, "Part capsules, each with a template.", lower_bound=1
+)
+_NUM_OBJECTS = flags.DEFINE_integer(
+  "num_objects", 32, "Object capsules.", lower_bound=1
+)
+_TEMPLATE_SIZE = flags.DEFINE_integer(
+  "template_size", 11, "Pixels along each side of a template.", lower_bound=2
+)
+_NUM_FEATURES = flags.DEFINE_integer(
+  "num_features", 16, "Special features of a part.", lower_bound=1
+)
+_ENCODER_FEATURES = flags.DEFINE_integer(
+  "encoder_features",
+  128,
+  "Channels of the convolutions that find parts.",
+  lower_bound=1,
+)
+_NONLINEARITY = flags.DEFINE_enum(
+  "nonlinearity", "sigmoid", ["sigmoid", "relu1"], "Of templates and colours."
+)
+_MIXING = flags.DEFINE_enum(
+  "mixing",
+  "alpha",
+  ["alpha", "coupled"],
+  "Which part a pixel shows: by learned alphas, or the brighter ones.",
+)
+_KIND = flags.DEFINE_enum(
+  "kind", "affine", ["affine", "similarity"], "Of the poses of objects."
+)
+_NORMALISE = flags.DEFINE_enum(
+  "normalise",
+  "none",
+  ["none", "votes", "all"],
+  "Weights of votes as they are, as in the authors' code; or with sum 1 over "
+  "the votes for a part; or over all, as in the paper.",
+)
+_MASKING = flags.DEFINE_enum(
+  "masking",
+  "log_presence",
+  ["log_presence", "near_hard"],
+  "How attention ignores absent parts; near_hard is the authors' code.",
+)
+_NOISE = flags.DEFINE_bool(
+  "noise", True, "Jitter the logits of presence while training."
+)
+_CANVAS = flags.DEFINE_integer(
+  "canvas",
+  None,
+  "Pixels of a canvas on which images are placed at random, and in the middle "
+  "at test time; by default images are taken as they are.",
+  lower_bound=1,
+)
+_EDGES = flags.DEFINE_bool(
+  "edges", False, "Parts explain the strength of edges, not intensities."
+)
+_WEIGHTS = {
+  name: flags.DEFINE_float(f"{name}_weight", default, text, lower_bound=0.0)
+  for (name, default), text in zip(
+    scae.SCRIPT_WEIGHTS._asdict().items(),
+    (
+      "Of the log-likelihood of parts, that of images having 1.",
+      "Of the squares by which relations change from image to image.",
+      "Of the number of objects in an image, squared from its share.",
+      "Of the number of images of an object, squared from its share.",
+      "Of the entropy of the objects that explain an image.",
+      "Of the entropy of the objects that explain all.",
+    ),
+    strict=True,
+  )
+}
+_FEW_AWAKE = 0.5  # of the objects
+_FLAT = 0.5  # of the templates
+_SHARP = 15.0  # nats of a part; votes of the least scale have 22
+flags.set_default(runs.NUM_STEPS, 300_000)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the autoencoder that the flags describe."""
+  image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
+  return scae.SCAE(
+    jax.eval_shape(prepare, image).shape,
+    num_classes,
+    num_parts=_NUM_PARTS.value,
+    num_objects=_NUM_OBJECTS.value,
+    template_size=_TEMPLATE_SIZE.value,
+    num_features=_NUM_FEATURES.value,
+    encoder_features=_ENCODER_FEATURES.value,
+    nonlinearity=_NONLINEARITY.value,
+    mixing=_MIXING.value,
+    kind=_KIND.value,
+    normalise=_NORMALISE.value,
+    masking=_MASKING.value,
+    edges=_EDGES.value,
+    rngs=nnx.Rngs(runs.SEED.value),
+  )
+
+
+def prepare(image: jax.Array) -> jax.Array:
+  """An image [H W C] in [0, 1] as the model takes it at test time."""
+  if _CANVAS.value is None:
+    return image
+  return augment.centre_pad(image, canvas=(_CANVAS.value,) * 2)
+
+
+def place(key: jax.Array, image: jax.Array) -> jax.Array:
+  """An image as the model is trained on it."""
+  if _CANVAS.value is None:
+    return image
+  return augment.pad_and_place(key, image, canvas=(_CANVAS.value,) * 2)
+
+
+def loss(
+  model: scae.SCAE,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch, its terms, and how much of the model is idle."""
+  del step
+  weights = {name: flag.value for name, flag in _WEIGHTS.items()}
+  value, terms = scae.loss(
+    model,
+    images,
+    labels,
+    key if _NOISE.value else None,
+    weights=scae.Weights(**weights),
+  )
+  return value, {**terms, "flat_templates": scae.flat_templates(model)}
+
+
+def measure(
+  model: scae.SCAE, images: jax.Array, labels: jax.Array
+) -> training.Metrics:
+  """Log-likelihoods, what the probes say, and presences of the objects."""
+  output = model(images)
+  targets = model.targets(images)
+  explained = model.decoder.explain(targets, output.parts)
+  errors = jnp.abs(explained.mean - targets)
+  right = {
+    f"{name}_probe_accuracy": jnp.argmax(logits, axis=-1) == labels
+    for name, logits in (
+      ("prior", output.prior_logits),
+      ("posterior", output.posterior_logits),
+    )
+  }
+  return {
+    "image_log_prob": explained.log_prob,
+    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
+    "part_log_prob": output.objects.log_prob,
+    "activations": scae.shares_won(output.objects),
+    **{name: x.astype(jnp.float32) for name, x in right.items()},
+  }
+
+
+def warn(scores: dict[str, float]) -> list[str]:
+  """What has collapsed or exploded, by the newest metrics."""
+  warnings = []
+  dead, flat = scores["dead_parents"], scores["flat_templates"]
+  if dead > _FEW_AWAKE:
+    warnings.append(
+      f"{dead:.0%} of the object capsules explain no part best in any image; "
+      "more of --posterior_between_weight may wake them"
+    )
+  if flat > _FLAT:
+    warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
+  each = scores["part_log_prob"] / _NUM_PARTS.value
+  if each > _SHARP:
+    warnings.append(
+      f"a part has {each:.1f} nats of likelihood: votes have nearly their "
+      "least scale, as where poses have collapsed to a constant"
+    )
+  return warnings
+
+
+TASK = Task(
+  make_model,
+  loss,
+  measure,
+  draw=training.draw_labelled(place),
+  draw_test=training.draw_labelled(lambda key, image: prepare(image)),
+  make_optimizer=optimizers.make_optimizer,
+  suites=lambda model: [
+    "errors",
+    "explanations",
+    "objects",
+    "clusters",
+    "label_curve",
+    "affnist_like_clusters",
+  ],
+  after_training=("errors", "explanations", "objects", "clusters"),
+  chosen_by=None,
+  warn=warn,
+  prepare=prepare,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    runs.refuse("train_scae", ["stop_accuracy"])
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

@@ -1,0 +1,92 @@
+"""Parts explained by votes of objects, with the objects summed out."""
+
+from typing import Literal, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+_DUMMY = -2 * 2.302585092994046  # -2 log 10
+
+
+class Explanation(NamedTuple):
+  """How votes explain parts.
+
+  Attributes:
+    log_prob: [], of all parts, in nats.
+    posterior: [K M], the chance that vote k is of the object that part m
+      belongs to; sums to 1 over k together with `dummy`.
+    dummy: [M], the chance that part m belongs to none.
+  """
+
+  log_prob: Float[Array, ""]
+  posterior: Float[Array, "K M"]
+  dummy: Float[Array, " M"]
+
+
+def explain_parts(
+  parts: Float[Array, "M D"],
+  presence: Float[Array, " M"],
+  votes: Float[Array, "K M D"],
+  scales: Float[Array, "K M"],
+  log_weights: Float[Array, "K M"],
+  *,
+  normalise: Literal["none", "votes", "all"] = "none",
+  dummy_log_weight: float = _DUMMY,
+  dummy_log_density: float = _DUMMY,
+) -> Explanation:
+  """Scores parts under a mixture of votes (Kosiorek et al., 2019, Eq. 9).
+
+  log p = sum_m presence_m log( sum_k w_km N(part_m; vote_km, scale_km^2 I)
+  + dummy ), the posterior being each summand's share. Points that any of
+  N votes may explain, as in constellations, are the case in which votes do not
+  depend on m.
+
+  Args:
+    parts: [M, D], poses of parts, or points.
+    presence: [M] in [0, 1]; a part that is absent does not count.
+    votes: [K, M, D], the mean that vote k has for part m.
+    scales: [K, M], standard deviations, > 0.
+    log_weights: [K, M], log w.
+    normalise: "none" takes w as they are, as the code does for images; "votes"
+      divides them by their sum over k and the dummy's, as it does for
+      constellations; "all" by their sum over k and m, as in the paper.
+    dummy_log_weight: log weight of a component that explains anything.
+    dummy_log_density: its log density, the same everywhere.
+
+  Returns:
+    See `Explanation`.
+
+  Raises:
+    ValueError: `normalise` is none of the three.
+
+  Differs from paper: it has no dummy component, which is its code's.
+  """
+  num_votes, num_parts, size = votes.shape
+  chex.assert_shape(parts, (num_parts, size))
+  chex.assert_shape(presence, (num_parts,))
+  chex.assert_shape([scales, log_weights], (num_votes, num_parts))
+  dtype = numerics.accumulation_dtype(parts, votes, scales, log_weights)
+  scales, log_weights = scales.astype(dtype), log_weights.astype(dtype)
+  dummy = jnp.full(num_parts, dummy_log_weight, dtype)
+  if normalise == "votes":
+    log_total = jnp.logaddexp(jax.nn.logsumexp(log_weights, axis=0), dummy)
+    log_weights, dummy = log_weights - log_total, dummy - log_total
+  elif normalise == "all":
+    log_weights = log_weights - jax.nn.logsumexp(log_weights)
+  elif normalise != "none":
+    raise ValueError(f"normalise={normalise!r}; pass 'none', 'votes' or 'all'.")
+  dummy = dummy + dummy_log_density
+
+  errors = (parts - votes).astype(dtype) / scales[..., None]
+  constant = size * (jnp.log(scales) + 0.5 * jnp.log(2 * jnp.pi))
+  log_joint = log_weights - constant - 0.5 * jnp.sum(jnp.square(errors), -1)
+  log_parts = jnp.logaddexp(jax.nn.logsumexp(log_joint, axis=0), dummy)
+  return Explanation(
+    jnp.sum(presence.astype(dtype) * log_parts),
+    jnp.exp(log_joint - log_parts),
+    jnp.exp(dummy - log_parts),
+  )

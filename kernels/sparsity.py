@@ -1,0 +1,76 @@
+"""How evenly objects share images and classes (Kosiorek et al., 2019, 2.4).
+
+The only kernels of a whole batch: sparsity across examples is a property of
+the batch. Axes: B examples, K objects.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import numerics
+
+
+def prior_within(
+  presence: Float[Array, "B K"], num_classes: int
+) -> Float[Array, ""]:
+  """How far the number of objects in an image is from K / C, squared.
+
+  (1/B) sum_b (sum_k u_bk - K / C)^2: each class should use its share.
+
+  Args:
+    presence: u, [B, K] in [0, 1].
+    num_classes: C, of the data, or a guess.
+
+  Returns:
+    [], >= 0, to be minimised.
+  """
+  target = presence.shape[1] / num_classes
+  return jnp.mean(jnp.square(jnp.sum(presence, axis=1) - target))
+
+
+def prior_between(
+  presence: Float[Array, "B K"], num_classes: int
+) -> Float[Array, ""]:
+  """How far the number of images that an object is in is from B / C, squared.
+
+  (1/K) sum_k (sum_b u_bk - B / C)^2.
+
+  Args:
+    presence: u, [B, K] in [0, 1].
+    num_classes: C, of the data, or a guess.
+
+  Returns:
+    [], >= 0, to be minimised.
+  """
+  target = presence.shape[0] / num_classes
+  return jnp.mean(jnp.square(jnp.sum(presence, axis=0) - target))
+
+
+def posterior_within(mass: Float[Array, "B K"]) -> Float[Array, ""]:
+  """The entropy of the objects that explain an image, a mean over images.
+
+  Args:
+    mass: v, [B, K] >= 0, how much of each image each object explains.
+
+  Returns:
+    [] in nats, in [0, log K], to be minimised: few objects explain an image.
+  """
+  return jnp.mean(_entropy(mass))
+
+
+def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
+  """The entropy of the objects that explain all images together.
+
+  Args:
+    mass: v, [B, K] >= 0, how much of each image each object explains.
+
+  Returns:
+    [] in nats, in [0, log K], to be maximised: all objects are of use.
+  """
+  return _entropy(jnp.sum(mass, axis=0))
+
+
+def _entropy(mass: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
+  mass = mass.astype(numerics.accumulation_dtype(mass))
+  shares = mass / (jnp.sum(mass, axis=-1, keepdims=True) + 1e-8)
+  return -jnp.sum(shares * numerics.safe_log(shares), axis=-1)
