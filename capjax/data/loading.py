@@ -51,6 +51,7 @@ _SPECS = {
   "svhn_cropped": _Spec((32, 32, 3), 10),
   "smallnorb": _Spec((96, 96, 2), 5),
   "viewpoint_solids": _Spec((48, 48, 2), 5),
+  "constellations": _Spec((1, 1, 1), 2),
 }
 NAMES = tuple(_SPECS)
 
@@ -63,6 +64,9 @@ def load(
   `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the
   other 1437 train; both keep the original order.
+
+  `constellations` are points, not images, and drawn anew where they are needed:
+  what is loaded is their numbers (see `constellations.load`).
 
   `viewpoint_solids` are rendered (see `solids.generate`), and kept in
   `data_dir/viewpoint_solids` where a `data_dir` is given.
@@ -95,6 +99,11 @@ def load(
     raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
   if name == "digits":
     return _digits(split)
+  if name == "constellations":
+    # Imported here, as the next, because it needs what is defined above.
+    from capjax.data import constellations
+
+    return constellations.load(split)
   if name == "viewpoint_solids":
     # Imported here because it needs what is defined above, and JAX.
     from capjax.data import solids

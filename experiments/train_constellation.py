@@ -1,0 +1,188 @@
+r"""Trains the constellation capsule autoencoder.
+
+  python -m experiments.train_constellation --workdir=runs/constellation \
+    --flagfile=experiments/presets/constellation.cfg
+  python -m experiments.evaluate --workdir=runs/constellation \
+    --suite=gcm,ransac  # patterns known, on the same images
+
+Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders, section 2.1.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import app, flags
+from flax import nnx
+
+from capjax import constellation
+from capjax.data import constellations
+from experiments.common import (
+  optimizers,
+  program,
+  rates,
+  runs,
+  segmentations,
+  task,
+  training,
+)
+
+_WIDTH = flags.DEFINE_integer(
+  "width", 128, "Of tokens in the set transformer.", lower_bound=1
+)
+_BLOCKS = flags.DEFINE_integer(
+  "blocks", 4, "Self-attentions of the set transformer.", lower_bound=0
+)
+_HEADS = flags.DEFINE_integer("heads", 4, "Of attentions.", lower_bound=1)
+_HIDDEN = flags.DEFINE_integer(
+  "hidden", 128, "Units of the networks of an object.", lower_bound=1
+)
+_NOISE = flags.DEFINE_float(
+  "noise",
+  0.0,
+  "Standard deviation of what is added to the corners of patterns, of which "
+  "the square has sides of 2.",
+  lower_bound=0.0,
+)
+_WITHIN = flags.DEFINE_float(
+  "prior_within", 1.0, "Weight of sparsity within images."
+)
+_BETWEEN = flags.DEFINE_float(
+  "prior_between", 1.0, "Weight of sparsity between images."
+)
+_ACTIVITY = flags.DEFINE_float(
+  "activity", 10.0, "Weight of objects' presence against what they explain."
+)
+_DEFORMATION = flags.DEFINE_float(
+  "deformation", 10.0, "Weight of the squares of deformations."
+)
+_MAX_GRADIENT = flags.DEFINE_float(
+  "max_gradient",
+  None,
+  "Longer gradients are shortened to this norm; by default none is.",
+  lower_bound=0.0,
+)
+flags.set_default(runs.DATASET, "constellations")
+flags.set_default(runs.BATCH_SIZE, 32)
+flags.set_default(rates.LEARNING_RATE, 1e-4)
+flags.register_validator(
+  runs.DATASET,
+  lambda name: name == "constellations",
+  message="constellations are points; --dataset can be nothing else",
+)
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the network that the flags describe."""
+  del image_shape, num_classes
+  return constellation.ConstellationAutoencoder(
+    num_objects=len(constellations.PATTERNS),
+    width=_WIDTH.value,
+    num_blocks=_BLOCKS.value,
+    num_heads=_HEADS.value,
+    hidden=_HIDDEN.value,
+    rngs=nnx.Rngs(runs.SEED.value),
+  )
+
+
+def draw(
+  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+) -> tuple[constellations.Constellation, jax.Array]:
+  """Draws a new constellation to train on, whatever the index."""
+  drawn = constellations.draw(key, noise=_NOISE.value)
+  return drawn, labels[index]
+
+
+def draw_test(
+  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+) -> tuple[constellations.Constellation, jax.Array]:
+  """Draws the constellation of a number of the data set."""
+  del key, images
+  drawn = constellations.numbered(labels[index], noise=_NOISE.value)
+  return drawn, labels[index]
+
+
+def loss(
+  model: constellation.ConstellationAutoencoder,
+  drawn: constellations.Constellation,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The loss of a batch and its parts."""
+  del labels, step
+  output = model(drawn.points, drawn.presence, key=key)
+  return constellation.constellation_loss(
+    output,
+    drawn.presence,
+    within=_WITHIN.value,
+    between=_BETWEEN.value,
+    activity=_ACTIVITY.value,
+    deformation=_DEFORMATION.value,
+  )
+
+
+def measure(
+  model: constellation.ConstellationAutoencoder,
+  drawn: constellations.Constellation,
+  labels: jax.Array,
+) -> training.Metrics:
+  """The likelihood, who explains each point, and what is right of that."""
+  del labels
+  output = model(drawn.points, drawn.presence)
+  found = output.objects()
+  return {
+    "log_prob": output.log_prob,
+    "activations": output.prior_presence(),
+    "scale": jnp.mean(output.scales, axis=(1, 2)),
+    "objects": found,
+    "accuracy": segmentations.accuracy(
+      found, drawn, len(constellations.PATTERNS)
+    ),
+  }
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """That of the flags, of gradients of bounded length."""
+  optimizer = optimizers.make_optimizer()
+  if _MAX_GRADIENT.value is None:
+    return optimizer
+  clip = optax.clip_by_global_norm(_MAX_GRADIENT.value)
+  return optax.chain(clip, optimizer)
+
+
+def warn(metrics: dict[str, float]) -> list[str]:
+  """Names what has collapsed."""
+  messages = []
+  if metrics.get("dead_parents", 0) > 0:
+    messages.append(
+      f"collapsed objects: {metrics['dead_parents']:.0%} are present in no "
+      "image of the validation set"
+    )
+  return messages
+
+
+TASK = task.Task(
+  make_model,
+  loss,
+  measure,
+  draw=draw,
+  draw_test=draw_test,
+  make_optimizer=make_optimizer,
+  suites=lambda model: list(segmentations.SUITES),
+  after_training=("segmentation",),
+  chosen_by="log_prob",
+  warn=warn,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

@@ -1,0 +1,399 @@
+"""Generative capsules with known templates, inferred by variational EM.
+
+Nazabal, Tsagkas and Williams (2022), Inference and learning for generative
+capsule models. Axes: M points of the image, N points of all templates, K
+templates. One image, no batch axis: `jax.vmap` adds it.
+
+Points are complex numbers x + iy within this file: a similarity is then t + w p
+with two complex numbers, and the paper's y = (tx, ty, s cos, s sin) is
+(Re t, Im t, Re w, -Im w).
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
+
+_ABSENT = -1e30  # a logarithm of nothing that is still a number
+_DECIDED = 0.9  # of an assignment, to count as one
+
+
+class Templates(NamedTuple):
+  """What objects look like in their own frames.
+
+  Attributes:
+    points: [N 2], of one template after the other; each is centred, and its
+      points are 1 from the centre in the quadratic mean.
+    members: [K N], 1 where point n is of template k, else 0.
+  """
+
+  points: Float[Array, "N 2"]
+  members: Float[Array, "K N"]
+
+
+class Inference(NamedTuple):
+  """What variational inference finds.
+
+  Attributes:
+    assignments: [M N] in [0, 1], the chance that point m of the image is point
+      n of the templates; rows of absent points are 0, those of others sum to 1.
+    objects: [M K], the same for whole templates.
+    poses: [K 4], means (tx, ty, s cos, s sin) of the templates' similarities:
+      point (px, py) lands on (tx + px s cos + py s sin, ty - px s sin +
+      py s cos).
+    elbo: [], the bound on the log-likelihood that was maximised, in nats, at
+      the last precision.
+    num_updates: [], updates of the best restart.
+  """
+
+  assignments: Float[Array, "M N"]
+  objects: Float[Array, "M K"]
+  poses: Float[Array, "K 4"]
+  elbo: Float[Array, ""]
+  num_updates: Int[Array, ""]
+
+
+class Update(NamedTuple):
+  """One round of the updates of q.
+
+  Attributes:
+    log_assignments: [R N], of the points of the image and, for permutations, of
+      the rows that take the template points that are not seen.
+    poses: [K 4], the means of the similarities.
+    elbo: [], with these assignments and poses.
+  """
+
+  log_assignments: Float[Array, "R N"]
+  poses: Float[Array, "K 4"]
+  elbo: Float[Array, ""]
+
+
+def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
+  """Puts patterns into the frames that inference takes them in.
+
+  Args:
+    patterns: the points of each, in any frame; at least two that differ.
+
+  Returns:
+    See `Templates`.
+
+  Raises:
+    ValueError: if a pattern is a single place.
+  """
+  points = []
+  for number, pattern in enumerate(patterns):
+    centred = pattern - np.mean(pattern, axis=0)
+    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
+    if not radius > 0:
+      raise ValueError(
+        f"pattern {number} is a single place; give it points that differ."
+      )
+    points.append(centred / radius)
+  owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
+  members = np.arange(len(points))[:, None] == owners
+  return Templates(
+    jnp.asarray(np.concatenate(points), jnp.float32),
+    jnp.asarray(members, jnp.float32),
+  )
+
+
+def update(
+  log_assignments: Float[Array, "R N"],
+  points: Float[Array, "M 2"],
+  presence: Float[Array, " M"],
+  template: Templates,
+  precision: Float[Array, ""],
+  *,
+  matching: Literal["permutation", "mixture"] = "permutation",
+  num_sweeps: int = 2,
+) -> Update:
+  """Updates the similarities, then the assignments (section 4.2).
+
+  With lam the precision of a point around where a template puts it, y_k the
+  similarity of template k, F_kn y_k where it puts its point n, and q(y_k) =
+  N(mu_k, Lambda_k^-1):
+    Lambda_k = I + lam sum_mn r_mn F_kn' F_kn,
+    mu_k = Lambda_k^-1 lam sum_mn r_mn F_kn' x_m,
+    log rho_mn = -log N - lam/2 (|x_m - F mu|^2 + tr(F' F Lambda^-1)),
+  and r is rho with each row divided by its sum ("mixture", any number of points
+  may be the same template point), or scaled to be doubly stochastic by Sinkhorn
+  and Knopp's sweeps ("permutation"), where rows of log rho = -log N stand for
+  template points that are not seen.
+
+  Args:
+    log_assignments: log r before; M rows for mixtures, N for permutations.
+    points: x, [M 2].
+    presence: [M], 1 or 0.
+    template: the templates.
+    precision: lam, > 0.
+    matching: see above.
+    num_sweeps: of Sinkhorn and Knopp, over columns and then rows.
+
+  Returns:
+    See `Update`; no update lowers the bound, if the sweeps are enough.
+  """
+  x, p = _complex(points), _complex(template.points)
+  there = presence > 0
+  shares = jnp.exp(log_assignments[: len(x)]) * there[:, None]
+  posterior = _similarities(shares, x, p, template.members, precision)
+  offset, turn, mean_cost, prior = posterior
+  placed = template.members.T @ offset + p * (template.members.T @ turn)
+  squares = jnp.square(jnp.abs(x[:, None] - placed)) + mean_cost
+  log_rho = jnp.zeros_like(log_assignments) - math.log(len(p))
+  fit = jnp.where(there[:, None], -0.5 * precision * squares, 0.0)
+  log_rho = log_rho.at[: len(x)].add(fit)
+  if matching == "permutation":
+    log_assignments = sinkhorn(log_rho, num_sweeps=num_sweeps)
+  else:
+    log_assignments = jax.nn.log_softmax(log_rho, axis=1)
+    log_assignments = jnp.where(there[:, None], log_assignments, _ABSENT)
+  assignments = jnp.exp(log_assignments)
+  normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
+  matched = jnp.sum(assignments * (log_rho - log_assignments))
+  return Update(
+    log_assignments, _poses(offset, turn), normaliser + matched - prior
+  )
+
+
+def sinkhorn(
+  log_weights: Float[Array, "R N"], *, num_sweeps: int = 2
+) -> Float[Array, "R N"]:
+  """Scales columns and rows to sum to 1, in turn (Sinkhorn and Knopp, 1967).
+
+  Args:
+    log_weights: logarithms of the weights.
+    num_sweeps: over all columns and then all rows; with 0 they stay.
+
+  Returns:
+    Logarithms of weights of which the rows sum to 1, and the columns nearly.
+  """
+
+  def sweep(_, x):
+    x = x - jax.nn.logsumexp(x, axis=0, keepdims=True)
+    return x - jax.nn.logsumexp(x, axis=1, keepdims=True)
+
+  return jax.lax.fori_loop(0, num_sweeps, sweep, log_weights)
+
+
+def infer(
+  key: PRNGKeyArray,
+  points: Float[Array, "M 2"],
+  presence: Float[Array, " M"],
+  template: Templates,
+  *,
+  matching: Literal["permutation", "mixture"] = "permutation",
+  first_precision: float = 500.0,
+  last_precision: float = 1e4,
+  num_restarts: int = 5,
+  max_updates: int = 500,
+  tolerance: float = 1e-3,
+  num_sweeps: int = 2,
+) -> Inference:
+  """Finds which template each point is of (Nazabal et al., 2022, Algorithm 1).
+
+  From assignments drawn at random, q is updated until the bound changes by less
+  than `tolerance`; then the precision is doubled, up to the last. Where an
+  object ends with fewer than two points, which leave its similarity open, it
+  starts again; where a permutation is undecided at the last precision, it is
+  shaken and the precision halved. Of all restarts the one with the best bound
+  is kept.
+
+  Args:
+    key: draws the first assignments.
+    points: [M 2], in a frame where similarities are about N(0, 1): [-1, 1].
+    presence: [M], 1 or 0.
+    template: the templates, each of which may be in the image once, or not.
+    matching: as for `update`.
+    first_precision: of points, at the start.
+    last_precision: of points, at the end; 1 / variance of the noise.
+    num_restarts: at least 1.
+    max_updates: of each restart.
+    tolerance: in nats.
+    num_sweeps: as for `update`.
+
+  Returns:
+    See `Inference`; without points, nothing is assigned.
+
+  Raises:
+    ValueError: if `matching` is neither of the two, counts are below 1, or
+      there are more points than permutations can assign.
+
+  Differs from the authors' code: the rule for starting again, which they write
+  for one list of objects, is of any; all restarts are judged at the last
+  precision, also those that did not get there; two sweeps, where theirs go on
+  to 20 unless balanced before, lose nothing.
+  """
+  num_points, size = len(points), len(template.points)
+  if matching not in ("permutation", "mixture"):
+    raise ValueError(f"matching={matching!r}; pass 'permutation' or 'mixture'.")
+  if matching == "permutation" and num_points > size:
+    raise ValueError(
+      f"{num_points} points are no part of a permutation of {size} template "
+      "points; pass matching='mixture'."
+    )
+  if min(num_restarts, max_updates) < 1:
+    raise ValueError(
+      f"num_restarts={num_restarts}, max_updates={max_updates}; "
+      "give at least 1."
+    )
+  num_rows = size if matching == "permutation" else num_points
+  points = points.astype(jnp.float32)
+  presence = presence.astype(jnp.float32)
+  step = functools.partial(
+    update,
+    points=points,
+    presence=presence,
+    template=template,
+    matching=matching,
+    num_sweeps=num_sweeps,
+  )
+
+  def normalise(shares):
+    """Random shares of the points, as assignments."""
+    rest = jnp.full((num_rows - num_points, size), 1 / size)
+    shares = jnp.where(presence[:, None] > 0, shares, 1 / size)
+    shares = jnp.log(jnp.concatenate([shares, rest]))
+    if matching == "permutation":
+      return sinkhorn(shares, num_sweeps=num_sweeps)
+    return jax.nn.log_softmax(shares, axis=1)
+
+  def start(key):
+    return normalise(_shares(key, (num_points, size)))
+
+  def settle(carry: _Search) -> _Search:
+    """An update, and what follows where the bound has settled."""
+    new = step(carry.log_assignments, precision=carry.precision)
+    settled = jnp.abs(new.elbo - carry.elbo) < tolerance
+    assigned = jnp.exp(new.log_assignments[:num_points])
+    assigned = assigned * (presence[:, None] > 0)
+    lonely = settled & _lonely(assigned, template.members)
+    at_end = carry.precision >= last_precision
+    open_ = _undecided(assigned, presence) & (matching == "permutation")
+    shaken = settled & ~lonely & at_end & open_
+    done = settled & ~lonely & at_end & ~open_
+    key, start_key, shake_key = jax.random.split(carry.key, 3)
+    log_assignments = jnp.select(
+      [lonely, shaken],
+      [
+        start(start_key),
+        normalise(assigned + 0.1 * _shares(shake_key, assigned.shape)),
+      ],
+      new.log_assignments,
+    )
+    precision = jnp.select(
+      [lonely, shaken, settled & ~done],
+      [
+        jnp.float32(first_precision),
+        carry.precision / 2,
+        jnp.minimum(2 * carry.precision, last_precision),
+      ],
+      carry.precision,
+    )
+    elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
+    return _Search(
+      key, log_assignments, precision, elbo, carry.num_updates + 1, done
+    )
+
+  def search(key):
+    first_key, key = jax.random.split(key)
+    found = jax.lax.while_loop(
+      lambda x: ~x.done & (x.num_updates < max_updates),
+      settle,
+      _Search(
+        key,
+        start(first_key),
+        jnp.float32(min(first_precision, last_precision)),
+        -jnp.inf,
+        jnp.int32(0),
+        jnp.array(False),
+      ),
+    )
+    end = step(found.log_assignments, precision=jnp.float32(last_precision))
+    return end, found.num_updates
+
+  ends, counts = jax.vmap(search)(jax.random.split(key, num_restarts))
+  best = jnp.argmax(ends.elbo)
+  end = jax.tree.map(lambda x: x[best], ends)
+  assignments = jnp.exp(end.log_assignments[:num_points]) * presence[:, None]
+  return Inference(
+    assignments,
+    assignments @ template.members.T,
+    end.poses,
+    end.elbo,
+    counts[best],
+  )
+
+
+class _Search(NamedTuple):
+  """The state of one restart."""
+
+  key: PRNGKeyArray
+  log_assignments: Float[Array, "R N"]
+  precision: Float[Array, ""]
+  elbo: Float[Array, ""]
+  num_updates: Int[Array, ""]
+  done: Bool[Array, ""]
+
+
+class _Posterior(NamedTuple):
+  """q of the similarities t + w p: means, tr(F'F Lambda^-1), and KL to p."""
+
+  offset: Complex[Array, " K"]
+  turn: Complex[Array, " K"]
+  spread: Float[Array, " N"]
+  divergence: Float[Array, ""]
+
+
+def _similarities(shares, x, p, members, precision) -> _Posterior:
+  """Of shares [M N] of points x in template points p, under the prior N(0, I).
+
+  The 4x4 matrix Lambda of the paper is the complex [[a, b], [b*, c]].
+  """
+  mass = jnp.sum(shares, axis=0)
+  target = shares.T.astype(x.dtype) @ x
+  weigh = precision * members
+  a = 1 + weigh @ mass
+  b = weigh @ (mass * p)
+  c = 1 + weigh @ (mass * jnp.square(jnp.abs(p)))
+  determinant = a * c - jnp.square(jnp.abs(b))
+  first, second = weigh @ target, weigh @ (jnp.conj(p) * target)
+  offset = (c * first - b * second) / determinant
+  turn = (a * second - jnp.conj(b) * first) / determinant
+  of_point = members.T @ jnp.stack([a, c, b.real, b.imag, determinant], -1)
+  point_a, point_c, real, imaginary, point_determinant = of_point.T
+  crossed = p.real * real + p.imag * imaginary
+  spread = point_c + point_a * jnp.square(jnp.abs(p)) - 2 * crossed
+  size = jnp.square(jnp.abs(offset)) + jnp.square(jnp.abs(turn))
+  each = (a + c) / determinant + size / 2 - 2 + jnp.log(determinant)
+  return _Posterior(offset, turn, 2 * spread / point_determinant, jnp.sum(each))
+
+
+def _shares(key, shape):
+  """Positive random numbers."""
+  return jax.random.uniform(key, shape, minval=1e-6)
+
+
+def _lonely(assigned, members):
+  """Whether an object is sure of a point and has fewer than two."""
+  points = jnp.sum(assigned, axis=0) @ members.T
+  peaks = jnp.max(jnp.max(assigned, axis=0) * members, axis=1)
+  return jnp.any((peaks > _DECIDED) & (points < 2))
+
+
+def _undecided(assigned, presence):
+  """Whether a point that is there has no place of its own."""
+  sure = jnp.max(assigned, axis=1) > _DECIDED
+  return jnp.any((presence > 0) & ~sure)
+
+
+def _complex(points: Float[Array, "N 2"]) -> Complex[Array, " N"]:
+  return jax.lax.complex(points[:, 0], points[:, 1])
+
+
+def _poses(offset, turn) -> Float[Array, "K 4"]:
+  return jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], axis=-1)
