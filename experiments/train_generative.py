@@ -1,0 +1,174 @@
+r"""Trains generative capsules and the network that recognises them.
+
+  python -m experiments.train_generative --workdir=runs/generative \
+    --data_dir=DIR --flagfile=experiments/presets/generative_mnist.cfg
+
+Smith, Schut, Gal and van der Wilk (2020), Capsule networks: a probabilistic
+perspective.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+from capjax import data, generative, guides, losses
+from experiments.common import optimizers, program, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Task
+
+_NUM_CAPSULES = flags.DEFINE_list(
+  "num_capsules", ["16", "16"], "Capsules of each layer, from the parts up."
+)
+_TEMPLATE_SIZE = flags.DEFINE_integer(
+  "template_size", 11, "Rows and columns of a template.", lower_bound=2
+)
+_CONV_FEATURES = flags.DEFINE_list(
+  "conv_features", ["128"] * 4, "Channels of the guide's convolutions."
+)
+_WIDTH = flags.DEFINE_integer(
+  "width", 128, "Numbers of a token of the set transformer.", lower_bound=1
+)
+_TEMPERATURE = flags.DEFINE_float(
+  "temperature", 0.5, "Of relaxed presences.", lower_bound=1e-3
+)
+_PIXEL_SCALE = flags.DEFINE_float(
+  "pixel_scale", 0.15, "Deviation of a pixel.", lower_bound=1e-3
+)
+_SCALE_FLOOR = flags.DEFINE_float(
+  "scale_floor",
+  0.1,
+  "What the deviation of a child's pose stays above.",
+  lower_bound=1e-3,
+)
+_GAUSSIAN_POSES = flags.DEFINE_bool(
+  "gaussian_poses",
+  False,
+  "The guide gives Gaussians for poses, not poses that are taken as known.",
+)
+_START_FROM = flags.DEFINE_string(
+  "start_from",
+  None,
+  "Folder of a run without --gaussian_poses, whose best model is taken over.",
+)
+for flag in (_NUM_CAPSULES, _CONV_FEATURES):
+  flags.register_validator(
+    flag,
+    lambda counts: counts and all(x.isdigit() and int(x) > 0 for x in counts),
+    message="give whole numbers above 0, as in 16,16",
+  )
+
+
+def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """Draws the model and its guide that the flags describe."""
+  model = make_first(image_shape, num_classes)
+  if _GAUSSIAN_POSES.value:
+    model.guide.add_scales(rngs=nnx.Rngs(runs.SEED.value))
+  return model
+
+
+def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
+  """The same, with poses that are taken as known."""
+  del num_classes
+  rngs = nnx.Rngs(runs.SEED.value)
+  counts = [int(count) for count in _NUM_CAPSULES.value]
+  capsules = generative.GenerativeCapsules(
+    image_shape,
+    num_capsules=counts,
+    template_size=_TEMPLATE_SIZE.value,
+    temperature=_TEMPERATURE.value,
+    pixel_scale=_PIXEL_SCALE.value,
+    scale_floor=_SCALE_FLOOR.value,
+    rngs=rngs,
+  )
+  features = [int(count) for count in _CONV_FEATURES.value]
+  width = _WIDTH.value
+  encoders = [
+    guides.PartEncoder(image_shape, counts[0], features=features, rngs=rngs)
+  ]
+  for children, parents in zip(counts[:-1], counts[1:], strict=True):
+    encoders.append(
+      guides.ObjectEncoder(
+        children,
+        parents,
+        width=width,
+        out_features=2 * width,
+        hidden=width,
+        rngs=rngs,
+      )
+    )
+  guide = guides.CapsuleGuide(encoders, temperature=_TEMPERATURE.value)
+  return guides.AmortisedCapsules(capsules, guide)
+
+
+def begin(
+  model: guides.AmortisedCapsules, train: data.Dataset, validation: data.Dataset
+) -> None:
+  """Takes over what another run learnt; deviations of poses are added."""
+  del validation
+  if _START_FROM.value:
+    run = runs.Run(_START_FROM.value)
+    task = TASK._replace(make_model=make_first)
+    _, earlier, _ = tasks.restore_model(run, task, train)
+    nnx.update(model, nnx.state(earlier))
+
+
+def loss(
+  model: guides.AmortisedCapsules,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+) -> tuple[jax.Array, training.Metrics]:
+  """The negative ELBO of a batch, by one sample of each image."""
+  del labels, step
+  value = -jnp.mean(model.elbo(images, key))
+  return value, {"loss": value}
+
+
+def measure(
+  model: guides.AmortisedCapsules, images: jax.Array, labels: jax.Array
+) -> training.Metrics:
+  """The ELBO by one sample, errors of reconstructions, and what is present."""
+  del labels
+  errors = losses.reconstruction_loss(model.reconstruct(images), images)
+  present = {
+    f"present_{number}": jnp.sum(presences, axis=1)
+    for number, presences in enumerate(model.activities(images), start=1)
+  }
+  return {
+    "elbo": model.elbo(images, jax.random.key(0)),
+    "reconstruction_loss": errors,
+    **present,
+  }
+
+
+_DRAW = training.draw_labelled(lambda key, image: image)
+
+TASK = Task(
+  make_model,
+  loss,
+  measure,
+  draw=_DRAW,
+  draw_test=_DRAW,
+  make_optimizer=optimizers.make_optimizer,
+  suites=lambda model: ["errors", "spectra", "parts"],
+  after_training=("errors", "parts"),
+  chosen_by="elbo",
+  begin=begin,
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    runs.refuse("train_generative", ["stop_accuracy"])
+  program.train(TASK)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

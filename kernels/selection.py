@@ -1,0 +1,223 @@
+"""Which parent each child belongs to, summed out (Smith et al., 2020).
+
+The generative model between two layers: a child selects one parent, is there or
+not, and has a pose that follows from the parent's. Presences t are relaxed to
+(0, 1) and given by their logits, log t - log(1 - t), in which every density
+here is finite. A pose is given by what its matrix adds to the identity, six
+numbers a: A = I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]].
+
+Axes: I children, J parents. A last axis of 1 + J has the dummy parent first,
+which is always there and has no pose. The paper's i is our j, and its j our i.
+"""
+
+import math
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import geometry, numerics
+
+
+class Capsules(NamedTuple):
+  """A layer.
+
+  Attributes:
+    logits: [I], of the presences t.
+    poses: [I 6], what the pose matrices add to the identity.
+  """
+
+  logits: Float[Array, "*batch I"]
+  poses: Float[Array, "*batch I 6"]
+
+
+class Relations(NamedTuple):
+  """What a layer of parents knows of its children.
+
+  Attributes:
+    log_affinities: [I 1+J], log rho.
+    presence_logits: [I 1+J], log odds of gamma, the chance of a child whose
+      parent is there.
+    offsets: [I J 6], M, as poses are given.
+    scales: [I J], sigma > 0, deviation of each number of a pose.
+  """
+
+  log_affinities: Float[Array, "I P"]
+  presence_logits: Float[Array, "I P"]
+  offsets: Float[Array, "I J 6"]
+  scales: Float[Array, "I J"]
+
+
+class Selection(NamedTuple):
+  """Children given their parents, with the selection s summed out.
+
+  Attributes:
+    log_densities: [I], log p(t_i, A_i | parents) in nats, a density in the
+      logit of t and the six numbers of the pose.
+    routing: [I 1+J], P(s_i = j | t_i, A_i, parents).
+  """
+
+  log_densities: Float[Array, " I"]
+  routing: Float[Array, "I P"]
+
+
+def pose_matrix(poses: Float[Array, "*batch 6"]) -> Float[Array, "*batch 3 3"]:
+  """Adds the identity, and the row (0, 0, 1)."""
+  rows = poses.reshape(*poses.shape[:-1], 2, 3)
+  around = [(0, 0)] * (poses.ndim - 1)
+  return jnp.eye(3, dtype=poses.dtype) + jnp.pad(
+    rows, (*around, (0, 1), (0, 0))
+  )
+
+
+def expected_poses(
+  parents: Float[Array, "J 6"], offsets: Float[Array, "I J 6"]
+) -> Float[Array, "I P 6"]:
+  """Where each parent expects each child: A_j (I + M_ij), eq. 5.
+
+  Args:
+    parents: their poses.
+    offsets: M.
+
+  Returns:
+    [I 1+J 6]; the dummy's, first, is the identity.
+  """
+  poses = geometry.compose(pose_matrix(parents), pose_matrix(offsets))
+  poses = poses - jnp.eye(3, dtype=poses.dtype)
+  poses = poses[..., :2, :].reshape(*offsets.shape)
+  return jnp.pad(poses, ((0, 0), (1, 0), (0, 0)))
+
+
+def selection_logits(
+  parents: Float[Array, " J"], log_affinities: Float[Array, "I P"]
+) -> Float[Array, "I P"]:
+  """Log of t_j rho_ij, whose softmax is P(s_i = j | parents), eq. 3.
+
+  Args:
+    parents: logits of their presences.
+    log_affinities: log rho; the first column is the dummy's, with t = 1.
+  """
+  presences = jax.nn.log_sigmoid(parents)
+  return log_affinities + jnp.pad(presences, (1, 0))
+
+
+def pose_scales(
+  logits: Float[Array, "*#batch"],
+  scales: Float[Array, "*#batch"],
+  *,
+  off_scale: float,
+) -> Float[Array, "..."]:
+  """Deviation of a pose of a child that is partly there, eqs. 5 and 6.
+
+  sigma(t)^-2 = t sigma^-2 + (1 - t) sigma_off^-2: the Gaussian proportional to
+  N_on^t N_off^(1 - t), as the two have one mean.
+
+  Args:
+    logits: of the child's presence t.
+    scales: sigma, of a child that is there.
+    off_scale: sigma_off, of one that is not.
+  """
+  on = jax.nn.log_sigmoid(logits) - 2 * jnp.log(scales)
+  off = jax.nn.log_sigmoid(-logits) - 2 * math.log(off_scale)
+  return jnp.exp(-jnp.logaddexp(on, off) / 2)
+
+
+def binary_concrete(
+  logits: Float[Array, "*#batch"],
+  log_odds: Float[Array, "*#batch"],
+  *,
+  temperature: float,
+) -> Float[Array, "..."]:
+  """Log density of a relaxed Bernoulli variable's logit, in nats.
+
+  l = (log odds + logistic noise) / tau (Maddison et al., 2017, appendix C.3):
+  log tau + d - 2 log(1 + e^d) with d = log odds - tau l. As a density of t
+  itself it would be divided by t (1 - t), which bounds on log p(x) do not see.
+
+  Args:
+    logits: l, any finite number.
+    log_odds: of the variable that is relaxed.
+    temperature: tau > 0; t goes to 0 and 1 as it goes to 0.
+  """
+  d = log_odds - temperature * logits
+  return math.log(temperature) + jax.nn.log_sigmoid(d) + jax.nn.log_sigmoid(-d)
+
+
+def select(
+  children: Capsules,
+  parents: Capsules,
+  relations: Relations,
+  *,
+  temperature: float,
+  off_scale: float,
+  dummy_scale: float,
+) -> Selection:
+  """Sums out which parent each child belongs to (Smith et al., 2020, eq. 9).
+
+  p(t_i, A_i | parents) = sum_j P(s_i = j) p(t_i | s_i = j) p(A_i | t_i,
+  s_i = j), and its summands, normalised, are P(s_i = j | t_i, A_i, parents)
+  (appendix D).
+
+  Args:
+    children: the layer below.
+    parents: the layer above.
+    relations: between them.
+    temperature: of relaxed presences.
+    off_scale: sigma_off, deviation of the pose of a child that is not there.
+    dummy_scale: sigma_0, deviation, about the identity, of the pose of a child
+      without parent.
+
+  Returns:
+    Densities and routing, in the dtype of the children's poses.
+
+  Raises:
+    ValueError: if a temperature or scale is not above 0.
+
+  Differs from paper: it does not say what the pose of a relaxed child is; see
+  `pose_scales`.
+  """
+  check_scales(temperature, off_scale, dummy_scale)
+  chex.assert_equal_shape_prefix([children.poses, relations.offsets], 1)
+  dtype = children.poses.dtype
+  accumulation = numerics.accumulation_dtype(*children, *parents, *relations)
+  children, parents, relations = jax.tree.map(
+    lambda x: x.astype(accumulation), (children, parents, relations)
+  )
+  logits = children.logits[:, None]
+  priors = selection_logits(parents.logits, relations.log_affinities)
+  scales = jnp.pad(
+    relations.scales, ((0, 0), (1, 0)), constant_values=dummy_scale
+  )
+  terms = jax.nn.log_softmax(priors, axis=-1)
+  terms += binary_concrete(
+    logits, relations.presence_logits, temperature=temperature
+  )
+  terms += gaussian(
+    children.poses[:, None],
+    expected_poses(parents.poses, relations.offsets),
+    pose_scales(logits, scales, off_scale=off_scale)[..., None],
+  )
+  output = Selection(
+    jax.nn.logsumexp(terms, axis=-1), jax.nn.softmax(terms, axis=-1)
+  )
+  return jax.tree.map(lambda x: x.astype(dtype), output)
+
+
+def gaussian(
+  values: Float[Array, "*#batch D"],
+  means: Float[Array, "*#batch D"],
+  scales: Float[Array, "*#batch D2"] | float,
+) -> Float[Array, "..."]:
+  """Log density of independent Gaussians, summed over the last axis; nats."""
+  logs = jnp.square((values - means) / scales) + 2 * jnp.log(scales)
+  return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
+
+
+def check_scales(*scales: float) -> None:
+  """Raises a ValueError unless all of these are above 0."""
+  if min(scales) <= 0:
+    raise ValueError(
+      f"temperature and scales are {scales}; give numbers above 0."
+    )
