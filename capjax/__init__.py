@@ -4,34 +4,58 @@ from capjax import (
   baselines,
   boltzmann,
   capsnet,
+  constellation,
   convolution,
   data,
   efficient_capsnet,
   evaluation,
+  generative,
+  guides,
   helmholtz,
+  inference,
   layers,
   losses,
   routers,
+  scae,
+  set_transformer,
+  transforming,
+  voting,
 )
 from capjax.boltzmann import CapsuleRBM
 from capjax.capsnet import CapsNet
+from capjax.constellation import ConstellationAutoencoder
 from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.helmholtz import CapsuleHM
+from capjax.scae import SCAE
+from capjax.set_transformer import SetTransformer
+from capjax.transforming import TransformingAutoencoder
 
 __all__ = [
   "CapsNet",
   "CapsuleHM",
   "CapsuleRBM",
+  "ConstellationAutoencoder",
   "EfficientCapsNet",
+  "SCAE",
+  "SetTransformer",
+  "TransformingAutoencoder",
   "baselines",
   "boltzmann",
   "capsnet",
+  "constellation",
   "convolution",
   "data",
   "efficient_capsnet",
   "evaluation",
+  "generative",
+  "guides",
   "helmholtz",
+  "inference",
   "layers",
   "losses",
   "routers",
+  "scae",
+  "set_transformer",
+  "transforming",
+  "voting",
 ]

@@ -17,26 +17,32 @@ def few_digits(tmp_path_factory):
   for split, count in (("train", 200), ("t10k", 20)):
     images = pixels.integers(0, 256, (count, 28, 28), np.uint8)
     labels = np.arange(count, dtype=np.uint8) % 10
-    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-      for dataset in ("mnist", "fashion_mnist"):
-        path = folder / dataset / f"{split}-{name}-ubyte"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(header + array.tobytes())
+    colors = pixels.integers(0, 256, (count, 32, 32, 3), np.uint8)
+    for datasets, array in (
+      (("mnist", "fashion_mnist"), images),
+      (("cifar10", "svhn_cropped"), colors),
+    ):
+      for dataset in datasets:
+        (folder / dataset).mkdir(exist_ok=True)
+        _write_idx(folder / dataset / f"{split}-images-idx{array.ndim}", array)
+        _write_idx(folder / dataset / f"{split}-labels-idx1", labels)
   for split, count in (("train", 200), ("test", 20)):
     pairs = pixels.integers(0, 256, (count, 96, 96, 2), np.uint8)
     labels = np.arange(count, dtype=np.uint8) % 5
     (folder / "smallnorb").mkdir(exist_ok=True)
-    for name, array in (("images-idx4", pairs), ("labels-idx1", labels)):
-      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-      path = folder / "smallnorb" / f"{split}-{name}-ubyte"
-      path.write_bytes(header + array.tobytes())
+    _write_idx(folder / "smallnorb" / f"{split}-images-idx4", pairs)
+    _write_idx(folder / "smallnorb" / f"{split}-labels-idx1", labels)
     (folder / "viewpoint_solids").mkdir(exist_ok=True)
     np.savez(
       folder / "viewpoint_solids" / f"{split}-v1.npz",
       images=pairs[:, ::2, ::2], labels=np.int32(labels),
     )  # fmt: skip
   return folder
+
+
+def _write_idx(path, array):
+  header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+  path.with_name(f"{path.name}-ubyte").write_bytes(header + array.tobytes())
 
 
 def small_run(preset):
@@ -46,6 +52,16 @@ def small_run(preset):
   if preset.startswith("helmholtz"):
     small = ["--num_capsules=2,2", "--num_sweeps=1", "--pretrain_steps=2"]
     return "train_helmholtz", small
+  if preset.startswith("generative"):
+    small = ["--num_capsules=2,2", "--conv_features=2", "--width=4"]
+    return "train_generative", small
+  if preset.startswith("constellation"):
+    return "train_constellation", ["--width=8", "--blocks=1", "--hidden=8"]
+  if preset.startswith("scae"):
+    small = ["--num_parts=2", "--num_objects=2", "--encoder_features=2"]
+    return "train_scae", small
+  if preset.startswith("transforming"):
+    return "train_transforming", ["--num_capsules=2"]
   if preset.startswith("vae"):
     return "train_vae", ["--num_latents=2"]
   if preset.startswith(("matrix", "solids", "smallnorb")):

@@ -13,13 +13,17 @@ import numpy as np
 from flax import nnx
 
 from experiments.common import (
+  dreams,
   energies,
   figures,
   latents,
+  objects,
   overlaps,
   robustness,
   runs,
+  segmentations,
   training,
+  transformings,
   viewpoints,
 )
 from experiments.common import task as tasks
@@ -95,6 +99,10 @@ SUITES = {
   **latents.SUITES,
   **energies.SUITES,
   **viewpoints.SUITES,
+  **segmentations.SUITES,
+  **objects.SUITES,
+  **transformings.SUITES,
+  **dreams.SUITES,
 }
 
 # Those whose figures hold the curves of other runs too.
@@ -103,7 +111,15 @@ DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints"}
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The suites that a classifier can take."""
-  lacks = {*latents.SUITES, *energies.SUITES, *viewpoints.SUITES}
+  lacks = {
+    *latents.SUITES,
+    *energies.SUITES,
+    *viewpoints.SUITES,
+    *segmentations.SUITES,
+    *dreams.SUITES,
+    *objects.SUITES,
+    *transformings.SUITES,
+  }
   if not hasattr(model, "decode"):  # a network without capsules
     lacks |= {"reconstructions", "perturbations", "diagnostics"}
   elif model.decoder is None:
