@@ -46,6 +46,7 @@ _SETTINGS = (
   "pad",
   "max_shift",
   "temperatures",
+  "num_samples",
 )
 # Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
 # 2021): of CapsNet by number of iterations and whether it reconstructs.

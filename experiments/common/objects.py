@@ -73,7 +73,9 @@ def objects(run: runs.Run, trained: Trained, options: Options) -> Scores:
     run.figure("presences"),
   )
   few = slice(None, _NUM_EMBEDDED)
-  embed = manifold.TSNE(random_state=0)
+  # Its own default, unless there are too few images.
+  perplexity = min(30.0, (len(labels[few]) - 1) / 3)
+  embed = manifold.TSNE(perplexity=perplexity, random_state=0)
   object_figures.embedding(
     embed.fit_transform(features["posterior"][few]),
     labels[few],
