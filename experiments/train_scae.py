@@ -15,7 +15,7 @@ from flax import nnx
 
 from capjax import scae
 from capjax.data import augment
-from experiments.common import optimizers, program, runs, training
+from experiments.common import objects, optimizers, program, runs, training
 from experiments.common.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
@@ -89,9 +89,6 @@ _WEIGHTS = {
     strict=True,
   )
 }
-_FEW_AWAKE = 0.5  # of the objects
-_FLAT = 0.5  # of the templates
-_SHARP = 15.0  # nats of a part; votes of the least scale have 22
 flags.set_default(runs.NUM_STEPS, 300_000)
 
 
@@ -174,26 +171,6 @@ def measure(
   }
 
 
-def warn(scores: dict[str, float]) -> list[str]:
-  """What has collapsed or exploded, by the newest metrics."""
-  warnings = []
-  dead, flat = scores["dead_parents"], scores["flat_templates"]
-  if dead > _FEW_AWAKE:
-    warnings.append(
-      f"{dead:.0%} of the object capsules explain no part best in any image; "
-      "more of --posterior_between_weight may wake them"
-    )
-  if flat > _FLAT:
-    warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
-  each = scores["part_log_prob"] / _NUM_PARTS.value
-  if each > _SHARP:
-    warnings.append(
-      f"a part has {each:.1f} nats of likelihood: votes have nearly their "
-      "least scale, as where poses have collapsed to a constant"
-    )
-  return warnings
-
-
 TASK = Task(
   make_model,
   loss,
@@ -211,7 +188,7 @@ TASK = Task(
   ],
   after_training=("errors", "explanations", "objects", "clusters"),
   chosen_by=None,
-  warn=warn,
+  warn=lambda scores: objects.warn(scores, _NUM_PARTS.value),
   prepare=prepare,
 )
 

@@ -3,9 +3,8 @@
 import numpy as np
 import processes
 import pytest
-from absl import flags
 
-from experiments import train_scae
+from experiments.common import objects
 
 SMALL = (
   "--canvas=23", "--num_parts=3", "--num_objects=4", "--template_size=4",
@@ -74,15 +73,14 @@ def test_useless_flags_are_refused(train, tmp_path):
 
 
 def test_collapse_is_named():
-  flags.FLAGS.mark_as_parsed()
   good = {"dead_parents": 0.0, "flat_templates": 0.0, "part_log_prob": 100.0}
-  assert not train_scae.warn(good)
+  assert not objects.warn(good, num_parts=40)
   for name, value, word in (
     ("dead_parents", 0.6, "60% of the object capsules"),
     ("flat_templates", 0.7, "70% of the templates are flat"),
     ("part_log_prob", 700.0, "17.5 nats"),
   ):
-    (message,) = train_scae.warn({**good, name: value})
+    (message,) = objects.warn({**good, name: value}, num_parts=40)
     assert word in message
 
 

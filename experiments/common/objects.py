@@ -1,4 +1,4 @@
-"""Suites for stacked capsule autoencoders: what parts and objects know.
+"""Suites and warnings for stacked capsule autoencoders: what objects know.
 
 Features are the presences of objects, prior or posterior, of images placed as
 at test time, without the noise of training.
@@ -21,6 +21,29 @@ from experiments.common.task import Options, Scores, Trained
 _NUM_SHOWN = 20  # images beside their reconstructions
 _NUM_EMBEDDED = 2000  # images, by t-SNE
 _KINDS = ("prior", "posterior")
+_FEW_AWAKE = 0.5  # of the objects
+_FLAT = 0.5  # of the templates
+_SHARP = 15.0  # nats of a part; votes of the least scale have 22
+
+
+def warn(scores: dict[str, float], num_parts: int) -> list[str]:
+  """What has collapsed or exploded in training, by the newest metrics."""
+  warnings = []
+  dead, flat = scores["dead_parents"], scores["flat_templates"]
+  if dead > _FEW_AWAKE:
+    warnings.append(
+      f"{dead:.0%} of the object capsules explain no part best in any image; "
+      "more of --posterior_between_weight may wake them"
+    )
+  if flat > _FLAT:
+    warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
+  each = scores["part_log_prob"] / num_parts
+  if each > _SHARP:
+    warnings.append(
+      f"a part has {each:.1f} nats of likelihood: votes have nearly their "
+      "least scale, as where poses have collapsed to a constant"
+    )
+  return warnings
 
 
 def explanations(run: runs.Run, trained: Trained, options: Options) -> Scores:
