@@ -15,13 +15,20 @@ from flax import nnx
 
 from capjax import losses
 from capjax.evaluation import diagnostics
-from experiments.common import networks, optimizers, program, suites, training
+from experiments.common import (
+  networks,
+  optimizers,
+  placing,
+  program,
+  suites,
+  training,
+)
 from experiments.common.task import Task
 
 
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe, for images of a data set."""
-  return networks.make_model(networks.canvas_of(image_shape), num_classes)
+  return networks.make_model(placing.canvas_of(image_shape), num_classes)
 
 
 def loss(
@@ -72,12 +79,12 @@ TASK = Task(
   make_model,
   loss,
   measure,
-  draw=training.draw_labelled(networks.augment_image),
-  draw_test=training.draw_labelled(networks.place_image),
+  draw=training.draw_labelled(placing.augment_image),
+  draw_test=training.draw_labelled(placing.place_image),
   make_optimizer=optimizers.make_optimizer,
   suites=suites.of_classifier,
   after_training=("accuracy", "reconstructions", "perturbations"),
-  prepare=networks.prepare_image,
+  prepare=placing.prepare_image,
   scores=networks.scores,
   losses=networks.losses_of,
 )

@@ -20,6 +20,7 @@ from experiments.common import (
   networks,
   optimizers,
   overlaps,
+  placing,
   program,
   runs,
   training,
@@ -29,7 +30,7 @@ from experiments.common.task import Task
 _PAD = flags.DEFINE_integer(
   "pad", 4, "Pixels of black frame around each image.", lower_bound=0
 )
-flags.set_default(networks.MAX_SHIFT, 4)
+flags.set_default(placing.MAX_SHIFT, 4)
 
 
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
@@ -71,7 +72,7 @@ def draw(
     images,
     labels,
     pad=_PAD.value,
-    max_shift=networks.MAX_SHIFT.value,
+    max_shift=placing.MAX_SHIFT.value,
   )
 
 
@@ -108,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
-    runs.refuse("train_multimnist", networks.DEFORMATIONS)
+    runs.refuse("train_multimnist", placing.DEFORMATIONS)
     if networks.ROUTING.value == "self":
       raise ValueError(
         "--routing=self: its activations sum to 1 over the classes, so that "

@@ -13,9 +13,16 @@ import jax.numpy as jnp
 from absl import app, flags
 from flax import nnx
 
-from capjax import scae
-from capjax.data import augment
-from experiments.common import objects, optimizers, program, runs, training
+from capjax import object_capsules, scae
+from experiments.common import (
+  objects,
+  optimizers,
+  placing,
+  probes,
+  program,
+  runs,
+  training,
+)
 from experiments.common.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
@@ -64,13 +71,6 @@ _MASKING = flags.DEFINE_enum(
 _NOISE = flags.DEFINE_bool(
   "noise", True, "Jitter the logits of presence while training."
 )
-_CANVAS = flags.DEFINE_integer(
-  "canvas",
-  None,
-  "Pixels of a canvas on which images are placed at random, and in the middle "
-  "at test time; by default images are taken as they are.",
-  lower_bound=1,
-)
 _EDGES = flags.DEFINE_bool(
   "edges", False, "Parts explain the strength of edges, not intensities."
 )
@@ -90,13 +90,13 @@ _WEIGHTS = {
   )
 }
 flags.set_default(runs.NUM_STEPS, 300_000)
+flags.set_default(placing.MAX_SHIFT, 0)
 
 
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the autoencoder that the flags describe."""
-  image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
   return scae.SCAE(
-    jax.eval_shape(prepare, image).shape,
+    placing.canvas_of(image_shape),
     num_classes,
     num_parts=_NUM_PARTS.value,
     num_objects=_NUM_OBJECTS.value,
@@ -111,20 +111,6 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     edges=_EDGES.value,
     rngs=nnx.Rngs(runs.SEED.value),
   )
-
-
-def prepare(image: jax.Array) -> jax.Array:
-  """An image [H W C] in [0, 1] as the model takes it at test time."""
-  if _CANVAS.value is None:
-    return image
-  return augment.centre_pad(image, canvas=(_CANVAS.value,) * 2)
-
-
-def place(key: jax.Array, image: jax.Array) -> jax.Array:
-  """An image as the model is trained on it."""
-  if _CANVAS.value is None:
-    return image
-  return augment.pad_and_place(key, image, canvas=(_CANVAS.value,) * 2)
 
 
 def loss(
@@ -171,12 +157,19 @@ def measure(
   }
 
 
+def features(model: scae.SCAE, images: jax.Array) -> dict[str, jax.Array]:
+  """Posterior presences of objects, and their poses, for linear probes."""
+  objects = model(images).objects
+  poses = object_capsules.entries(objects.poses)
+  return probes.features(objects.posterior_presence(), poses)
+
+
 TASK = Task(
   make_model,
   loss,
   measure,
-  draw=training.draw_labelled(place),
-  draw_test=training.draw_labelled(lambda key, image: prepare(image)),
+  draw=training.draw_labelled(placing.augment_image),
+  draw_test=training.draw_labelled(placing.test_image),
   make_optimizer=optimizers.make_optimizer,
   suites=lambda model: [
     "errors",
@@ -185,11 +178,13 @@ TASK = Task(
     "clusters",
     "label_curve",
     "affnist_like_clusters",
+    "linear",
   ],
   after_training=("errors", "explanations", "objects", "clusters"),
   chosen_by=None,
   warn=lambda scores: objects.warn(scores, _NUM_PARTS.value),
-  prepare=prepare,
+  prepare=placing.prepare_image,
+  features=features,
 )
 
 

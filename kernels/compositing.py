@@ -71,3 +71,25 @@ def composite_over(pictures: Picture) -> Picture:
 
   canvas, _ = jax.lax.scan(draw, blank, pictures)
   return jax.tree.map(lambda x: x.astype(dtype), canvas)
+
+
+def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
+  """What each picture adds to those drawn over one another.
+
+  c_m prod_{k > m} (1 - alpha_k), whose sum over m is `composite_over`.
+
+  Args:
+    pictures: M of them along the first axis, the last in front; none or more.
+
+  Returns:
+    Colours, in the dtype of the given ones.
+  """
+  colours, alphas = pictures
+  chex.assert_rank([colours, alphas], 4)
+  dtype = colours.dtype
+  accumulation = numerics.accumulation_dtype(colours, alphas)
+  shows = 1 - alphas.astype(accumulation)
+  # All those in front of each; nothing is in front of the last.
+  in_front = jnp.flip(jnp.cumprod(jnp.flip(shows, axis=0), axis=0), axis=0)
+  in_front = jnp.concatenate([in_front[1:], jnp.ones_like(shows[:1])])
+  return (colours * in_front[: len(colours)]).astype(dtype)

@@ -160,7 +160,20 @@ class CompositingTest(chex.TestCase):
       compositing.composite_over(together), over(c, over(b, a)), atol=1e-6
     )
 
+  @parameterized.parameters(*_SEEDS)
+  def test_contributions_are_what_taking_colours_away_takes(self, seed):
+    pictures = _pictures(seed)
+    got = compositing.contributions(pictures)
+    whole = _oracle(pictures)[0] * _oracle(pictures)[1]
+    np.testing.assert_allclose(np.sum(got, axis=0), whole, atol=1e-6)
+    for m in range(len(got)):
+      # As opaque as before, but black.
+      colours = pictures.colours.at[m].set(0.0)
+      colour, alpha = _oracle(pictures._replace(colours=colours))
+      np.testing.assert_allclose(got[m], whole - colour * alpha, atol=1e-6)
+
   def test_no_pictures_are_nothing(self):
+    assert not compositing.contributions(_pictures(0, count=0)).size
     got = compositing.composite_over(_pictures(0, count=0))
     np.testing.assert_array_equal(got.colours, np.zeros((3, 4, 2)))
 

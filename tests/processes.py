@@ -27,8 +27,9 @@ BASELINE = (
   "--model=baseline", "--cnn_features=4,4", "--cnn_kernels=3,3",
   "--cnn_dense=8", "--batch_size=64",
 )  # fmt: skip
-# Compiling them well takes longer than running them.
-_XLA_FLAGS = (
+# Compiling well takes longer than running; only instructions are chosen less
+# well, what is fused stays.
+XLA_FLAGS = (
   "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 _SERVER = multiprocessing.get_context("forkserver")
@@ -49,7 +50,7 @@ class Running:
     os.close(descriptor)
     self._printed = pathlib.Path(path)
     self._process = _SERVER.Process(
-      target=_run, args=(binary, flags, f"{_XLA_FLAGS} {xla_flags}", path)
+      target=_run, args=(binary, flags, f"{XLA_FLAGS} {xla_flags}", path)
     )
     self._process.start()
 

@@ -62,12 +62,18 @@ def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
 def bound(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Bounds on the log-likelihood of test images, each pixel drawn as 0 or 1.
 
+  Of Gaussian pixels, on the log density of the intensities in [0, 1].
+
   Returns:
     The mean ELBO of an image in nats, and the importance-weighted bound, by 100
     samples; their standard errors over images.
   """
   del run
-  images = binary_images(trained, jax.random.key(1))[: options.images]
+  if has_gaussian_pixels(trained.model):
+    images = training.as_intensities(jnp.asarray(trained.test.images))
+  else:
+    images = binary_images(trained, jax.random.key(1))
+  images = images[: options.images]
   evaluate = jax.jit(
     lambda model, key, images: model.bound(key, images, _NUM_SAMPLES)
   )
@@ -101,6 +107,8 @@ def binary_images(trained: Trained, key: jax.Array) -> jax.Array:
 
 def has_gaussian_pixels(model: object) -> bool:
   """Whether a model is one of Gaussian visible units."""
+  if getattr(model, "pixel_scale", None) is not None:
+    return True
   kinds = getattr(model, "families", None)
   return kinds is not None and kinds[0] is boltzmann.FAMILIES["gaussian"]
 
@@ -154,6 +162,7 @@ def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
     del labels
     return {str(n): x for n, x in enumerate(model.activities(images))}
 
-  draw = training.draw_labelled(lambda key, image: image)
+  prepare = trained.task.prepare or (lambda image: image)
+  draw = training.draw_labelled(lambda key, image: prepare(image))
   evaluate = tasks.make_evaluate(measure, draw)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))

@@ -14,7 +14,6 @@ from flax import nnx
 
 import capjax
 from capjax import baselines, losses, routers
-from capjax.data import augment
 from experiments.common import runs
 
 MODEL = flags.DEFINE_enum(
@@ -91,33 +90,8 @@ for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE):
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16", False, "Convolve in bfloat16; for accelerators."
 )
-MAX_SHIFT = flags.DEFINE_integer(
-  "max_shift", 2, "Pixels that images are shifted by at most.", lower_bound=0
-)
-_CANVAS = flags.DEFINE_integer(
-  "canvas",
-  0,
-  "Side of a black canvas that images are placed on at random; 0 for none.",
-  lower_bound=0,
-)
-_MAX_ROTATION = flags.DEFINE_float(
-  "max_rotation",
-  0.0,
-  "Degrees that images are turned by at most.",
-  lower_bound=0.0,
-)
-_MAX_SHEAR = flags.DEFINE_float(
-  "max_shear", 0.0, "Shear of images, at most.", lower_bound=0.0
-)
-_MAX_SCALE = flags.DEFINE_float(
-  "max_scale",
-  1.0,
-  "Factor that images grow or shrink by, at most.",
-  lower_bound=1.0,
-)
 
 
-DEFORMATIONS = ("canvas", "max_rotation", "max_shear", "max_scale")
 _CNN_FLAGS = (
   "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
 )  # fmt: skip
@@ -140,12 +114,6 @@ def reconstruction_weight() -> float:
   return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
 
 
-def canvas_of(image_shape: Sequence[int]) -> tuple[int, int, int]:
-  """The shape of what the network is given of images of a data set."""
-  side = _CANVAS.value
-  return (side, side, image_shape[2]) if side else tuple(image_shape)
-
-
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe.
 
@@ -164,8 +132,6 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
   if not reconstruction_weight():
     runs.refuse("--reconstruction=none", ["decoder_features"])
-  if _CANVAS.value:
-    runs.refuse("--canvas, which places images anywhere,", ["max_shift"])
   rngs = nnx.Rngs(runs.SEED.value)
   if is_baseline():
     return baselines.CapsNetBaseline(
@@ -201,38 +167,6 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     leaky=_LEAKY.value,
     **options,
   )
-
-
-def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
-  """Deforms and places one training image as the flags say."""
-  affine_key, place_key = jax.random.split(key)
-  deform = _MAX_ROTATION.value or _MAX_SHEAR.value or _MAX_SCALE.value != 1
-  if deform:
-    image = augment.random_affine(
-      affine_key,
-      image,
-      max_rotation=_MAX_ROTATION.value,
-      max_shear=_MAX_SHEAR.value,
-      scale_range=(1 / _MAX_SCALE.value, _MAX_SCALE.value),
-    )
-  if _CANVAS.value:
-    return place_image(place_key, image)
-  return augment.shift(place_key, image, max_shift=MAX_SHIFT.value)
-
-
-def place_image(key: jax.Array, image: jax.Array) -> jax.Array:
-  """Places one image on the canvas at random, if there is one."""
-  if _CANVAS.value:
-    canvas = (_CANVAS.value, _CANVAS.value)
-    return augment.pad_and_place(key, image, canvas=canvas)
-  return image
-
-
-def prepare_image(image: jax.Array) -> jax.Array:
-  """Places one image in the middle of the canvas, if there is one."""
-  if _CANVAS.value:
-    return augment.centre_pad(image, canvas=(_CANVAS.value, _CANVAS.value))
-  return image
 
 
 def scores(model: nnx.Module, images: jax.Array) -> jax.Array:

@@ -16,9 +16,11 @@ from experiments.common import (
   dreams,
   energies,
   figures,
+  invariance,
   latents,
   objects,
   overlaps,
+  probes,
   robustness,
   runs,
   segmentations,
@@ -103,10 +105,12 @@ SUITES = {
   **objects.SUITES,
   **transformings.SUITES,
   **dreams.SUITES,
+  **probes.SUITES,
+  **invariance.SUITES,
 }
 
 # Those whose figures hold the curves of other runs too.
-DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints"}
+DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints", "linear"}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:

@@ -60,6 +60,8 @@ class Task(NamedTuple):
       was trained on; None where there are no others.
     prepare: `image [H W C] in [0, 1] -> image` as the model takes it; not of
       every task.
+    features: of a model without labels, `(model, images) -> {name: [B F]}`,
+      what linear probes are given.
     scores: of a classifier, `(model, images) -> [B J]`, the higher the
       likelier.
     losses: of a classifier, `(model, images, labels) -> [B]`, of images with
@@ -87,6 +89,7 @@ class Task(NamedTuple):
   warn: Callable[[dict[str, float]], list[str]] = lambda metrics: []
   familiar: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
   prepare: Callable[[jax.Array], jax.Array] | None = None
+  features: Callable[[Any, jax.Array], dict[str, jax.Array]] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
 

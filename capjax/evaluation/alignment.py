@@ -1,0 +1,97 @@
+"""Whether one picture is another, up to an affine map."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import geometry, rendering
+
+_DAMPING = 1e-2  # of the first step
+
+
+class Alignment(NamedTuple):
+  """The best affine map from a picture to another.
+
+  Attributes:
+    pose: [3 3], which moves the picture; frames as in `rendering.warp`.
+    residual: squares that are left when the picture is laid on the target, as a
+      share of those of the target, and the same of the target laid on the
+      picture; the mean of both. 0 if they are one another's, 1 if they do not
+      overlap.
+  """
+
+  pose: Float[Array, "3 3"]
+  residual: Float[Array, ""]
+
+
+def align(
+  picture: Float[Array, "H W C"],
+  target: Float[Array, "H W C"],
+  *,
+  num_turns: int = 8,
+  num_steps: int = 30,
+) -> Alignment:
+  """Finds the affine map of least squares from a picture to a target, and back.
+
+  One way alone, any picture could be enlarged until a flat patch of it fills
+  the frame. Levenberg-Marquardt steps in the six numbers of the map, from
+  rotations all round and the same of the mirrored picture; the best is given.
+
+  Args:
+    picture: any range, on black.
+    target: the same.
+    num_turns: rotations to start from; as many again are mirrored.
+    num_steps: of each.
+
+  Returns:
+    The map.
+  """
+  size = target.shape[:2]
+  squares = jnp.sum(jnp.square(jnp.stack([target, picture])), axis=(1, 2, 3))
+  weights = jax.lax.rsqrt(2 * jnp.where(squares > 0, squares, 1.0))
+
+  def pose_of(numbers):
+    rows = numbers.reshape(2, 3)
+    return jnp.concatenate([rows, jnp.array([[0.0, 0.0, 1.0]])])
+
+  def errors(numbers):
+    pose = pose_of(numbers)
+    there = rendering.warp(picture, pose, size) - target
+    back = rendering.warp(target, geometry.invert(pose), size) - picture
+    return jnp.concatenate(
+      [weights[0] * there.ravel(), weights[1] * back.ravel()]
+    )
+
+  def step(carry, _):
+    numbers, left, damping = carry
+    jacobian = jax.jacfwd(errors)(numbers)
+    normal = jacobian.T @ jacobian
+    scale = jnp.trace(normal) / 6 + 1e-6
+    move = jnp.linalg.solve(
+      normal + damping * scale * jnp.eye(6), jacobian.T @ errors(numbers)
+    )
+    tried = numbers - move
+    squares = jnp.sum(jnp.square(errors(tried)))
+    better = squares < left
+    carry = (
+      jnp.where(better, tried, numbers),
+      jnp.where(better, squares, left),
+      damping * jnp.where(better, 0.3, 4.0),
+    )
+    return carry, None
+
+  def climb(start):
+    begin = start, jnp.sum(jnp.square(errors(start))), jnp.float32(_DAMPING)
+    (numbers, left, _), _ = jax.lax.scan(step, begin, length=num_steps)
+    return numbers, left
+
+  angles = 2 * math.pi * jnp.arange(num_turns) / num_turns
+  turns = geometry.affine_matrix(1.0, 1.0, angles, 0.0, 0.0, 0.0)
+  mirror = jnp.diag(jnp.array([-1.0, 1.0, 1.0]))
+  starts = jnp.concatenate([turns, geometry.compose(turns, mirror)])
+  found, left = jax.vmap(climb)(starts[:, :2].reshape(-1, 6))
+  best = jnp.argmin(left)
+  return Alignment(pose_of(found[best]), left[best])

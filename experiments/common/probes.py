@@ -1,0 +1,117 @@
+"""Suites for models without labels: what their capsules say of classes.
+
+Presences alone should tell what is seen, in any pose (Smith et al., 2020,
+sections 5.2 and 5.3).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax import data
+from capjax.data import affnist
+from capjax.evaluation import clustering, views
+from experiments.common import curves, runs, training
+from experiments.common import task as tasks
+from experiments.common.task import Options, Scores, Trained
+
+
+def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
+  """What the probes read of the top capsules [B J] and their poses [B J 6]."""
+  flat = poses.reshape(len(poses), -1)
+  return {
+    "presence": presence,
+    "presence_and_pose": jnp.concatenate([presence, flat], axis=1),
+  }
+
+
+def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Probes presences, and presences and poses (table 1 and figure 4).
+
+  Logistic regression is fitted to the training set and tested on test images;
+  both are drawn as the model was tested, deformed as in training if it was
+  trained so. The same probe is then tested on images turned by up to 180
+  degrees, and on affine views as those of affNIST.
+
+  Beside other runs, the accuracy of all is drawn against the rotations that
+  they were trained on.
+
+  Returns:
+    The accuracy of each probe on each set, and those rotations in degrees.
+  """
+  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  images, labels = tasks.first(trained, options.images)
+  learnt = _features(trained, trained.task.draw_test, train.images)
+  scores = {
+    "max_rotation": float(run.flags()["max_rotation"]),
+    "num_images": len(images),
+  }
+  for prefix, draw in (
+    ("", trained.task.draw_test),
+    ("rotated_", _moved(trained, _turn)),
+    ("affnist_like_", _moved(trained, _see)),
+  ):
+    tested = _features(trained, draw, images)
+    for name, features in learnt.items():
+      scores[f"{prefix}{name}_accuracy"] = clustering.probe_accuracy(
+        features, train.labels, tested[name], labels
+      )
+  if options.beside:
+    _draw_rotations(run, scores, options)
+  return scores
+
+
+SUITES = {"linear": linear}
+
+
+def _turn(key, image):
+  degrees = jax.random.uniform(key, minval=-180.0, maxval=180.0)
+  return views.rotate(image, degrees)
+
+
+def _see(key, image):
+  return affnist.affnist_like(key, image, canvas=image.shape[:2])
+
+
+def _moved(trained: Trained, move: Callable) -> training.Draw:
+  """Draws test images, moved on the model's canvas."""
+
+  def draw(key, index, images, labels):
+    image = trained.task.prepare(training.as_intensities(images[index]))
+    return move(key, image), labels[index]
+
+  return draw
+
+
+def _features(
+  trained: Trained, draw: training.Draw, images: np.ndarray
+) -> dict[str, np.ndarray]:
+  """What the task says can be probed, [N F] of each kind."""
+
+  def measure(model, images, labels):
+    del labels
+    return trained.task.features(model, images)
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+
+
+def _draw_rotations(run: runs.Run, scores: Scores, options: Options) -> None:
+  lines = {}
+  of_runs = [(run, scores)] + [
+    (other, other.read_evaluation("linear")["metrics"])
+    for other in options.beside
+  ]
+  for one, values in of_runs:
+    model = one.read_summary()["experiment"].removeprefix("train_")
+    for name in ("presence", "presence_and_pose"):
+      line = lines.setdefault(f"{model}, {name.replace('_', ' ')}", {})
+      line[values["max_rotation"]] = values[f"{name}_accuracy"]
+  curves.accuracy_curves(
+    [
+      curves.Panel("", "rotations in training (degrees)", "accuracy (%)", lines)
+    ],
+    run.figure("rotations"),
+  )
