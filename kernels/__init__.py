@@ -3,7 +3,12 @@
 They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
 """
 
-from kernels import (
+from kernels import compilation
+
+# Before anything is computed.
+compilation.keep_reductions()
+
+from kernels import (  # noqa: E402
   annealing,
   attention,
   compositing,

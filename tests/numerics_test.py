@@ -385,5 +385,13 @@ class NumericsTest(chex.TestCase):
       self.assertEqual(numerics.accumulation_dtype(half, double), jnp.float64)
 
 
+def test_large_sums_of_logs_are_right_when_compiled():
+  """They are not on CPUs without `compilation.keep_reductions`."""
+  p = np.random.default_rng(0).uniform(0.5, 2, (20_000, 4)).astype(np.float32)
+  got = jax.jit(lambda p: jnp.sum(jnp.log(2 * p) + jnp.log(p), axis=1))(p)
+  want = np.sum(np.log(2 * np.float64(p)) + np.log(np.float64(p)), axis=1)
+  np.testing.assert_allclose(got, want, atol=1e-4)
+
+
 if __name__ == "__main__":
   absltest.main()

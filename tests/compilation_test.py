@@ -1,0 +1,31 @@
+"""The setting of XLA that keeps sums on CPUs right."""
+
+import importlib.metadata
+
+import pytest
+
+from kernels import compilation
+
+_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+@pytest.mark.parametrize(
+  ("version", "before", "after"),
+  [
+    ("0.10.2", None, f"{_FLAG}=-reduce"),
+    ("0.12.0.1", "--xla_some=1", f"--xla_some=1 {_FLAG}=-reduce"),
+    ("0.11.2", f"{_FLAG}=reduce", f"{_FLAG}=reduce"),  # the user's own
+    ("0.10.0", "", ""),
+    ("0.13.0", "", ""),
+    ("0.12.1.dev20261001", "", f"{_FLAG}=-reduce"),
+  ],
+)
+def test_flag_is_for_releases_that_know_it(monkeypatch, version, before, after):
+  monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+  if before is None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+  else:
+    monkeypatch.setenv("XLA_FLAGS", before)
+  compilation.keep_reductions()
+  compilation.keep_reductions()  # once is enough
+  assert compilation.os.environ["XLA_FLAGS"] == after
