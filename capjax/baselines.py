@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import layers, losses
+from kernels import selection
 
 
 class CapsNetBaseline(nnx.Module):
@@ -142,6 +143,8 @@ def smallnorb_baseline(
   image_shape: Sequence[int] = (32, 32, 2),
   num_classes: int = 5,
   *,
+  features: tuple[int, int] = (32, 64),
+  dense_features: int = 1024,
   rngs: nnx.Rngs,
 ) -> CapsNetBaseline:
   """Makes the baseline on smallNORB of Hinton et al. (2018, section 5).
@@ -153,6 +156,8 @@ def smallnorb_baseline(
   Args:
     image_shape: height, width and channels of the images.
     num_classes: J.
+    features: channels of the two convolutions.
+    dense_features: units of the dense layer.
     rngs: its `params` stream draws the parameters.
 
   Raises:
@@ -161,9 +166,9 @@ def smallnorb_baseline(
   return CapsNetBaseline(
     image_shape,
     num_classes,
-    conv_features=(32, 64),
+    conv_features=features,
     pool=2,
-    dense_features=(1024,),
+    dense_features=(dense_features,),
     rngs=rngs,
   )
 
@@ -183,6 +188,7 @@ class ConvVAE(nnx.Module):
     *,
     num_latents: int = 40,
     features: tuple[int, int] = (32, 64),
+    pixel_scale: float | None = None,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -191,17 +197,23 @@ class ConvVAE(nnx.Module):
       image_shape: height, width and channels; both sides multiples of 4.
       num_latents: L.
       features: channels of the two convolutions.
+      pixel_scale: deviation of pixels that are Gaussian about the same means;
+        None for Bernoulli pixels, those of the paper.
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if a side of the images is no multiple of 4.
+      ValueError: if a side of the images is no multiple of 4, or `pixel_scale`
+        is not above 0.
     """
+    if pixel_scale is not None:
+      selection.check_scales(pixel_scale)
     height, width, channels = image_shape
     if height % 4 or width % 4:
       raise ValueError(
         f"images of {height}x{width} cannot be halved twice; pad them to "
         "multiples of 4."
       )
+    self.pixel_scale = pixel_scale
     first, second = features
     self.squares = (height // 4, width // 4, second)
     size = math.prod(self.squares)
@@ -232,7 +244,7 @@ class ConvVAE(nnx.Module):
     return means, log_variances
 
   def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
-    """Log odds of the pixels."""
+    """Log odds of the pixels' means."""
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
     x = jax.nn.relu(_unfold(self.up[0](x)))
     return _unfold(self.up[1](x))
@@ -254,16 +266,22 @@ class ConvVAE(nnx.Module):
   ) -> Float[Array, " B"]:
     """One log p(x, h) - log q(h | x) of each image, h drawn from q.
 
-    Intensities in [0, 1] count as chances of Bernoulli pixels.
+    Intensities in [0, 1] count as chances of Bernoulli pixels; of Gaussian ones
+    they are the values, and p(x, h) is a density in them.
     """
     means, log_variances = self.encode(images)
     noise = jax.random.normal(key, means.shape)
     latents = means + jnp.exp(log_variances / 2) * noise
     prior = -jnp.sum(jnp.square(latents), axis=-1) / 2
     posterior = -jnp.sum(jnp.square(noise) + log_variances, axis=-1) / 2
-    odds = self.decode(latents)
-    pixels = images * odds - jax.nn.softplus(odds)
-    return jnp.sum(pixels, axis=(1, 2, 3)) + prior - posterior
+    odds = self.decode(latents).reshape(len(images), -1)
+    images = images.reshape(odds.shape)
+    if self.pixel_scale is None:
+      pixels = jnp.sum(images * odds - jax.nn.softplus(odds), axis=-1)
+    else:
+      scales = jnp.full(1, self.pixel_scale)
+      pixels = selection.gaussian(images, jax.nn.sigmoid(odds), scales)
+    return pixels + prior - posterior
 
   def bound(
     self,
@@ -275,7 +293,7 @@ class ConvVAE(nnx.Module):
 
     Args:
       key: of the samples.
-      images: 0 and 1.
+      images: as for `log_weights`.
       num_samples: of each image.
     """
     weights = jax.lax.map(

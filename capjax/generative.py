@@ -15,19 +15,19 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
 from flax import nnx
 from jaxtyping import Array, Float
 
 from kernels import compositing, geometry, rendering, selection
-from kernels.selection import Capsules
+from kernels.selection import Capsules, Temperature
 
 Layers = tuple[Capsules, ...]
 
 # Where learned numbers start: deviations of random offsets and logits, and
 # that of poses beyond the floor.
 _OFFSET, _LOGIT, _SCALE = 0.3, 0.1, 0.3
+# That of scales that have a prior instead.
+_LEAST_SCALE = 1e-6
 
 
 class Relations(nnx.Module):
@@ -92,6 +92,7 @@ class GenerativeCapsules(nnx.Module):
     temperature: float = 0.5,
     pixel_scale: float = 0.15,
     scale_floor: float = 0.1,
+    scale_prior: float | None = None,
     off_scale: float = 2.0,
     dummy_scale: float = 2.0,
     top_scale: float = 1.0,
@@ -107,7 +108,9 @@ class GenerativeCapsules(nnx.Module):
       temperature: tau of the relaxed presences.
       pixel_scale: sigma_x, deviation of a pixel.
       scale_floor: what sigma_ij, deviation of the pose of a child, stays above:
-        the bound on log p(x) has none otherwise.
+        bounds by poses that are taken as known grow without limit otherwise.
+      scale_prior: deviation of log sigma_ij about log `scale_floor`, which is
+        no floor then; see `log_scale_prior`. None for the floor.
       off_scale: sigma_off, deviation of the pose of a child that is not there.
       dummy_scale: sigma_0, deviation of the pose of a child without parent.
       top_scale: sigma_top, deviation of poses at the top.
@@ -126,7 +129,7 @@ class GenerativeCapsules(nnx.Module):
       )
     selection.check_scales(
       temperature, pixel_scale, scale_floor, off_scale, dummy_scale, top_scale,
-      dummy_affinity,
+      dummy_affinity, *([] if scale_prior is None else [scale_prior]),
     )  # fmt: skip
     *size, channels = image_shape
     self.image_shape = tuple(image_shape)
@@ -142,7 +145,7 @@ class GenerativeCapsules(nnx.Module):
       Relations(
         children,
         parents,
-        scale_floor=scale_floor,
+        scale_floor=scale_floor if scale_prior is None else _LEAST_SCALE,
         dummy_affinity=dummy_affinity,
         rngs=rngs,
       )
@@ -152,6 +155,8 @@ class GenerativeCapsules(nnx.Module):
     self.temperature = temperature
     self.pixel_scale = pixel_scale
     self.top_scale = top_scale
+    self.scale_floor = scale_floor
+    self.scale_prior = scale_prior
     self.wide_scales = {"off_scale": off_scale, "dummy_scale": dummy_scale}
 
   @property
@@ -168,10 +173,23 @@ class GenerativeCapsules(nnx.Module):
       parts: of the lowest layer, with a leading batch axis; the last is drawn
         on top, and alphas are weighted by presences (section 2.1).
     """
-    return jax.vmap(self._draw, (None, 0))(self.templates, parts)
+    pictures = self._place(parts)
+    return jax.vmap(compositing.composite_over)(pictures).colours
+
+  def shares(self, parts: Capsules) -> Float[Array, "B I H W C"]:
+    """What each part adds to the image, where others do not hide it.
+
+    Args:
+      parts: as for `draw`, which gives the sum over I.
+    """
+    return jax.vmap(compositing.contributions)(self._place(parts))
 
   def log_joint(
-    self, layers: Layers, images: Float[Array, "B H W C"]
+    self,
+    layers: Layers,
+    images: Float[Array, "B H W C"],
+    *,
+    temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:
     """The log p(x, t, A) of images and all their capsules, s summed out; nats.
 
@@ -180,6 +198,7 @@ class GenerativeCapsules(nnx.Module):
     Args:
       layers: from the parts up, each with a leading batch axis.
       images: x.
+      temperature: of relaxed presences; None for the model's own.
     """
     means = self.draw(layers[0])
     likelihood = selection.gaussian(
@@ -187,32 +206,71 @@ class GenerativeCapsules(nnx.Module):
       means.reshape(len(images), -1),
       jnp.full(1, self.pixel_scale),
     )
-    return likelihood + self.log_prior(layers)
+    return likelihood + self.log_prior(layers, temperature=temperature)
 
-  def log_prior(self, layers: Layers) -> Float[Array, " B"]:
+  def log_prior(
+    self, layers: Layers, *, temperature: Temperature | None = None
+  ) -> Float[Array, " B"]:
     """The log p(t, A) of all layers, s summed out; as for `log_joint`."""
-    total = jnp.sum(self._top_densities(layers[-1]), axis=-1)
-    for selected in self.select(layers):
+    if temperature is None:
+      temperature = self.temperature
+    top = layers[-1]
+    logs = selection.binary_concrete(
+      top.logits, self.top_presences[...], temperature=temperature
+    )
+    scale = jnp.full(1, self.top_scale)
+    logs += selection.gaussian(top.poses, jnp.zeros(6), scale)
+    total = jnp.sum(logs, axis=-1)
+    for selected in self.select(layers, temperature=temperature):
       total += jnp.sum(selected.log_densities, axis=-1)
     return total
 
-  def select(self, layers: Layers) -> list[selection.Selection]:
+  def log_scale_prior(self) -> Float[Array, ""]:
+    """The log density of all sigma_ij, for the bound of each image; nats.
+
+    log sigma_ij ~ N(log `scale_floor`, `scale_prior`^2), as a density of
+    log sigma, whose mode is the median; 0 without `scale_prior`. The paper has
+    floors and names hyperpriors as the better way (appendix B).
+
+    Training adds it to the bound of every image, not once for all N: scales are
+    then those of the highest posterior under a prior of deviation
+    `scale_prior` / sqrt(N). One that counts once could not hold them. A child
+    that its parent explains exactly in every image is worth 6 nats an image
+    for each factor e by which sigma falls; this prior stops the fall at
+    exp(-6 `scale_prior`^2) of the median, for any N.
+    """
+    if self.scale_prior is None:
+      return jnp.zeros(())
+    median = jnp.full(1, math.log(self.scale_floor))
+    spread = jnp.full(1, self.scale_prior)
+    total = jnp.zeros(())
+    for relations in self.relations:
+      logs = jnp.log(relations().scales)[..., None]
+      total += jnp.sum(selection.gaussian(logs, median, spread))
+    return total
+
+  def select(
+    self, layers: Layers, *, temperature: Temperature | None = None
+  ) -> list[selection.Selection]:
     """Densities of each layer but the top given the next, and routing.
 
     Args:
       layers: from the parts up, each with a leading batch axis.
+      temperature: of relaxed presences; None for the model's own.
 
     Returns:
       From the parts up, log densities [B I] and routing [B I 1+J], the
       posterior of the selections s.
     """
+    if temperature is None:
+      temperature = self.temperature
 
     def one(relations, children, parents):
       return selection.select(
         children,
         parents,
         relations,
-        temperature=self.temperature,
+        temperature=temperature,
         **self.wide_scales,
       )
 
@@ -223,135 +281,19 @@ class GenerativeCapsules(nnx.Module):
       )
     ]
 
-  def _top_densities(self, top: Capsules) -> Float[Array, "B J"]:
-    presences = selection.binary_concrete(
-      top.logits, self.top_presences[...], temperature=self.temperature
-    )
-    scale = jnp.full(1, self.top_scale)
-    return presences + selection.gaussian(top.poses, jnp.zeros(6), scale)
+  def _place(self, parts):
+    """Pictures [B I] of the templates in their poses."""
+    return jax.vmap(self._place_one, (None, 0))(self.templates, parts)
 
-  def _draw(self, templates, parts):
+  def _place_one(self, templates, parts):
     canvas, size = self.image_shape[:2], templates.alphas.shape[1:3]
     # The whole template is one unit wide; at the identity a pixel is a pixel.
     units = geometry.pixel_units(*size) / geometry.pixel_units(*canvas)
-    poses = selection.pose_matrix(parts.poses) * jnp.asarray(units, jnp.float32)
+    poses = selection.identity_plus(parts.poses)
+    poses *= jnp.asarray(units, jnp.float32)
     stacked = jnp.concatenate(templates, axis=-1)
     drawn = jax.vmap(lambda *both: rendering.warp(*both, canvas))(
       stacked, poses
     )
     drawn *= jax.nn.sigmoid(parts.logits)[:, None, None, None]
-    pictures = compositing.Picture(drawn[..., :-1], drawn[..., -1:])
-    return compositing.composite_over(pictures).colours
-
-
-def model(
-  capsules: GenerativeCapsules,
-  images: Float[Array, "B H W C"] | None = None,
-  *,
-  num_images: int = 1,
-  summed: bool = False,
-) -> None:
-  """The model as a NumPyro program, with every random variable of the paper.
-
-  Sites, with l from 1 at the parts to L at the top: `presence_l` [B I], the
-  logit of t; `pose_l` [B I 6]; `selection_l` [B I], s, with the dummy parent 0;
-  `image` [B 1 H W C]; and `mean_image`, without noise.
-
-  Args:
-    capsules: the parameters.
-    images: observed; None to draw `num_images`.
-    num_images: B, where `images` is None.
-    summed: leaves out the selections, which `numpyro.factor` sums out by the
-      kernel; it then has a density and cannot be drawn from. Otherwise they
-      can be enumerated, as `TraceEnum_ELBO` does.
-  """
-  num_images = num_images if images is None else len(images)
-  plates = numpyro.plate("images", num_images, dim=-2)
-  depth = len(capsules.num_capsules)
-  with plates, numpyro.plate(f"capsules_{depth}", capsules.num_capsules[-1]):
-    parents = Capsules(
-      numpyro.sample(
-        f"presence_{depth}",
-        _relaxed(capsules.top_presences[...], capsules.temperature),
-      ),
-      numpyro.sample(
-        f"pose_{depth}",
-        dist.Normal(jnp.zeros(6), capsules.top_scale).to_event(1),
-      ),
-    )
-  sample = _declare_children if summed else _sample_children
-  for layer in reversed(range(1, depth)):
-    with (
-      plates,
-      numpyro.plate(f"capsules_{layer}", capsules.num_capsules[layer - 1]),
-    ):
-      parents = sample(capsules, layer, parents)
-  means = numpyro.deterministic("mean_image", capsules.draw(parents))
-  with plates:
-    numpyro.sample(
-      "image",
-      dist.Normal(means[:, None], capsules.pixel_scale).to_event(3),
-      obs=None if images is None else images[:, None],
-    )
-
-
-def _sample_children(capsules, layer, parents):
-  """Draws s, then t and A of a layer."""
-  relations = capsules.relations[layer - 1]()
-  off_scale, dummy_scale = capsules.wide_scales.values()
-  logits = jax.vmap(selection.selection_logits, (0, None))(
-    parents.logits, relations.log_affinities
-  )
-  chosen = numpyro.sample(
-    f"selection_{layer}",
-    dist.Categorical(logits=logits),
-    infer={"enumerate": "parallel"},
-  )
-  image, child = jnp.ogrid[: logits.shape[0], : logits.shape[1]]
-  log_odds = relations.presence_logits[child, chosen]
-  presences = numpyro.sample(
-    f"presence_{layer}", _relaxed(log_odds, capsules.temperature)
-  )
-  means = jax.vmap(selection.expected_poses, (0, None))(
-    parents.poses, relations.offsets
-  )
-  scales = jnp.pad(
-    relations.scales, ((0, 0), (1, 0)), constant_values=dummy_scale
-  )
-  scales = selection.pose_scales(
-    presences, scales[child, chosen], off_scale=off_scale
-  )
-  poses = numpyro.sample(
-    f"pose_{layer}",
-    dist.Normal(means[image, child, chosen], scales[..., None]).to_event(1),
-  )
-  return Capsules(presences, poses)
-
-
-def _declare_children(capsules, layer, parents):
-  """Declares t and A of a layer, whose density is the kernel's."""
-  free = dist.ImproperUniform
-  children = Capsules(
-    numpyro.sample(f"presence_{layer}", free(dist.constraints.real, (), ())),
-    numpyro.sample(
-      f"pose_{layer}", free(dist.constraints.real_vector, (), (6,))
-    ),
-  )
-
-  def one(children, parents):
-    return selection.select(
-      children,
-      parents,
-      capsules.relations[layer - 1](),
-      temperature=capsules.temperature,
-      **capsules.wide_scales,
-    )
-
-  selected = jax.vmap(one)(children, parents)
-  numpyro.factor(f"children_{layer}", selected.log_densities)
-  return children
-
-
-def _relaxed(log_odds, temperature):
-  """The logit of a relaxed Bernoulli variable."""
-  return dist.Logistic(log_odds / temperature, 1 / temperature)
+    return compositing.Picture(drawn[..., :-1], drawn[..., -1:])

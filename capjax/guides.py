@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import generative, layers, set_transformer
 from kernels import selection
-from kernels.selection import Capsules
+from kernels.selection import Capsules, Temperature
 
 
 class Posterior(NamedTuple):
@@ -38,7 +36,7 @@ class Posterior(NamedTuple):
   poses: Float[Array, "*batch I 6"]
   log_scales: Float[Array, "*batch I 6"] | None = None
 
-  def sample(self, key: Key[Array, ""], temperature: float) -> Capsules:
+  def sample(self, key: Key[Array, ""], temperature: Temperature) -> Capsules:
     """Draws a layer; differentiable in what is thought of it."""
     presence_key, pose_key = jax.random.split(key)
     noise = jax.random.logistic(presence_key, self.log_odds.shape)
@@ -49,12 +47,12 @@ class Posterior(NamedTuple):
       )
     return Capsules((self.log_odds + noise) / temperature, poses)
 
-  def median(self, temperature: float) -> Capsules:
+  def median(self, temperature: Temperature) -> Capsules:
     """The layer without noise."""
     return Capsules(self.log_odds / temperature, self.poses)
 
   def log_density(
-    self, layer: Capsules, temperature: float
+    self, layer: Capsules, temperature: Temperature
   ) -> Float[Array, "*batch"]:
     """The log q of a layer in nats; poses that are taken as known count 0."""
     logs = selection.binary_concrete(
@@ -222,29 +220,41 @@ class CapsuleGuide(nnx.Module):
     self.temperature = temperature
 
   def __call__(
-    self, images: Float[Array, "B H W C"], key: Key[Array, ""] | None = None
+    self,
+    images: Float[Array, "B H W C"],
+    key: Key[Array, ""] | None = None,
+    *,
+    temperature: Temperature | None = None,
   ) -> tuple[Posteriors, generative.Layers]:
     """What is thought of each layer, given a sample of that below it.
 
     Args:
       images: in [0, 1].
       key: of the samples; None for the medians.
+      temperature: of relaxed presences; None for the guide's own.
 
     Returns:
       Posteriors from the parts up, and the layers drawn from them.
     """
+    if temperature is None:
+      temperature = self.temperature
     posteriors, drawn = [], []
     below = images
     for number, encoder in enumerate(self.encoders):
       posterior = encoder(below)
       if key is None:
-        below = posterior.median(self.temperature)
+        below = posterior.median(temperature)
       else:
         layer_key = jax.random.fold_in(key, number)
-        below = posterior.sample(layer_key, self.temperature)
+        below = posterior.sample(layer_key, temperature)
       posteriors.append(posterior)
       drawn.append(below)
     return tuple(posteriors), tuple(drawn)
+
+  @property
+  def has_scales(self) -> bool:
+    """Whether poses are Gaussian in all layers, not taken as known."""
+    return all(x.log_scales is not None for x in self.encoders)
 
   def add_scales(self, *, scale: float = 0.02, rngs: nnx.Rngs) -> None:
     """Turns known poses into Gaussian ones; all else is taken over.
@@ -258,7 +268,7 @@ class CapsuleGuide(nnx.Module):
 
 
 def log_posterior(
-  posteriors: Posteriors, drawn: generative.Layers, *, temperature: float
+  posteriors: Posteriors, drawn: generative.Layers, *, temperature: Temperature
 ) -> Float[Array, " B"]:
   """The log q of layers, in nats, each given that below it."""
   pairs = zip(posteriors, drawn, strict=True)
@@ -270,6 +280,8 @@ def elbo(
   guide: CapsuleGuide,
   images: Float[Array, "B H W C"],
   key: Key[Array, ""],
+  *,
+  temperature: Temperature | None = None,
 ) -> Float[Array, " B"]:
   """A bound on log p(x) by one sample of each image (eq. 8), in nats.
 
@@ -282,11 +294,13 @@ def elbo(
     guide: q.
     images: x, in [0, 1].
     key: of the sample.
+    temperature: of relaxed presences in both; None for those of their own.
   """
-  posteriors, drawn = guide(images, key)
-  return capsules.log_joint(drawn, images) - log_posterior(
-    posteriors, drawn, temperature=guide.temperature
-  )
+  posteriors, drawn = guide(images, key, temperature=temperature)
+  joint = capsules.log_joint(drawn, images, temperature=temperature)
+  if temperature is None:
+    temperature = guide.temperature
+  return joint - log_posterior(posteriors, drawn, temperature=temperature)
 
 
 class AmortisedCapsules(nnx.Module):
@@ -314,48 +328,14 @@ class AmortisedCapsules(nnx.Module):
     return self.capsules.draw(drawn[0])
 
   def elbo(
-    self, images: Float[Array, "B H W C"], key: Key[Array, ""]
+    self,
+    images: Float[Array, "B H W C"],
+    key: Key[Array, ""],
+    *,
+    temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:
     """The bound of `elbo`."""
-    return elbo(self.capsules, self.guide, images, key)
-
-
-def program(
-  guide: CapsuleGuide,
-  capsules: generative.GenerativeCapsules,
-  images: Float[Array, "B H W C"],
-) -> None:
-  """The guide as a NumPyro program, with the sites of `generative.model`.
-
-  `functools.partial(program, guide)` takes the arguments that the model takes.
-
-  Args:
-    guide: q.
-    capsules: the model; not used.
-    images: observed.
-  """
-  del capsules
-  below = images
-  plates = numpyro.plate("images", len(images), dim=-2)
-  for layer, encoder in enumerate(guide.encoders, start=1):
-    posterior = encoder(below)
-    num_capsules = posterior.log_odds.shape[1]
-    with plates, numpyro.plate(f"capsules_{layer}", num_capsules):
-      logits = numpyro.sample(
-        f"presence_{layer}",
-        dist.Logistic(
-          posterior.log_odds / guide.temperature, 1 / guide.temperature
-        ),
-      )
-      if posterior.log_scales is None:
-        known = dist.Delta(posterior.poses, event_dim=1)
-        poses = numpyro.sample(f"pose_{layer}", known)
-      else:
-        scales = jnp.exp(posterior.log_scales)
-        poses = numpyro.sample(
-          f"pose_{layer}", dist.Normal(posterior.poses, scales).to_event(1)
-        )
-    below = Capsules(logits, poses)
+    return elbo(self.capsules, self.guide, images, key, temperature=temperature)
 
 
 class _EachMLP(nnx.Module):

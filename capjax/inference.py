@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpyro import infer
 
-from capjax import generative, guides
+from capjax import generative, guides, losses
+from kernels.selection import Temperature
 
 
 @runtime_checkable
@@ -37,6 +38,70 @@ class FreeForm(NamedTuple):
 
   posteriors: guides.Posteriors
   bounds: Float[Array, "B N"]
+
+
+class ImportanceBound(NamedTuple):
+  """Bounds by samples of a guide, and how many of these count.
+
+  Attributes:
+    bounds: [B], in nats.
+    effective_samples: [B], (sum w)^2 / sum w^2 of the weights, in [1, K].
+  """
+
+  bounds: Float[Array, " B"]
+  effective_samples: Float[Array, " B"]
+
+
+def importance_bound(
+  capsules: generative.GenerativeCapsules,
+  guide: guides.CapsuleGuide,
+  images: Float[Array, "B H W C"],
+  key: Key[Array, ""],
+  *,
+  num_samples: int,
+  temperature: Temperature | None = None,
+) -> ImportanceBound:
+  """A bound on log p(x) by K samples of each image, in nats.
+
+  log 1/K sum_k p(x, t_k, A_k) / q(t_k, A_k | x) (Burda, Grosse and
+  Salakhutdinov, 2016, Importance weighted autoencoders, eq. 8), with the
+  selections summed out. Its mean rises with K, to log p(x).
+
+  Samples are drawn one after the other, and again where gradients are taken:
+  memory does not grow with K.
+
+  Args:
+    capsules: the model.
+    guide: q, with Gaussian poses.
+    images: x, in [0, 1].
+    key: of the samples; that of the sample where there is one, so that the
+      bound is that of `guides.elbo`.
+    num_samples: K.
+    temperature: as for `guides.elbo`.
+
+  Raises:
+    ValueError: if the guide takes poses as known, since no weight of a sample
+      is then a ratio of densities; or if there is no sample.
+  """
+  if not guide.has_scales:
+    raise ValueError(
+      "the guide takes poses as known, which gives no bound on log p(x); make "
+      "them Gaussian by guide.add_scales, in training --gaussian_poses."
+    )
+  if num_samples < 1:
+    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
+  keys = key[None] if num_samples == 1 else jax.random.split(key, num_samples)
+
+  @jax.checkpoint
+  def log_weights(key):
+    return guides.elbo(capsules, guide, images, key, temperature=temperature)
+
+  logs = jax.lax.map(log_weights, keys).T
+  shares = jax.nn.softmax(logs, axis=-1)
+  return ImportanceBound(
+    losses.likelihood_bound(logs).importance,
+    1 / jnp.sum(jnp.square(shares), axis=-1),
+  )
 
 
 def bound(

@@ -11,11 +11,19 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import optax
 from absl import app, flags
 from flax import nnx
 
-from capjax import data, generative, guides, losses
-from experiments.common import optimizers, program, runs, training
+from capjax import data, generative, guides, inference, losses
+from experiments.common import (
+  optimizers,
+  placing,
+  probes,
+  program,
+  runs,
+  training,
+)
 from experiments.common import task as tasks
 from experiments.common.task import Task
 
@@ -34,6 +42,13 @@ _WIDTH = flags.DEFINE_integer(
 _TEMPERATURE = flags.DEFINE_float(
   "temperature", 0.5, "Of relaxed presences.", lower_bound=1e-3
 )
+_FINAL_TEMPERATURE = flags.DEFINE_float(
+  "final_temperature",
+  None,
+  "Where --temperature goes by --num_steps, in equal ratios, and what models "
+  "are validated and evaluated at; by default it stays.",
+  lower_bound=1e-3,
+)
 _PIXEL_SCALE = flags.DEFINE_float(
   "pixel_scale", 0.15, "Deviation of a pixel.", lower_bound=1e-3
 )
@@ -41,6 +56,14 @@ _SCALE_FLOOR = flags.DEFINE_float(
   "scale_floor",
   0.1,
   "What the deviation of a child's pose stays above.",
+  lower_bound=1e-3,
+)
+_SCALE_PRIOR = flags.DEFINE_float(
+  "scale_prior",
+  None,
+  "Spread of the logs of these deviations about that of --scale_floor, which "
+  "is then the median of their prior and no floor; 0.5 keeps them above 0.22 "
+  "of it.",
   lower_bound=1e-3,
 )
 _GAUSSIAN_POSES = flags.DEFINE_bool(
@@ -53,12 +76,28 @@ _START_FROM = flags.DEFINE_string(
   None,
   "Folder of a run without --gaussian_poses, whose best model is taken over.",
 )
+_NUM_IMPORTANCE = flags.DEFINE_integer(
+  "num_importance",
+  1,
+  "Samples of the importance-weighted bound that is trained; of more than one "
+  "--gaussian_poses is needed.",
+  lower_bound=1,
+)
+flags.set_default(placing.MAX_SHIFT, 0)
 for flag in (_NUM_CAPSULES, _CONV_FEATURES):
   flags.register_validator(
     flag,
     lambda counts: counts and all(x.isdigit() and int(x) > 0 for x in counts),
     message="give whole numbers above 0, as in 16,16",
   )
+
+
+flags.register_multi_flags_validator(
+  ["num_importance", "gaussian_poses"],
+  lambda given: given["gaussian_poses"] or given["num_importance"] == 1,
+  message="more than one sample needs --gaussian_poses; poses that are taken "
+  "as known give no bound on log p(x)",
+)
 
 
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
@@ -72,15 +111,18 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
 def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """The same, with poses that are taken as known."""
   del num_classes
+  image_shape = placing.canvas_of(image_shape)
   rngs = nnx.Rngs(runs.SEED.value)
   counts = [int(count) for count in _NUM_CAPSULES.value]
+  temperature = _FINAL_TEMPERATURE.value or _TEMPERATURE.value
   capsules = generative.GenerativeCapsules(
     image_shape,
     num_capsules=counts,
     template_size=_TEMPLATE_SIZE.value,
-    temperature=_TEMPERATURE.value,
+    temperature=temperature,
     pixel_scale=_PIXEL_SCALE.value,
     scale_floor=_SCALE_FLOOR.value,
+    scale_prior=_SCALE_PRIOR.value,
     rngs=rngs,
   )
   features = [int(count) for count in _CONV_FEATURES.value]
@@ -99,7 +141,7 @@ def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
         rngs=rngs,
       )
     )
-  guide = guides.CapsuleGuide(encoders, temperature=_TEMPERATURE.value)
+  guide = guides.CapsuleGuide(encoders, temperature=temperature)
   return guides.AmortisedCapsules(capsules, guide)
 
 
@@ -122,10 +164,32 @@ def loss(
   key: jax.Array,
   step: jax.Array,
 ) -> tuple[jax.Array, training.Metrics]:
-  """The negative ELBO of a batch, by one sample of each image."""
-  del labels, step
-  value = -jnp.mean(model.elbo(images, key))
+  """The negative bound of a batch, and that of the scales' log prior."""
+  del labels
+  temperature = temperature_at(step)
+  if _NUM_IMPORTANCE.value == 1:
+    bounds = model.elbo(images, key, temperature=temperature)
+  else:
+    bounds, _ = inference.importance_bound(
+      model.capsules,
+      model.guide,
+      images,
+      key,
+      num_samples=_NUM_IMPORTANCE.value,
+      temperature=temperature,
+    )
+  value = -jnp.mean(bounds) - model.capsules.log_scale_prior()
   return value, {"loss": value}
+
+
+def temperature_at(step: jax.Array) -> jax.Array | None:
+  """The temperature after some updates; None for that of the model."""
+  start, end = _TEMPERATURE.value, _FINAL_TEMPERATURE.value
+  if end is None:
+    return None
+  return optax.exponential_decay(
+    start, runs.NUM_STEPS.value, end / start, end_value=end
+  )(step)
 
 
 def measure(
@@ -145,19 +209,36 @@ def measure(
   }
 
 
-_DRAW = training.draw_labelled(lambda key, image: image)
+def features(
+  model: guides.AmortisedCapsules, images: jax.Array
+) -> dict[str, jax.Array]:
+  """Presences and poses of the top, without noise, for linear probes."""
+  _, drawn = model.guide(images)
+  return probes.features(jax.nn.sigmoid(drawn[-1].logits), drawn[-1].poses)
+
 
 TASK = Task(
   make_model,
   loss,
   measure,
-  draw=_DRAW,
-  draw_test=_DRAW,
+  draw=training.draw_labelled(placing.augment_image),
+  draw_test=training.draw_labelled(placing.test_image),
   make_optimizer=optimizers.make_optimizer,
-  suites=lambda model: ["errors", "spectra", "parts"],
-  after_training=("errors", "parts"),
+  suites=lambda model: [
+    "errors",
+    "spectra",
+    "parts",
+    "linear",
+    "swaps",
+    "duplicates",
+    "repair",
+    *(["importance"] if model.guide.has_scales else []),
+  ],
+  after_training=("errors", "parts", "linear"),
   chosen_by="elbo",
   begin=begin,
+  prepare=placing.prepare_image,
+  features=features,
 )
 
 

@@ -21,6 +21,12 @@ from experiments.common.task import Task
 _NUM_LATENTS = flags.DEFINE_integer(
   "num_latents", 40, "Gaussian latents.", lower_bound=1
 )
+_PIXEL_SCALE = flags.DEFINE_float(
+  "pixel_scale",
+  None,
+  "Deviation of Gaussian pixels; by default pixels are Bernoulli variables.",
+  lower_bound=1e-3,
+)
 flags.set_default(runs.BATCH_SIZE, 100)
 
 
@@ -28,7 +34,10 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe."""
   del num_classes
   return baselines.ConvVAE(
-    image_shape, num_latents=_NUM_LATENTS.value, rngs=nnx.Rngs(runs.SEED.value)
+    image_shape,
+    num_latents=_NUM_LATENTS.value,
+    pixel_scale=_PIXEL_SCALE.value,
+    rngs=nnx.Rngs(runs.SEED.value),
   )
 
 

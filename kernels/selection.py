@@ -20,6 +20,8 @@ from jaxtyping import Array, Float
 
 from kernels import geometry, numerics
 
+Temperature = float | Float[Array, ""]
+
 
 class Capsules(NamedTuple):
   """A layer.
@@ -63,7 +65,9 @@ class Selection(NamedTuple):
   routing: Float[Array, "I P"]
 
 
-def pose_matrix(poses: Float[Array, "*batch 6"]) -> Float[Array, "*batch 3 3"]:
+def identity_plus(
+  poses: Float[Array, "*batch 6"],
+) -> Float[Array, "*batch 3 3"]:
   """Adds the identity, and the row (0, 0, 1)."""
   rows = poses.reshape(*poses.shape[:-1], 2, 3)
   around = [(0, 0)] * (poses.ndim - 1)
@@ -84,7 +88,7 @@ def expected_poses(
   Returns:
     [I 1+J 6]; the dummy's, first, is the identity.
   """
-  poses = geometry.compose(pose_matrix(parents), pose_matrix(offsets))
+  poses = geometry.compose(identity_plus(parents), identity_plus(offsets))
   poses = poses - jnp.eye(3, dtype=poses.dtype)
   poses = poses[..., :2, :].reshape(*offsets.shape)
   return jnp.pad(poses, ((0, 0), (1, 0), (0, 0)))
@@ -128,7 +132,7 @@ def binary_concrete(
   logits: Float[Array, "*#batch"],
   log_odds: Float[Array, "*#batch"],
   *,
-  temperature: float,
+  temperature: Temperature,
 ) -> Float[Array, "..."]:
   """Log density of a relaxed Bernoulli variable's logit, in nats.
 
@@ -142,7 +146,7 @@ def binary_concrete(
     temperature: tau > 0; t goes to 0 and 1 as it goes to 0.
   """
   d = log_odds - temperature * logits
-  return math.log(temperature) + jax.nn.log_sigmoid(d) + jax.nn.log_sigmoid(-d)
+  return jnp.log(temperature) + jax.nn.log_sigmoid(d) + jax.nn.log_sigmoid(-d)
 
 
 def select(
@@ -150,7 +154,7 @@ def select(
   parents: Capsules,
   relations: Relations,
   *,
-  temperature: float,
+  temperature: Temperature,
   off_scale: float,
   dummy_scale: float,
 ) -> Selection:
@@ -215,9 +219,9 @@ def gaussian(
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
 
 
-def check_scales(*scales: float) -> None:
-  """Raises a ValueError unless all of these are above 0."""
-  if min(scales) <= 0:
+def check_scales(*scales: Temperature) -> None:
+  """Raises a ValueError unless all of these are above 0, or not known yet."""
+  if any(x <= 0 for x in scales if not isinstance(x, jax.core.Tracer)):
     raise ValueError(
       f"temperature and scales are {scales}; give numbers above 0."
     )

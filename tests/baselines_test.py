@@ -169,21 +169,33 @@ class SingleObjectTest(chex.TestCase):
 
 
 class ConvVAETest(parameterized.TestCase):
-  def _model(self, num_latents=1, shape=(4, 8, 1)):
+  def _model(self, num_latents=1, shape=(4, 8, 1), **options):
     return baselines.ConvVAE(
-      shape, num_latents=num_latents, features=(3, 5), rngs=nnx.Rngs(0)
+      shape,
+      num_latents=num_latents,
+      features=(3, 5),
+      **options,
+      rngs=nnx.Rngs(0),
     )
 
   def _images(self, count=3):
     pixels = jax.random.bernoulli(jax.random.key(0), 0.4, (count, 4, 8, 1))
     return jnp.float32(pixels)
 
-  def test_bounds_hold_and_close(self):
+  @parameterized.parameters(None, 0.4)
+  def test_bounds_hold_and_close(self, pixel_scale):
     """Against the integral over one latent."""
-    model, images = self._model(), self._images()
+    model, images = self._model(pixel_scale=pixel_scale), self._images()
+    if pixel_scale is not None:
+      images = 0.2 + 0.5 * images
     grid = np.linspace(-8, 8, 4001)
     odds = np.float64(model.decode(jnp.float32(grid[:, None])))
-    pixels = np.float64(images)[:, None] * odds - np.logaddexp(0, odds)
+    pixels = np.float64(images)[:, None]
+    if pixel_scale is None:
+      pixels = pixels * odds - np.logaddexp(0, odds)
+    else:
+      errors = (pixels - 1 / (1 + np.exp(-odds))) / pixel_scale
+      pixels = -(errors**2) / 2 - np.log(pixel_scale * np.sqrt(2 * np.pi))
     scores = np.sum(pixels, axis=(2, 3, 4)) - grid**2 / 2
     density = np.exp(scores) / np.sqrt(2 * np.pi)
     truth = np.log(np.trapezoid(density, grid, axis=1))
@@ -212,6 +224,10 @@ class ConvVAETest(parameterized.TestCase):
   def test_images_that_cannot_be_halved_twice_are_refused(self):
     with self.assertRaisesRegex(ValueError, "30x28 cannot be halved twice"):
       baselines.ConvVAE((30, 28, 1), rngs=nnx.Rngs(0))
+
+  def test_pixels_without_spread_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "above 0"):
+      self._model(pixel_scale=0.0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 from numpyro import infer
 
-from capjax import generative
+from capjax import generative, programs
+from kernels import selection
 from kernels.selection import Capsules
 
 _COUNTS = (4, 3, 2)
@@ -45,7 +46,7 @@ def _draws(seed=0, counts=_COUNTS):
 
 @jax.jit
 def _draw(capsules, key):
-  draw = infer.Predictive(generative.model, num_samples=1)
+  draw = infer.Predictive(programs.model, num_samples=1)
   sites = draw(key, capsules, num_images=3)
   return {name: x[0] for name, x in sites.items()}
 
@@ -73,6 +74,38 @@ def _known(layers):
   return guide
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _bound(estimate, program, capsules, layers, images):
+  key, guide = jax.random.key(0), _known(layers)
+  return -estimate.loss(key, {}, program, guide, capsules, images)
+
+
+def _brute_force(capsules, layers, images):
+  """The sum over every selection of every child, and the shares [I 1+J]."""
+  sites = {
+    **{f"presence_{n}": x.logits for n, x in enumerate(layers, start=1)},
+    **{f"pose_{n}": x.poses for n, x in enumerate(layers, start=1)},
+  }
+
+  @jax.jit
+  def joint(chosen):
+    with numpyro.handlers.block():
+      return infer.util.log_density(
+        programs.model,
+        (capsules, images),
+        {},
+        {**sites, "selection_1": chosen[None]},
+      )[0]
+
+  chosen = np.array(list(itertools.product(range(3), repeat=3)))
+  logs = np.array([joint(row) for row in chosen], np.float64)
+  total = np.logaddexp.reduce(logs)
+  shares = np.zeros((3, 3))
+  for row, weight in zip(chosen, np.exp(logs - total), strict=True):
+    shares[np.arange(3), row] += weight
+  return total, shares
+
+
 def _log_joint(capsules, layers, images):
   return capsules.log_joint(layers, images)
 
@@ -84,17 +117,12 @@ class GenerativeTest(chex.TestCase):
     layers, images = _layers(draws), draws["image"][:, 0]
     want = jnp.sum(jax.jit(_log_joint)(capsules, layers, images))
 
-    @functools.partial(jax.jit, static_argnums=(0, 1))
-    def bound(estimate, program, capsules, layers, images):
-      key, guide = jax.random.key(0), _known(layers)
-      return -estimate.loss(key, {}, program, guide, capsules, images)
-
     enumerate_all = infer.TraceEnum_ELBO(max_plate_nesting=2)
-    got = bound(enumerate_all, generative.model, capsules, layers, images)
+    got = _bound(enumerate_all, programs.model, capsules, layers, images)
     # The sum is of hundreds of nats of either sign.
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
-    summed = functools.partial(generative.model, summed=True)
-    got = bound(infer.Trace_ELBO(), summed, capsules, layers, images)
+    summed = functools.partial(programs.model, summed=True)
+    got = _bound(infer.Trace_ELBO(), summed, capsules, layers, images)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
 
   def test_selections_sum_out_as_brute_force_does(self):
@@ -103,29 +131,9 @@ class GenerativeTest(chex.TestCase):
     capsules, draws = _model(0, counts), _draws(0, counts)
     layers = jax.tree.map(lambda x: x[:1], _layers(draws))
     images = draws["image"][:1, 0]
-    sites = {
-      **{f"presence_{n}": x.logits for n, x in enumerate(layers, start=1)},
-      **{f"pose_{n}": x.poses for n, x in enumerate(layers, start=1)},
-    }
-
-    @jax.jit
-    def joint(chosen):
-      with numpyro.handlers.block():
-        return infer.util.log_density(
-          generative.model,
-          (capsules, images),
-          {},
-          {**sites, "selection_1": chosen[None]},
-        )[0]
-
-    chosen = np.array(list(itertools.product(range(3), repeat=3)))
-    logs = np.array([joint(row) for row in chosen], np.float64)
-    total = np.logaddexp.reduce(logs)
+    total, shares = _brute_force(capsules, layers, images)
     got = jax.jit(_log_joint)(capsules, layers, images)[0]
     np.testing.assert_allclose(got, total, rtol=1e-5)
-    shares = np.zeros((3, 3))
-    for row, weight in zip(chosen, np.exp(logs - total), strict=True):
-      shares[np.arange(3), row] += weight
     routing = capsules.select(layers)[0].routing[0]
     np.testing.assert_allclose(routing, shares, atol=1e-4)
 
@@ -216,6 +224,87 @@ class GenerativeTest(chex.TestCase):
   def test_bad_numbers_are_refused(self, options, message):
     with pytest.raises(ValueError, match=message):
       generative.GenerativeCapsules(**options, rngs=nnx.Rngs(0))
+
+  def test_float64_agrees_strictly(self):
+    """The kernel, NumPyro's enumeration, and every selection in turn."""
+    counts = (3, 2)
+    with jax.enable_x64(True):
+      capsules = _model.__wrapped__(3, counts)
+      draws = _draw(capsules, jax.random.key(3))
+      layers, images = _layers(draws), draws["image"][:, 0]
+      kernel = np.asarray(jax.jit(_log_joint)(capsules, layers, images))
+      self.assertEqual(kernel.dtype, np.float64)
+      enumerated = _bound(
+        infer.TraceEnum_ELBO(max_plate_nesting=2), programs.model, capsules,
+        layers, images,
+      )  # fmt: skip
+      first = jax.tree.map(lambda x: x[:1], layers)
+      total, _ = _brute_force(capsules, first, images[:1])
+    np.testing.assert_allclose(np.sum(kernel), enumerated, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(kernel[0], total, rtol=0, atol=1e-5)
+
+
+class ScalePriorTest(chex.TestCase):
+  def _value(self, scale_prior, *, weight=1.0):
+    """By log sigma, the bound of a child that is where its parent expects it.
+
+    Args:
+      scale_prior: None for a floor that is nearly 0.
+      weight: of the prior.
+    """
+    options = {"scale_floor": 1e-6}
+    if scale_prior is not None:
+      options = {"scale_floor": 0.1, "scale_prior": scale_prior}
+    capsules = generative.GenerativeCapsules(
+      (8, 8, 1), num_capsules=(1, 1), template_size=3, **options,
+      rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    sure = jnp.full((1, 1), 60.0)
+    parents = Capsules(sure, 0.3 * jnp.arange(6.0).reshape(1, 1, 6) - 0.5)
+    offsets = capsules.relations[0].offsets[...]
+    poses = selection.expected_poses(parents.poses[0], offsets)[:, 1:][0]
+    layers = (Capsules(sure, poses[None]), parents)
+    logs = np.linspace(-12, 1, 131)
+
+    def value(capsules, log):
+      scales = capsules.relations[0].scales
+      scales[...] = jnp.log(jnp.expm1(jnp.exp(log))).reshape(1, 1)
+      bound = capsules.log_prior(layers)[0]
+      return bound + weight * capsules.log_scale_prior()
+
+    run = jax.jit(jax.vmap(value, (None, 0)))
+    return logs, np.asarray(run(capsules, jnp.float32(logs)))
+
+  def test_scales_vanish_without_prior_and_floor(self):
+    logs, values = self._value(None)
+    np.testing.assert_array_less(np.diff(values[logs < -1]), 0)
+    self.assertGreater(values[0] - values[-1], 60)
+
+  @parameterized.parameters(0.3, 0.5)
+  def test_scales_sink_so_far_with_the_prior(self, spread):
+    logs, values = self._value(spread)
+    want = np.log(0.1) - 6 * spread**2
+    np.testing.assert_allclose(logs[np.argmax(values)], want, atol=0.06)
+
+  def test_a_prior_that_counts_once_does_not_hold_them(self):
+    logs, values = self._value(0.5, weight=1e-3)
+    self.assertEqual(np.argmax(values), 0)
+
+  def test_density_is_that_of_normal_logs(self):
+    capsules = generative.GenerativeCapsules(
+      (8, 8, 1), num_capsules=_COUNTS, template_size=3, scale_floor=0.2,
+      scale_prior=0.4, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    want = 0.0
+    for number, relations in enumerate(capsules.relations):
+      shape = relations.scales.shape
+      noise = jax.random.normal(jax.random.key(number), shape)
+      relations.scales[...] = noise
+      for scale in np.log1p(np.exp(np.float64(noise))).ravel() + 1e-6:
+        want -= (np.log(scale) - np.log(0.2)) ** 2 / (2 * 0.4**2)
+        want -= np.log(0.4 * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(capsules.log_scale_prior(), want, rtol=1e-5)
+    self.assertEqual(_model().log_scale_prior(), 0)
 
 
 if __name__ == "__main__":

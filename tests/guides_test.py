@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from flax import nnx
 from numpyro import infer
 
-from capjax import generative, guides
+from capjax import guides, programs
 
 
 class GuidesTest(chex.TestCase):
@@ -28,7 +29,7 @@ class GuidesTest(chex.TestCase):
       keys
     )
     error = np.std(samples) / num_samples**0.5
-    program = functools.partial(guides.program, guide)
+    program = functools.partial(programs.guide, guide)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def theirs(estimate, model):
@@ -39,8 +40,8 @@ class GuidesTest(chex.TestCase):
 
     enumerate_all = infer.TraceEnum_ELBO(max_plate_nesting=2)
     for estimate, model in [
-      (enumerate_all, generative.model),
-      (infer.Trace_ELBO(), functools.partial(generative.model, summed=True)),
+      (enumerate_all, programs.model),
+      (infer.Trace_ELBO(), functools.partial(programs.model, summed=True)),
     ]:
       got = np.mean(theirs(estimate, model))
       assert abs(got - np.mean(samples)) < 6 * error, (got, np.mean(samples))
@@ -101,6 +102,22 @@ class GuidesTest(chex.TestCase):
     # Keys' biases move all logits of a query alike, and change nothing.
     silent = sum(not np.any(np.abs(leaf) > 1e-9) for leaf in leaves)
     assert silent <= 8, silent
+
+  def test_temperature_is_that_of_the_model_or_the_one_that_is_given(self):
+    capsules, guide, images = generative_cases.small(True)
+    key = jax.random.key(0)
+    elbo = jax.jit(guides.elbo)
+    cooler = nnx.clone(capsules), nnx.clone(guide)
+    for module in cooler:
+      module.temperature = 0.3
+    want = elbo(*cooler, images, key)
+    got = elbo(capsules, guide, images, key, temperature=0.3)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    own = elbo(capsules, guide, images, key, temperature=0.5)
+    np.testing.assert_allclose(
+      own, elbo(capsules, guide, images, key), rtol=1e-5
+    )
+    assert np.all(np.abs(own - want) > 1)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,30 @@ def test_a_run_learns_and_draws(trained):
   }  # fmt: skip
 
 
+def test_suites_of_rotations(train, trained):
+  code, printed = train(
+    trained, "--suite=linear,swaps,duplicates,repair", "--images=4",
+    binary="evaluate",
+  )  # fmt: skip
+  assert code == 0, printed
+  record = {
+    name: suite["metrics"]
+    for name, suite in processes.evaluation_of(trained).items()
+  }
+  for name in ("presence", "rotated_presence_and_pose"):
+    assert 0 <= record["linear"][f"{name}_accuracy"] <= 1
+  # An image that is not turned is drawn by the parts that draw it.
+  assert record["swaps"]["angles"][0] == 0
+  assert record["swaps"]["same_owner"][0] == 1
+  assert max(record["swaps"]["same_owner"][1:]) < 1
+  assert 0 < record["duplicates"]["nearest_residual"] <= 1
+  repaired = record["repair"]
+  assert np.less(repaired["bound_before"], repaired["bound_after"]).all()
+  assert repaired["adam_bounds"][0] < repaired["adam_bounds"][-1]
+  figures = {path.stem for path in (trained / "figures").iterdir()}
+  assert figures >= {"swaps", "duplicates", "repair", "climbs"}
+
+
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--gaussian_poses", "--start_from", str(trained),
@@ -45,6 +69,39 @@ def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
     for path in (trained, tmp_path)
   )
   np.testing.assert_allclose(after, before, rtol=1e-5)
+
+
+def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):
+  code, printed = train(
+    tmp_path, *SMALL, "--gaussian_poses", "--num_importance=2",
+    "--final_temperature=0.3", "--scale_prior=0.5", binary="train_generative",
+  )  # fmt: skip
+  assert code == 0, printed
+  bounds = [
+    line["elbo"]
+    for line in processes.metrics_of(tmp_path)
+    if line["split"] == "validation"
+  ]
+  assert bounds[-1] > bounds[0]
+  code, printed = train(
+    tmp_path, "--suite=importance", "--images=20", binary="evaluate"
+  )
+  assert code == 0, printed
+  scores = processes.evaluation_of(tmp_path)["importance"]["metrics"]
+  assert scores["bound_1"] < scores["bound_10"] < scores["bound_100"]
+  assert scores["effective_samples_1"] == 1 and scores["num_images"] == 20
+  assert 1 < scores["effective_samples_100"] < 100
+
+
+def test_poses_that_are_taken_as_known_have_one_sample(
+  train, trained, tmp_path
+):
+  code, printed = train(
+    tmp_path, *SMALL, "--num_importance=2", binary="train_generative"
+  )
+  assert code == 1 and "needs --gaussian_poses" in printed
+  code, printed = train(trained, "--suite=importance", binary="evaluate")
+  assert code == 1 and "importance: not for the model" in printed
 
 
 def test_accuracy_is_no_reason_to_stop(train, tmp_path):

@@ -5,19 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import infer
 
-from capjax import generative, guides
-from experiments.common import energy_figures, runs, training
+from capjax import generative, guides, inference, programs
+from experiments.common import energy_figures, runs
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
 
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
+_NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
+_NUM_WEIGHTED = (1, 10, 100)  # samples of each image
 
 
 def parts(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Draws samples of the prior, templates, and images in parts.
 
   Returns:
-    The mean over pixels of the samples, to compare with that of test images.
+    The mean over pixels of the samples, to compare with that of test images,
+    and the least and the median deviation of poses about their parents'.
   """
   del options
   model = trained.model
@@ -29,23 +32,69 @@ def parts(run: runs.Run, trained: Trained, options: Options) -> Scores:
     [templates.colours / templates.alphas, templates.colours]
   )
   energy_figures.tiles(shown, run.figure("templates"), columns=columns)
-  images, _ = tasks.first(trained, _NUM_SHOWN)
-  images = training.as_intensities(jnp.asarray(images))
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
+  )
   energy_figures.decompositions(
     images, *_decompose(model, images), run.figure("decompositions")
   )
+  scales = [x().scales.ravel() for x in model.capsules.relations]
+  scores = {}
+  if scales:
+    scales = np.concatenate(scales)
+    scores = {
+      "least_scale": float(np.min(scales)),
+      "median_scale": float(np.median(scales)),
+    }
   return {
     "samples_mean": float(jnp.mean(samples)),
     "images_mean": float(np.mean(trained.test.images) / 255),
+    **scores,
   }
 
 
-SUITES = {"parts": parts}
+def importance(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Bounds on the log density of test images, the more samples the tighter.
+
+  Returns:
+    By number of samples, the mean over images of the importance-weighted bound
+    in nats, its standard error, and the mean effective number of samples. One
+    sample gives the ELBO.
+  """
+  del run
+  count = min(options.images or _NUM_BOUNDED, len(trained.test.labels))
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(count)
+  )
+  model = trained.model
+  evaluate = jax.jit(inference.importance_bound, static_argnames="num_samples")
+  scores = {"num_images": count}
+  for number in _NUM_WEIGHTED:
+    found = [
+      evaluate(
+        model.capsules,
+        model.guide,
+        images[start : start + _NUM_AT_ONCE],
+        jax.random.fold_in(jax.random.key(0), start),
+        num_samples=number,
+      )
+      for start in range(0, count, _NUM_AT_ONCE)
+    ]
+    bounds, effective = (np.concatenate(x) for x in zip(*found, strict=True))
+    scores |= {
+      f"bound_{number}": float(np.mean(bounds)),
+      f"bound_{number}_error": float(np.std(bounds) / count**0.5),
+      f"effective_samples_{number}": float(np.mean(effective)),
+    }
+  return scores
+
+
+SUITES = {"parts": parts, "importance": importance}
 
 
 def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
   """Mean images of samples of the prior."""
-  draw = infer.Predictive(generative.model, num_samples=1)
+  draw = infer.Predictive(programs.model, num_samples=1)
   return draw(key, capsules, num_images=_NUM_SAMPLES)["mean_image"][0]
 
 
