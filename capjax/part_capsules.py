@@ -146,11 +146,11 @@ class Templates(nnx.Module):
     self.raw = nnx.Param(_draw_templates(rngs.params(), shape))
     has_alphas = mixing == "alpha"
     self.alphas = nnx.Param(jnp.zeros((*shape[:3], 1))) if has_alphas else None
+    self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
     self.temperature = None if has_alphas else nnx.Param(jnp.zeros(()))
     self.hidden = nnx.Linear(num_features, 32, rngs=rngs)
     self.color = nnx.Linear(32, channels, rngs=rngs)
     self.background = nnx.Param(jnp.zeros(channels))
-    self.background_logit = nnx.Param(jnp.zeros(1))
 
   def templates(self) -> Float[Array, "M U V C"]:
     """The templates without colour, in [0, 1]."""
@@ -189,6 +189,7 @@ class Templates(nnx.Module):
 
   def _explain_image(self, image, poses, presence, colors):
     templates = self.templates()
+    background = jax.nn.sigmoid(self.background[...])
     if self.alphas is not None:
       channels = templates.shape[-1]
       drawn = self._draw(
@@ -196,12 +197,9 @@ class Templates(nnx.Module):
       )
       parts, logits = jnp.split(drawn, [channels], axis=-1)
       parts = parts * colors[:, None, None]
-    else:
-      parts = self._draw(templates, poses) * colors[:, None, None]
-    background = jax.nn.sigmoid(self.background[...])
-    if self.alphas is not None:
       background_logit = jax.nn.softplus(self.background_logit[...])
     else:
+      parts = self._draw(templates, poses) * colors[:, None, None]
       temperature = jax.nn.softplus(self.temperature[...] + 0.5) + 1e-4
       logits, background_logit = parts / temperature, background / temperature
     return rendering.explain_image(

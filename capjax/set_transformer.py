@@ -156,16 +156,7 @@ class ISAB(nnx.Module):
     masking: Masking = "log_presence",
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
-
-    Args:
-      width: F, length of a token.
-      num_inducing: inducing points, at least 1.
-      num_heads: as for `SAB`, like all that follow.
-      hidden: units of the MLP's hidden layer; 2 width by default.
-      layer_norm: whether tokens are normalised after either step.
-      masking: as for `MultiHeadAttention`.
-      rngs: its `params` stream draws the parameters.
+    """Draws the parameters, of `num_inducing` points and else as `SAB`.
 
     Raises:
       ValueError: if `num_inducing` is below 1.

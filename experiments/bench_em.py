@@ -50,15 +50,6 @@ def theirs(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
   )
 
 
-def with_gradient(form):
-  """Value and gradients by all arguments of a scalar of the outputs."""
-
-  def loss(*arguments):
-    return sum(jnp.sum(jnp.square(x)) for x in form(*arguments))
-
-  return jax.value_and_grad(loss, argnums=range(5))
-
-
 def num_votes(size: int, types: int, parents: int, stride: int) -> int:
   """How many votes an example casts."""
   positions = ((size - _KERNEL) // stride + 1) ** 2
@@ -69,8 +60,8 @@ def floors(
   batch: int,
   votes: int,
   numbers: int,
-  backward: bool,
   rates: tuple[float, float],
+  backward: bool,
 ) -> tuple[float, float]:
   """Fewest seconds that the operations and the bytes take.
 
@@ -89,10 +80,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   ceilings = benchmarking.rates()
-  print(
-    "H:I:J:stride batch pass              textbook          ours   faster"
-    "  leaner   floor: flops, bytes"
-  )
+  print(f"H:I:J:stride {benchmarking.COLUMNS}")
   for layer in _LAYERS.value:
     size, types, parents, stride = map(int, layer.split(":"))
     votes = num_votes(size, types, parents, stride)
@@ -110,31 +98,14 @@ def main(argv: Sequence[str]) -> None:
         *jnp.zeros((2, parents)),
       )
       numbers = sum(map(math.prod, shapes))
-      for backward in (False, True):
-        forms = [
-          functools.partial(form, stride=stride) for form in (ours, theirs)
-        ]
-        if backward:
-          forms = [with_gradient(form) for form in forms]
-        plan = jax.jit(forms[1]).lower(*arguments).compile().memory_analysis()
-        fits = plan.temp_size_in_bytes < 1e9 * _MEMORY.value
-        own, *rest = benchmarking.measure_all(
-          forms if fits else forms[:1], *arguments
-        )
-        flops, transfer = floors(batch, votes, numbers, backward, ceilings)
-        other = _format(rest[0]) if fits else "  too large".ljust(12)
-        faster = f"{rest[0].seconds / own.seconds:7.2f}x" if fits else " " * 8
-        leaner = plan.temp_size_in_bytes / own.temporary_bytes
-        print(
-          f"{layer:12s} {batch:5d} {'fwd+grad' if backward else 'forward':9s}"
-          f"{other} {_format(own)} {faster}{leaner:7.1f}x"
-          f" {1e3 * flops:7.1f} {1e3 * transfer:6.1f} ms",
-          flush=True,
-        )
-
-
-def _format(cost: benchmarking.Cost) -> str:
-  return f"{1e3 * cost.seconds:8.1f} ms {cost.temporary_bytes / 1e6:6.1f} MB"
+      benchmarking.race(
+        f"{layer:12s}",
+        batch,
+        tuple(functools.partial(f, stride=stride) for f in (theirs, ours)),
+        arguments,
+        floors=functools.partial(floors, batch, votes, numbers, ceilings),
+        memory=1e9 * _MEMORY.value,
+      )
 
 
 if __name__ == "__main__":

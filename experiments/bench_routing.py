@@ -7,10 +7,10 @@ turns in one process; each row also gives the floors: the fewest operations over
 the matmul rate, and the fewest bytes over the memory rate.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from absl import app, flags
 
 from capjax import layers
@@ -39,17 +39,8 @@ def ours(poses: jax.Array, transforms: jax.Array) -> jax.Array:
   return jax.vmap(route)(poses)
 
 
-def with_gradient(form):
-  """Value and gradients by poses and transforms of a scalar of the outputs."""
-
-  def loss(poses, transforms):
-    return jnp.sum(jnp.square(form(poses, transforms)))
-
-  return jax.value_and_grad(loss, argnums=(0, 1))
-
-
 def floors(
-  batch: int, num_parts: int, backward: bool, rates: tuple[float, float]
+  batch: int, num_parts: int, rates: tuple[float, float], backward: bool
 ) -> tuple[float, float]:
   """Fewest seconds that the operations and the bytes take.
 
@@ -68,10 +59,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   ceilings = benchmarking.rates()
-  print(
-    "parts batch pass              textbook          ours   faster  leaner"
-    "   floor: flops, bytes"
-  )
+  print(f"parts {benchmarking.COLUMNS}")
   for num_parts in map(int, _NUM_PARTS.value):
     shape = (num_parts, _NUM_OBJECTS, _PART_SIZE, _POSE_SIZE)
     keys = jax.random.split(jax.random.key(0))
@@ -80,25 +68,13 @@ def main(argv: Sequence[str]) -> None:
       poses = numerics.squash(
         jax.random.normal(keys[1], (batch, num_parts, _PART_SIZE))
       )
-      for backward in (False, True):
-        forms = [textbook.dynamic_routing, ours]
-        if backward:
-          forms = [with_gradient(form) for form in forms]
-        theirs, own = benchmarking.measure_all(forms, poses, transforms)
-        flops, transfer = floors(batch, num_parts, backward, ceilings)
-        name = "fwd+grad" if backward else "forward"
-        print(
-          f"{num_parts:5d} {batch:5d} {name:9s}"
-          f"{_format(theirs)} {_format(own)}"
-          f" {theirs.seconds / own.seconds:7.2f}x"
-          f"{theirs.temporary_bytes / own.temporary_bytes:7.1f}x"
-          f" {1e3 * flops:7.1f} {1e3 * transfer:6.1f} ms",
-          flush=True,
-        )
-
-
-def _format(cost: benchmarking.Cost) -> str:
-  return f"{1e3 * cost.seconds:8.1f} ms {cost.temporary_bytes / 1e6:6.1f} MB"
+      benchmarking.race(
+        f"{num_parts:5d}",
+        batch,
+        (textbook.dynamic_routing, ours),
+        (poses, transforms),
+        floors=functools.partial(floors, batch, num_parts, ceilings),
+      )
 
 
 if __name__ == "__main__":

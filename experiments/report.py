@@ -1,24 +1,32 @@
-"""Rewrites the results block of README.md from results/*.jsonl.
+"""Rewrites the results of README.md and results/README.md from the records.
 
-`python -m experiments.report` rewrites it; with `--check` it only compares, and
-fails where README.md and results/ differ.
+`python -m experiments.report` makes one line for each preset in README.md, and
+in results/README.md all that results/*.jsonl hold. With `--check` it only
+compares, and fails where they differ.
 """
 
 import collections
 import json
 import math
 import pathlib
+import shlex
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from absl import app, flags
 
-_CHECK = flags.DEFINE_bool("check", False, "Fail if README is out of date.")
-_README = flags.DEFINE_string("readme", "README.md", "File to rewrite.")
+_CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
+_README = flags.DEFINE_string("readme", "README.md", "With a block to rewrite.")
 _RESULTS = flags.DEFINE_string("results", "results", "Folder of *.jsonl files.")
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+_TITLE = """# Results
+
+Every metric and curve of the records in this folder, as means and standard
+deviations over seeds; written by `python -m experiments.report`.
+"""
+_NO_RUNS = "No runs are recorded yet.\n"
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
   **dict.fromkeys(("seed", "num_parameters", "num_steps"), int),
@@ -35,6 +43,39 @@ _RUN = (
   "Published (%)",
   "Parameters",
   "Minutes",
+  "Images/s",
+)
+# The main measure of a run: the first of these that it has, what it is called,
+# and its factor.
+_ACCURACY = 100.0
+_MAIN = {
+  "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
+  _ERROR: ("test error (%)", 1.0),
+  "posterior_match_accuracy": ("accuracy without labels (%)", _ACCURACY),
+  "presence_and_pose_accuracy": ("accuracy of a probe (%)", _ACCURACY),
+  "segmentation_accuracy": ("points right (%)", _ACCURACY),
+  "test_reconstruction_error": ("reconstruction error", 1.0),
+  "r2_x": ("R^2 of x", 1.0),
+}
+# Of the evaluations that are main results too.
+_MAIN_OF_SUITES = {
+  "affnist": ("affnist_accuracy", "affNIST (%)", _ACCURACY),
+  "affnist_like": (
+    "affnist_like_accuracy", "affNIST-like views (%)", _ACCURACY
+  ),
+  "log_likelihood": ("log_likelihood", "log-likelihood (nats)", 1.0),
+}  # fmt: skip
+_SUMMARY = (
+  "Preset",
+  "Dataset",
+  "Measure",
+  "Ours",
+  "Published",
+  "Seeds",
+  "Parameters",
+  "Steps",
+  "Minutes",
+  "Device",
 )
 # Flags that differ between the runs of one row.
 _FREE_FLAGS = {"seed", "workdir", "data_dir", "compilation_cache"}
@@ -68,6 +109,17 @@ _PAPER_FLAGS = {
   ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
   ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
 }
+# The main measures of other papers, by preset, as it is.
+_PAPER_PRESETS = {
+  **dict.fromkeys(("boltzmann_mnist", "boltzmann_mnist_paper"), 0.07),
+  **dict.fromkeys(("helmholtz_mnist", "helmholtz_mnist_slow"), 0.058),
+  "helmholtz_fashion": 0.152,
+  "constellation": 97.2,
+  **dict.fromkeys(("scae_mnist", "scae_mnist_cpu", "scae_mnist_paper"), 98.7),
+  "scae_cifar10": 25.0,
+  "scae_svhn": 55.3,
+  "smallnorb_paper": 1.8,
+}
 
 
 def read_results(folder: str | pathlib.Path) -> list[dict]:
@@ -93,8 +145,44 @@ def read_results(folder: str | pathlib.Path) -> list[dict]:
   return records
 
 
+def summary(records: Iterable[dict]) -> str:
+  """Returns a Markdown table of main measures, one row for each setting.
+
+  Raises:
+    ValueError: if one setting holds a seed twice.
+  """
+  rows = []
+  for what, suite, group in _settings(records):
+    experiment, dataset, name, steps, device = what
+    first = group[0]
+    metric, label, factor = _MAIN_OF_SUITES.get(suite, ("", "-", 1.0))
+    if not suite:
+      metric = next((x for x in _MAIN if x in first["metrics"]), "")
+      label, factor = _MAIN.get(metric, ("-", 1.0))
+    if suite and not metric:
+      continue
+    values = [factor * r["metrics"][metric] for r in group if metric]
+    forms = (".2f", ".2f") if label.endswith("(%)") else (".4g", ".2g")
+    size, minutes, _ = _costs(group)
+    rows.append(
+      [
+        name if first["preset"] else name.replace("-", experiment, 1),
+        dataset,
+        label,
+        _mean(values, *forms) if values else "-",
+        "-" if suite else _published(first, metric),
+        str(len(group)),
+        size,
+        steps,
+        "-" if suite else minutes,
+        device,
+      ]
+    )
+  return _markdown(_SUMMARY, rows) or _NO_RUNS
+
+
 def table(records: Iterable[dict]) -> str:
-  """Returns Markdown tables of records, the seeds of one setting in one row.
+  """Returns Markdown of all records, the seeds of one setting in one row.
 
   Runs with a test error make the first table. Evaluations (with a `suite`) and
   other runs make the second, one row for each metric or curve. The commands
@@ -103,44 +191,31 @@ def table(records: Iterable[dict]) -> str:
   Raises:
     ValueError: if one setting holds a seed twice.
   """
-  groups = collections.defaultdict(lambda: collections.defaultdict(list))
-  for record in records:
-    key = tuple(record.get(name) or "" for name in _GROUP)
-    # Runs that stop at an accuracy make as many steps as each needs.
-    stops = record["flags"].get("stop_accuracy") is not None
-    key += (0 if stops else record["num_steps"],)
-    groups[key][_setting(record)].append(record)
   runs, others, commands = [], [], {}
-  for key, settings in sorted(groups.items()):
-    experiment, dataset, preset, device, suite, _ = key
-    for setting, group in sorted(settings.items()):
-      seeds = [record["seed"] for record in group]
-      if len(set(seeds)) < len(seeds):
-        raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
-      first = group[seeds.index(min(seeds))]
-      commands[first["command"]] = None
-      name = " ".join([preset or "-", *_differences(setting, settings)])
-      steps = round(statistics.fmean(record["num_steps"] for record in group))
-      what = [experiment, dataset, name, f"{steps:,}", device]
-      if not suite and _ERROR in first["metrics"]:
-        runs.append([*what, *_run_cells(group)])
+  for what, suite, group in _settings(records):
+    first = group[0]
+    commands[first["command"]] = None
+    if not suite and _ERROR in first["metrics"]:
+      errors = [record["metrics"][_ERROR] for record in group]
+      cells = _mean(errors, ".2f", ".3f"), str(len(group))
+      runs.append([*what, *cells, _published(first, _ERROR), *_costs(group)])
+      continue
+    for name in first["metrics"]:
+      if name in _SETTINGS:
         continue
-      for name in first["metrics"]:
-        if name in _SETTINGS:
-          continue
-        values = [r["metrics"][name] for r in group if name in r["metrics"]]
-        value = _cell(values)
-        others.append([*what, suite or "-", name, value, str(len(values))])
+      values = [r["metrics"][name] for r in group if name in r["metrics"]]
+      value = _cell(values)
+      others.append([*what, suite or "-", name, value, str(len(values))])
   if not commands:
-    return "No runs are recorded yet.\n"
+    return _NO_RUNS
   parts = [
-    _markdown([*_WHAT, *_RUN, "Images/s"], runs),
-    *_folded(
-      "Evaluations: each metric or curve",
+    _markdown([*_WHAT, *_RUN], runs),
+    *_section(
+      "Each metric or curve",
       _markdown([*_WHAT, "Suite", "Metric", "Value", "Seeds"], others),
     ),
-    *_folded(
-      "Commands: of each row, for its lowest seed",
+    *_section(
+      "Commands, of each row for its lowest seed",
       "\n".join(["```sh", *commands, "```\n"]),
     ),
   ]
@@ -167,15 +242,43 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   readme = pathlib.Path(_README.value)
+  whole = pathlib.Path(_RESULTS.value) / "README.md"
   try:
-    old = readme.read_text("utf-8")
-    new = replace_block(old, table(read_results(_RESULTS.value)))
+    records = read_results(_RESULTS.value)
+    new = {
+      readme: replace_block(readme.read_text("utf-8"), summary(records)),
+      whole: f"{_TITLE}\n{table(records)}",
+    }
   except (OSError, ValueError) as error:
     sys.exit(str(error))
-  if not _CHECK.value:
-    readme.write_text(new, "utf-8")
-  elif new != old:
-    sys.exit(f"{readme} is out of date; run `python -m experiments.report`.")
+  for path, text in new.items():
+    if not _CHECK.value:
+      path.write_text(text, "utf-8")
+    elif not path.exists() or path.read_text("utf-8") != text:
+      sys.exit(f"{path} is out of date; run `python -m experiments.report`.")
+
+
+def _settings(
+  records: Iterable[dict],
+) -> Iterator[tuple[list[str], str, list[dict]]]:
+  """Yields the cells of `_WHAT`, the suite and the seeds of each setting."""
+  groups = collections.defaultdict(lambda: collections.defaultdict(list))
+  for record in records:
+    key = tuple(record.get(name) or "" for name in _GROUP)
+    # Runs that stop at an accuracy make as many steps as each needs.
+    stops = record["flags"].get("stop_accuracy") is not None
+    key += (0 if stops else record["num_steps"],)
+    groups[key][_setting(record)].append(record)
+  for key, settings in sorted(groups.items()):
+    experiment, dataset, preset, device, suite, _ = key
+    for setting, group in sorted(settings.items()):
+      group.sort(key=lambda record: record["seed"])
+      seeds = [record["seed"] for record in group]
+      if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
+      name = " ".join([preset or "-", *_differences(setting, settings)])
+      steps = round(statistics.fmean(record["num_steps"] for record in group))
+      yield [experiment, dataset, name, f"{steps:,}", device], suite, group
 
 
 def _parse(line: str) -> dict:
@@ -208,8 +311,19 @@ def _differences(setting: str, settings: Iterable[str]) -> list[str]:
   ]
 
 
-def _published(record: dict) -> float | None:
-  """The error of the same network on the same data in its paper, if any."""
+def _published(record: dict, metric: str) -> str:
+  """What a paper says of the same network on the same data, if it does."""
+  if metric == _ERROR and (error := _published_error(record)) is not None:
+    return f"{error:g}"
+  words = shlex.split(record["command"])
+  changed = {word.partition("=")[0] for word in words if word[:2] == "--"} - {
+    f"--{name}" for name in (*_FREE_FLAGS, "flagfile")
+  }
+  known = _PAPER_PRESETS.get(record["preset"])
+  return "-" if changed or known is None else f"{known:g}"
+
+
+def _published_error(record):
   flag = record["flags"].get
   if record["dataset"] != "mnist" or flag("canvas"):
     return None
@@ -224,15 +338,12 @@ def _published(record: dict) -> float | None:
   return _PAPER.get(key)
 
 
-def _run_cells(group: Sequence[dict]) -> list[str]:
+def _costs(group: Sequence[dict]) -> list[str]:
+  """Parameters, minutes, images a second."""
   size = group[0]["num_parameters"]
-  published = _published(group[0])
   minutes = statistics.fmean(record["seconds"] for record in group) / 60
   rate = statistics.fmean(record["images_per_second"] for record in group)
   return [
-    _mean([record["metrics"][_ERROR] for record in group], ".2f", ".3f"),
-    str(len(group)),
-    "-" if published is None else f"{published:g}",
     f"{size / 1e6:.1f}M" if size >= 999_500 else f"{size / 1e3:.0f}K",
     f"{minutes:.1f}",
     f"{rate:,.0f}",
@@ -254,11 +365,9 @@ def _mean(values: Sequence[float], form: str, spread_form: str) -> str:
   return f"{statistics.fmean(values):{form}}{spread}"
 
 
-def _folded(summary: str, text: str) -> list[str]:
-  """What a reader unfolds; nothing where there is no text."""
-  if not text:
-    return []
-  return [f"<details><summary>{summary}</summary>\n", text, "</details>\n"]
+def _section(title: str, text: str) -> list[str]:
+  """Nothing where there is no text."""
+  return [f"## {title}\n", text] if text else []
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

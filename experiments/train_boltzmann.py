@@ -15,7 +15,6 @@ from flax import nnx
 from capjax import boltzmann, data
 from experiments.common import (
   contrastive,
-  descent,
   program,
   runs,
   training,
@@ -61,8 +60,6 @@ TASK = Task(
   make_model,
   contrastive.loss,
   contrastive.measure,
-  draw=contrastive.draw,
-  draw_test=contrastive.draw,
   make_optimizer=contrastive.make_optimizer,
   suites=lambda model: [
     "errors",
@@ -72,10 +69,8 @@ TASK = Task(
     "log_likelihood",
   ],
   after_training=("errors", "samples", "spectra", "fields"),
-  chosen_by=None,
   begin=begin,
-  diverged=contrastive.diverged,
-  restart=descent.restart,
+  **contrastive.COMMON,
 )
 
 

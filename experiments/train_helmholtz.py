@@ -18,7 +18,6 @@ from flax import nnx
 from capjax import boltzmann, data, helmholtz, wake_sleep
 from experiments.common import (
   contrastive,
-  descent,
   latents,
   program,
   runs,
@@ -71,9 +70,12 @@ def begin(
     contrastive.VISIBLE.value, images
   )
   if not _PRETRAIN_STEPS.value:
+    print("no pretraining: wake and sleep begin with drawn weights", flush=True)
     return 0.0
   machines, total = [], 0.0
-  for number in range(len(_num_capsules())):
+  count = len(_num_capsules())
+  for number in range(count):
+    print(f"capsule RBM of layer {number + 1} of {count}", flush=True)
     run = runs.Run(f"{runs.WORKDIR.value}/layer_{number + 1}")
     run.claim()
     task = _layer_task(machines, model.visible[...])
@@ -83,6 +85,7 @@ def begin(
     total += seconds
     _, stack, _ = tasks.restore_model(run, task, train)
     machines = list(stack.machines)
+  print("wake and sleep of all layers", flush=True)
   wake_sleep.start_from(model, machines)
   return total
 
@@ -157,14 +160,10 @@ def _layer_task(
     make_stack,
     of_top(contrastive.loss),
     of_top(contrastive.measure),
-    draw=contrastive.draw,
-    draw_test=contrastive.draw,
     make_optimizer=lambda: contrastive.make_optimizer(_PRETRAIN_RATE.value),
     suites=lambda stack: [],
     after_training=(),
-    chosen_by=None,
-    diverged=contrastive.diverged,
-    restart=descent.restart,
+    **contrastive.COMMON,
   )
 
 
@@ -172,8 +171,6 @@ TASK = Task(
   make_model,
   loss,
   measure,
-  draw=contrastive.draw,
-  draw_test=contrastive.draw,
   make_optimizer=contrastive.make_optimizer,
   suites=lambda model: [
     "errors",
@@ -182,10 +179,8 @@ TASK = Task(
     *([] if latents.has_gaussian_pixels(model) else ["bound"]),
   ],
   after_training=("errors", "dreams", "spectra"),
-  chosen_by=None,
   begin=begin,
-  diverged=contrastive.diverged,
-  restart=descent.restart,
+  **contrastive.COMMON,
 )
 
 

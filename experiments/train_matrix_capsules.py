@@ -63,9 +63,16 @@ _LOSS = flags.DEFINE_enum(
 )
 _MARGIN_STEPS = flags.DEFINE_float(
   "margin_steps",
-  50_000.0,
-  "Timescale of the spread loss's margin; it is halfway at four of them.",
+  None,
+  "Timescale of the spread loss's margin, which is halfway at four of them; a "
+  "tenth of --num_steps by default, 50,000 in the paper.",
   lower_bound=1.0,
+)
+_CNN_FEATURES = flags.DEFINE_list(
+  "cnn_features", ["32", "64"], "Channels of the baseline's convolutions."
+)
+_CNN_DENSE = flags.DEFINE_integer(
+  "cnn_dense", 1024, "Units of the baseline's dense layer.", lower_bound=1
 )
 _WEIGHT_DECAY = flags.DEFINE_float(
   "weight_decay",
@@ -103,18 +110,21 @@ _VIEWPOINTS = flags.DEFINE_enum(
 flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
 flags.set_default(rates.DECAY_STEPS, 20_000)
-flags.register_validator(
-  _TYPES,
-  lambda counts: (
-    len(counts) == 3 and all(x.isdigit() and int(x) > 0 for x in counts)
-  ),
-  message="give three whole numbers above 0, as in 8,16,16",
-)
+for _counts, _example in ((_TYPES, "8,16,16"), (_CNN_FEATURES, "32,64")):
+  _number = len(_example.split(","))
+  flags.register_validator(
+    _counts,
+    lambda counts, number=_number: (
+      len(counts) == number and all(x.isdigit() and int(x) > 0 for x in counts)
+    ),
+    message=f"give {_number} whole numbers above 0, as in {_example}",
+  )
 
 _CAPSULE_FLAGS = (
   "features", "types", "num_iterations", "form", "coordinates", "pose",
   "padding", "loss",
 )  # fmt: skip
+_BASELINE_FLAGS = ("cnn_features", "cnn_dense")
 _FAMILIAR = {
   "azimuth": smallnorb.familiar_azimuths,
   "elevation": smallnorb.familiar_elevations,
@@ -133,7 +143,14 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     prepare, jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
   ).shape
   if _MODEL.value == "baseline":
-    return baselines.smallnorb_baseline(shape, num_classes, rngs=rngs)
+    first, second = map(int, _CNN_FEATURES.value)
+    return baselines.smallnorb_baseline(
+      shape,
+      num_classes,
+      features=(first, second),
+      dense_features=_CNN_DENSE.value,
+      rngs=rngs,
+    )
   return matrix_capsules.MatrixCapsules(
     shape,
     num_classes,
@@ -195,7 +212,8 @@ def loss(
     return value + decay, metrics
   activations = model(images).activations
   if _LOSS.value == "spread":
-    margin = losses.spread_margin(step, timescale=_MARGIN_STEPS.value)
+    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / 10
+    margin = losses.spread_margin(step, timescale=timescale)
     each = losses.spread_loss(activations, labels, margin=margin)
   elif _LOSS.value == "margin":
     present = jax.nn.one_hot(labels, activations.shape[1])
@@ -298,9 +316,12 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
-    if _MODEL.value == "baseline":
-      runs.refuse("--model=baseline", _CAPSULE_FLAGS)
-    if _MODEL.value == "baseline" or _LOSS.value != "spread":
+    is_baseline = _MODEL.value == "baseline"
+    runs.refuse(
+      f"--model={_MODEL.value}",
+      _CAPSULE_FLAGS if is_baseline else _BASELINE_FLAGS,
+    )
+    if is_baseline or _LOSS.value != "spread":
       runs.refuse("without the spread loss, training", ["margin_steps"])
     unused = ["max_shift"] if is_stereo() else ["brightness", "contrast"]
     runs.refuse(f"--dataset={runs.DATASET.value}", unused)

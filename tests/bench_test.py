@@ -1,14 +1,18 @@
 """The benchmarks run; their figures are for a quiet machine, not for tests."""
 
+import contextlib
 import functools
+import io
 import pathlib
 import subprocess
 import sys
 
+import jax.numpy as jnp
 from absl.testing import absltest, parameterized
 
 import capjax
 from experiments import bench_capsnet
+from experiments.common import benchmarking
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -20,6 +24,18 @@ class BenchTest(parameterized.TestCase):
     self.assertGreater(cost.seconds, 0)
     self.assertGreater(cost.temporary_bytes, 0)
     self.assertGreater(cost.peak_bytes, cost.temporary_bytes)
+
+  def test_a_form_that_is_too_large_does_not_run(self):
+    forms = (lambda x: jnp.sort(x) @ x, lambda x: x @ x)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      benchmarking.race(
+        "here", 7, forms, [jnp.ones(99)], floors=lambda _: (0.1, 0.2), memory=0
+      )
+    rows = printed.getvalue().splitlines()
+    self.assertLen(rows, 2)
+    for row, name in zip(rows, ("forward", r"fwd\+grad"), strict=True):
+      self.assertRegex(row, rf"^here +7 {name} +too large .* 100.0  200.0 ms$")
 
   @parameterized.parameters(
     ("bench_routing", ("--batches=1", "--num_parts=16"), 2),

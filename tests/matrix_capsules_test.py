@@ -48,9 +48,15 @@ class SizesTest(parameterized.TestCase):
 
     self.assertEqual(_num_parameters(make), want)
 
-  def test_the_baseline_has_4_2_million(self):
-    got = _num_parameters(baselines.smallnorb_baseline)
-    self.assertEqual(got, 4_253_349)
+  @parameterized.parameters(
+    (dict(), 4_253_349),  # the paper's 4.2M
+    (dict(features=(16, 32), dense_features=256), 539_477),
+  )
+  def test_parameters_of_the_baseline(self, options, want):
+    def make(rngs):
+      return baselines.smallnorb_baseline(**options, rngs=rngs)
+
+    self.assertEqual(_num_parameters(make), want)
 
   @parameterized.parameters(
     ("VALID", (32, 32), (6, 6), (4, 4)), ("SAME", (32, 32), (8, 8), (8, 8)),
@@ -157,7 +163,53 @@ def _squares(model, images):
   return jnp.sum(jnp.square(model(images).activations))
 
 
+def _all_weights(scale):
+  def change(model):
+    parameters = jax.tree.map(lambda x: scale * x, nnx.state(model, nnx.Param))
+    nnx.update(model, parameters)
+
+  return change
+
+
+def _all_activations(logit):
+  def change(model):
+    conv = model.primary.activations
+    conv.kernel[...] = jnp.zeros_like(conv.kernel[...])
+    conv.bias[...] = jnp.full_like(conv.bias[...], logit)
+
+  return change
+
+
+def _identical_votes(model):
+  """All capsules have one pose, and all transforms are the identity."""
+  poses = model.primary.poses
+  poses.kernel[...] = jnp.zeros_like(poses.kernel[...])
+  poses.bias[...] = jnp.ones_like(poses.bias[...])
+  for layer in (*model.layers, model.classes):
+    x = layer.transforms[...]
+    layer.transforms[...] = jnp.broadcast_to(jnp.eye(x.shape[-1]), x.shape)
+
+
+_STARTS = {
+  "zero_weights": _all_weights(0.0),
+  "tiny_weights": _all_weights(1e-20),
+  "huge_weights": _all_weights(1e3),
+  "nobody_there": _all_activations(-1e4),
+  "all_there": _all_activations(1e4),
+  "identical_votes": _identical_votes,
+}
+
+
 class HardInputsTest(parameterized.TestCase):
+  @parameterized.product(
+    form=tuple(matrix_capsules.FORMS), start=tuple(_STARTS)
+  )
+  def test_bad_starts_are_finite(self, form, start):
+    model = _model(form=form)
+    _STARTS[start](model)
+    value, gradient = _squares(model, _images(2))
+    chex.assert_tree_all_finite((value, nnx.state(gradient, nnx.Param)))
+
   @parameterized.parameters(*matrix_capsules.FORMS)
   def test_values_and_gradients_are_finite(self, form):
     one_pixel = jnp.zeros((2, *_SHAPE)).at[:, 8, 8].set(1.0)

@@ -1,4 +1,4 @@
-"""The results tables: what they say, and that README.md says the same."""
+"""The results tables: what they say, and that the READMEs say the same."""
 
 import json
 import pathlib
@@ -32,11 +32,11 @@ def _record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
   }
 
 
-def _rows(records):
+def _rows(records, table=report.table):
   """The cells of the tables' lines, without the rules below the headers."""
   return [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in report.table(records).splitlines()
+    for line in table(records).splitlines()
     if line.startswith("|") and "---" not in line
   ]
 
@@ -59,13 +59,14 @@ def _run(tmp_path, *arguments):
   )
 
 
-def test_readme_agrees_with_results():
-  readme = _ROOT / "README.md"
-  if not readme.exists():
-    pytest.skip("there is no README.md yet")
-  text = readme.read_text("utf-8")
-  table = report.table(report.read_results(_ROOT / "results"))
-  assert text == report.replace_block(text, table)
+def test_readmes_agree_with_results():
+  done = subprocess.run(
+    [sys.executable, "-m", "experiments.report", "--check"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
 
 
 def test_a_row_holds_mean_and_sample_deviation_of_its_seeds():
@@ -184,6 +185,50 @@ def test_evaluations_have_a_table_of_their_own():
   ]
 
 
+def test_the_summary_has_a_row_for_each_main_measure():
+  """Accuracies in percent; other suites are in the full table alone."""
+  others = {"a_metric": 1.0}
+  rows = _rows(
+    [
+      _record(0, 0.2), _record(1, 0.4),
+      _record(suite="affnist", metrics={"affnist_accuracy": 0.79}),
+      _record(suite="attacks", metrics={"fgsm_accuracy": [0.5, 0.25]}),
+      _record(experiment="train_constellation", preset="constellation",
+              metrics={**others, "segmentation_accuracy": 0.9}),
+      _record(experiment="train_matrix_capsules", preset=None,
+              metrics={"novel_error_percent": 9.0, "test_accuracy": 0.9}),
+      _record(experiment="train_new", preset="new", metrics=others),
+    ],
+    report.summary,
+  )  # fmt: skip
+  assert [row[:1] + row[2:6] for row in rows] == [
+    ["Preset", "Measure", "Ours", "Published", "Seeds"],
+    ["mnist_paper", "test error (%)", "0.30 ± 0.14", "0.25", "2"],
+    ["mnist_paper", "affNIST (%)", "79.00", "-", "1"],
+    ["constellation", "points right (%)", "90.00", "97.2", "1"],
+    ["train_matrix_capsules", "error, novel viewpoints (%)", "9.00", "-", "1"],
+    ["new", "-", "-", "-", "1"],
+  ]
+
+
+@pytest.mark.parametrize(
+  "words, want",
+  [
+    ("--workdir=DIR --seed=1 --data_dir=DATA", "0.07"),
+    ("--workdir=DIR --noswitches --data_dir=DATA", "-"),
+  ],
+)
+def test_a_paper_says_nothing_of_a_preset_that_was_changed(words, want):
+  preset = "boltzmann_mnist"
+  record = _record(
+    experiment="train_boltzmann",
+    preset=preset,
+    metrics={"test_reconstruction_error": 0.08},
+    command=f"python -m x --flagfile=presets/{preset}.cfg {words}",
+  )
+  assert _rows([record], report.summary)[1][4] == want
+
+
 def test_bars_do_not_break_the_table():
   assert r"| a\|b |" in report.table([_record(device="a|b")])
 
@@ -256,16 +301,22 @@ def test_check_fails_until_the_readme_is_rewritten(tmp_path):
 
   assert check().returncode == 1
   assert readme.read_text() == _EMPTY
+  assert not (results / "README.md").exists()
   assert _run(tmp_path).returncode == 0
-  assert "0.30 ± 0.141" in readme.read_text()
+  assert "0.30 ± 0.14" in readme.read_text()
+  assert "0.30 ± 0.141" in (results / "README.md").read_text()
   assert check().returncode == 0
   # A record edited by hand, and then a table edited by hand.
   _write(results, _record(0, 0.2), _record(1, 0.3))
   edited = check()
   assert edited.returncode == 1 and "out of date" in edited.stderr
   assert _run(tmp_path).returncode == 0
-  readme.write_text(readme.read_text().replace("0.25 ±", "0.24 ±"))
-  assert check().returncode == 1
+  for path in (readme, results / "README.md"):
+    text = path.read_text()
+    path.write_text(text.replace("0.25 ±", "0.24 ±"))
+    edited = check()
+    assert edited.returncode == 1 and str(path) in edited.stderr
+    path.write_text(text)
 
 
 def test_faults_end_with_their_message(tmp_path):

@@ -69,6 +69,20 @@ class SCAETest(parameterized.TestCase):
     for x in jax.tree.leaves(nnx.state(gradient, nnx.Param)):
       self.assertTrue(np.isfinite(x).all())
 
+  @parameterized.parameters("alpha", "coupled")
+  def test_every_parameter_changes_how_images_are_explained(self, mixing):
+    model, images = _make(mixing=mixing), _images()
+    parts = model(images).parts
+
+    @jax.jit
+    @jax.grad
+    def gradient(decoder):
+      return jnp.sum(decoder.log_prob(images, parts))
+
+    found = nnx.to_flat_state(nnx.state(gradient(model.decoder), nnx.Param))
+    for path, x in found:
+      self.assertGreater(_size(x), 0, path)
+
   def test_noise_needs_a_key(self):
     """The authors' code keeps the noise at test time."""
     model, images = _make(), _images()

@@ -1,5 +1,6 @@
 """Tests of the binaries that train Helmholtz machines and auto-encoders."""
 
+import shutil
 import signal
 import time
 
@@ -81,11 +82,33 @@ def test_machines_without_pretraining(train, tmp_path):
   words.append("--pretrain_steps=0")
   code, printed = train(tmp_path, *words, binary="train_helmholtz")
   assert code == 0, printed
+  assert "no pretraining" in printed and "capsule RBM" not in printed
   assert not (tmp_path / "layer_1").exists()
   code, printed = train(
     tmp_path / "other", *words, "--num_sweeps=3", binary="train_helmholtz"
   )
   assert code == 1 and "has no use for --num_sweeps" in printed
+
+
+@pytest.mark.parametrize(
+  ("flag", "value"),
+  [("pretrain_steps", 0), ("pretrain_steps", 41), ("num_capsules", "4")],
+)
+def test_pretraining_goes_on_with_its_own_flags_alone(
+  train, trained, tmp_path, flag, value
+):
+  folder = tmp_path / "pretrained"
+  shutil.copytree(trained, folder)
+  shutil.rmtree(folder / "checkpoints")
+  (folder / "metrics.jsonl").unlink()
+  before = (folder / "flags.cfg").read_text()
+  words = [x for x in SMALL if "num_sweeps" not in x or value != 0]
+  code, printed = train(
+    folder, *words, f"--{flag}={value}", binary="train_helmholtz"
+  )
+  assert code == 1 and "Traceback" not in printed
+  assert f"is now --{flag}={value}" in printed
+  assert (folder / "flags.cfg").read_text() == before
 
 
 def test_bad_numbers_of_capsules_are_refused(train, tmp_path):
@@ -131,3 +154,19 @@ def test_an_auto_encoder_trains_and_is_bounded(train, tmp_path):
   assert code == 0, printed
   scores = processes.evaluation_of(tmp_path)["bound"]["metrics"]
   assert -44 < scores["elbo"] < scores["importance_bound"] < -15
+
+
+def test_an_auto_encoder_of_gaussian_pixels_is_bounded(train, tmp_path):
+  code, printed = train(
+    tmp_path, "--num_latents=5", "--num_steps=120", "--eval_every=60",
+    "--learning_rate=0.01", "--pixel_scale=0.3", binary="train_vae",
+  )  # fmt: skip
+  assert code == 0, printed
+  code, printed = train(
+    tmp_path, "--suite=bound", "--images=50", binary="evaluate"
+  )
+  assert code == 0, printed
+  scores = processes.evaluation_of(tmp_path)["bound"]["metrics"]
+  # Of the best that there is, with all pixels at their means.
+  best = -64 * np.log(0.3 * np.sqrt(2 * np.pi))
+  assert best - 60 < scores["elbo"] < scores["importance_bound"] < best

@@ -93,7 +93,7 @@ def test_suites_of_stereo_pairs(train, solids, data_dir):
 @pytest.mark.parametrize(
   "words",
   [
-    ("--model=baseline",),
+    ("--model=baseline", "--cnn_features=4,4", "--cnn_dense=8"),
     (*TINY, "--loss=margin", "--pose=vector", "--coordinates=none"),
     (*TINY, "--loss=cross_entropy", "--form=official", "--coordinates=pixels"),
   ],
@@ -134,8 +134,10 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    (("--types=8,16",), "give three whole numbers"),
+    (("--types=8,16",), "give 3 whole numbers"),
     (("--model=baseline", "--types=8,8,8"), "no use for --types"),
+    (("--cnn_dense=8",), "--model=capsules has no use for --cnn_dense"),
+    (("--model=baseline", "--cnn_features=8"), "give 2 whole numbers"),
     (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
     (("--brightness=1",), "no use for --brightness"),
     (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),

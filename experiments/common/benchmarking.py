@@ -1,11 +1,18 @@
 """Measuring compiled functions: time, temporary memory, and the floor."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+# Of `race`, after the label.
+COLUMNS = (
+  "batch pass              textbook          ours   faster  leaner"
+  "   floor: flops, bytes"
+)
 
 
 class Cost(NamedTuple):
@@ -48,6 +55,67 @@ def measure_all(
     )
     for run, seconds in zip(compiled, times, strict=True)
   ]
+
+
+def race(
+  label: str,
+  batch: int,
+  forms: tuple[Callable[..., Any], Callable[..., Any]],
+  arguments: Sequence[jax.Array],
+  *,
+  floors: Callable[[bool], tuple[float, float]],
+  memory: float = math.inf,
+) -> None:
+  """Prints a row of `COLUMNS` for values, and one for gradients with them.
+
+  Args:
+    label: what the row is of.
+    batch: examples.
+    forms: the textbook's and ours, of the same arguments.
+    arguments: of which a scalar of the results is differentiated by each.
+    floors: `is with gradients -> (seconds, seconds)`, the fewest that the
+      operations and the bytes take.
+    memory: bytes that the textbook form may take beside its arguments; where it
+      takes more, ours runs alone.
+  """
+  for backward in (False, True):
+    textbook, ours = (
+      _with_gradient(form, len(arguments)) if backward else form
+      for form in forms
+    )
+    plan = jax.jit(textbook).lower(*arguments).compile().memory_analysis()
+    theirs = Cost(math.nan, plan.temp_size_in_bytes)
+    if theirs.temporary_bytes < memory:
+      theirs, own = measure_all([textbook, ours], *arguments)
+    else:
+      (own,) = measure_all([ours], *arguments)
+    flops, transfer = floors(backward)
+    print(
+      f"{label} {batch:5d} {'fwd+grad' if backward else 'forward':9s}"
+      f"{_format(theirs)} {_format(own)}"
+      f" {theirs.seconds / own.seconds:7.2f}x"
+      f"{theirs.temporary_bytes / own.temporary_bytes:7.1f}x"
+      f" {1e3 * flops:7.1f} {1e3 * transfer:6.1f} ms",
+      flush=True,
+    )
+
+
+def _with_gradient(form, num_arguments):
+  """Value and gradients by all arguments of a scalar of the results."""
+
+  def loss(*arguments):
+    return sum(
+      jnp.sum(jnp.square(x)) for x in jax.tree.leaves(form(*arguments))
+    )
+
+  return jax.value_and_grad(loss, argnums=range(num_arguments))
+
+
+def _format(cost: Cost) -> str:
+  taken = f"{1e3 * cost.seconds:.1f} ms"
+  if math.isnan(cost.seconds):
+    taken = "too large"
+  return f"{taken:>11s} {cost.temporary_bytes / 1e6:6.1f} MB"
 
 
 def matmul_rate(size: int = 2048, rounds: int = 10) -> float:

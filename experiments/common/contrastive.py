@@ -180,3 +180,13 @@ def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
 def diverged(metrics: dict[str, float]) -> bool:
   """Whether images are reconstructed too badly to go on."""
   return metrics["reconstruction_error"] > _MAX_ERROR.value
+
+
+# What `Task`s of all these machines share.
+COMMON = {
+  "draw": draw,
+  "draw_test": draw,
+  "chosen_by": None,
+  "diverged": diverged,
+  "restart": descent.restart,
+}

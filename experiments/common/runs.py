@@ -152,7 +152,11 @@ class Run:
       for flag in _experiment_flags()
       if flag.value is not None
     }
-    started = self.metrics() or (self.workdir / "checkpoints").exists()
+    started = (
+      self.metrics()
+      or (self.workdir / "checkpoints").exists()
+      or any(self.workdir.glob("*/checkpoints"))  # of what comes before it
+    )
     if not (started and path.exists()):
       files.write_whole(path, "".join(f"{line}\n" for line in new.values()))
       files.write_json(self.workdir / "provenance.json", provenance())
