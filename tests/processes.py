@@ -45,12 +45,19 @@ _SERVER.set_forkserver_preload(
 class Running:
   """A binary at work."""
 
-  def __init__(self, binary: str, *flags: str, xla_flags: str = ""):
+  def __init__(
+    self,
+    binary: str,
+    *flags: str,
+    xla_flags: str = "",
+    package: str = "experiments.",
+  ):
     descriptor, path = tempfile.mkstemp()
     os.close(descriptor)
     self._printed = pathlib.Path(path)
     self._process = _SERVER.Process(
-      target=_run, args=(binary, flags, f"{XLA_FLAGS} {xla_flags}", path)
+      target=_run,
+      args=(package + binary, flags, f"{XLA_FLAGS} {xla_flags}", path),
     )
     self._process.start()
 
@@ -71,13 +78,12 @@ class Running:
     return code, printed
 
 
-def _run(binary, flags, xla_flags, path):
+def _run(name, flags, xla_flags, path):
   os.chdir(ROOT)
   os.environ["XLA_FLAGS"] = xla_flags
   with open(path, "w") as printed:
     os.dup2(printed.fileno(), 1)
     os.dup2(printed.fileno(), 2)
-  name = f"experiments.{binary}"
   sys.argv = [name, *flags]
   try:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
