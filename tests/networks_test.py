@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.common import networks, optimizers
+from experiments.common import networks, optimizers, placing
 
 IMAGES = jax.random.uniform(jax.random.key(0), (3, 8, 8, 1))
 
@@ -35,7 +35,7 @@ def output_of(*words):
 
 def augmented(*words):
   with given("--max_shift=0", *words):
-    return networks.augment_image(jax.random.key(1), IMAGES[0])
+    return placing.augment_image(jax.random.key(1), IMAGES[0])
 
 
 def test_images_are_left_alone_without_flags():
@@ -57,7 +57,7 @@ def test_canvas_surrounds_the_image():
   assert got.shape == (12, 12, 1)
   np.testing.assert_allclose(np.sum(got), np.sum(IMAGES[0]), rtol=1e-6)
   with given("--canvas=12"):
-    assert networks.canvas_of((8, 8, 1)) == (12, 12, 1)
+    assert placing.canvas_of((8, 8, 1)) == (12, 12, 1)
 
 
 def test_routing_follows_the_flags():

@@ -19,7 +19,7 @@ def data_dir(tmp_path_factory):
   (folder / "viewpoint_solids").mkdir()
   random = np.random.default_rng(0)
   for split, first in (("train", 0), ("test", 5)):
-    count = 180
+    count = 90
     numbers = np.arange(count, dtype=np.int32)
     np.savez(
       folder / "viewpoint_solids" / f"{split}-v1.npz",
@@ -79,15 +79,13 @@ def test_validation_is_on_familiar_views_of_the_test_figures(solids):
 
 def test_suites_of_stereo_pairs(train, solids, data_dir):
   code, printed = train(
-    solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
+    solids, "--suite=multi_crop,viewpoints", "--images=20",
     f"--data_dir={data_dir}", binary="evaluate",
   )  # fmt: skip
   assert code == 0, printed
   crops = processes.evaluation_of(solids)["multi_crop"]["metrics"]
   assert 0 <= crops["multi_crop_accuracy"] <= 1
-  attacks = processes.evaluation_of(solids)["attacks"]["metrics"]
-  centre = pytest.approx(crops["centre_crop_accuracy"])
-  assert attacks["bim_accuracy"][0] == centre
+  assert 0 <= crops["centre_crop_accuracy"] <= 1
 
 
 @pytest.mark.parametrize(

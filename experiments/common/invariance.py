@@ -3,7 +3,9 @@
 Figures 3 and 5 to 7 of Smith et al. (2020).
 """
 
+import functools
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +124,7 @@ def repair(run: runs.Run, trained: Trained, options: Options) -> Scores:
   for angle in _ANGLES:
     turned = jax.vmap(views.rotate, (0, None))(images, angle)
     start, _ = _see(trained.model, turned)
-    found, _, _ = _climb("adam", trained.model, start, turned)
+    found = _climb(trained.model, start, turned, name="adam").posteriors
     drawn = []
     for when, posteriors in (("before", start), ("after", found)):
       bound, redrawn = _judge(trained.model, posteriors, turned)
@@ -133,8 +135,8 @@ def repair(run: runs.Run, trained: Trained, options: Options) -> Scores:
     columns.append(jnp.stack([turned, *drawn])[:, :_NUM_SHOWN])
     if angle == _COMPARED:
       for name in _OPTIMIZERS:
-        _, bounds, seconds = _climb(name, trained.model, start, turned)
-        scores[f"{name}_bounds"] = np.mean(bounds, axis=0).tolist()
+        way, seconds = _timed(_climb, trained.model, start, turned, name=name)
+        scores[f"{name}_bounds"] = np.mean(way.bounds, axis=0).tolist()
         scores[f"{name}_seconds"] = seconds
   rows = jnp.stack(columns, axis=2)  # of pictures: what, which image, angle
   rows = jnp.swapaxes(rows, 0, 1)
@@ -192,24 +194,24 @@ def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
   return jnp.mean(bounds), model.capsules.draw(parts)
 
 
-def _climb(name: str, model: guides.AmortisedCapsules, start, images):
-  """Posteriors, bounds [B N], and the seconds of a run that is compiled."""
+@functools.partial(jax.jit, static_argnames="name")
+def _climb(model: guides.AmortisedCapsules, start, images, *, name: str):
+  """What was found for each image, and the way there."""
   optimizer, options = _OPTIMIZERS[name]
+  return inference.free_form(
+    model.capsules,
+    start,
+    images,
+    jax.random.key(0),
+    optimizer=optimizer,
+    num_steps=_NUM_STEPS,
+    **options,
+  )
 
-  @jax.jit
-  def climb(capsules, start, images):
-    return inference.free_form(
-      capsules,
-      start,
-      images,
-      jax.random.key(0),
-      optimizer=optimizer,
-      num_steps=_NUM_STEPS,
-      **options,
-    )
 
-  compiled = climb.lower(model.capsules, start, images).compile()
+def _timed(function: Callable, *arguments, **options):
+  """What a function that is compiled gives, and in how many seconds."""
+  jax.block_until_ready(function(*arguments, **options))
   begin = time.perf_counter()
-  found = jax.block_until_ready(compiled(model.capsules, start, images))
-  seconds = time.perf_counter() - begin
-  return found.posteriors, found.bounds, seconds
+  result = jax.block_until_ready(function(*arguments, **options))
+  return result, time.perf_counter() - begin
