@@ -22,7 +22,7 @@ class Line(nnx.Module):
 
   def __init__(self):
     self.w = nnx.Param(jnp.float32(0.5))
-    self.b = nnx.Param(jnp.float32(0.0))
+    self.b = nnx.Param(jnp.full((), 0.0))  # weakly typed
 
   def __call__(self, x):
     return self.w[...] * x + self.b[...]

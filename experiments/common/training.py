@@ -45,8 +45,20 @@ def init(
   model: nnx.Module, optimizer: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
   """The state before the first step."""
+  model = jax.tree.map(_strongly_typed, model)
   opt_state = optimizer.init(nnx.state(model, nnx.Param))
   return TrainState(jnp.int32(0), model, opt_state, key)
+
+
+def _strongly_typed(x):
+  """An array of a dtype that is its own.
+
+  Weakly typed, as `jnp.full(3, 0.5)` is, it would come back from the first
+  update as another type, and updates would be compiled again, twice.
+  """
+  if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    return x
+  return jax.lax.convert_element_type(x, x.dtype)
 
 
 def draw_labelled(
