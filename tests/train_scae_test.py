@@ -85,8 +85,10 @@ def test_collapse_is_named():
 
 
 def test_warnings_are_said(train, tmp_path):
-  """One part of three objects cannot wake them all."""
-  code, printed = train(tmp_path, *SMALL, "--num_parts=1", binary="train_scae")
+  """One part cannot wake many objects."""
+  code, printed = train(
+    tmp_path, *SMALL, "--num_parts=1", "--num_objects=12", binary="train_scae"
+  )
   assert code == 0, printed
   assert "warning: " in printed
   assert "explain no part best" in printed
