@@ -76,7 +76,7 @@ def test_every_preset_can_be_trained(few_digits, preset):
     f"--flagfile=experiments/presets/{preset.name}",
     f"--data_dir={few_digits}", package="",
   ).wait()  # fmt: skip
-  assert code == 0, printed
+  assert code == 0 and printed.endswith("traced\n"), printed
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,8 @@ def test_every_preset_can_be_trained(few_digits, preset):
                      "--decoder_features=8")),
     ("rbm_mnist", ("--num_capsules=2", "--num_sweeps=1")),
     ("solids_paper", ("--features=2", "--types=1,1,1", "--num_iterations=1")),
+    # Of colours, explained by their edges.
+    ("scae_svhn", ("--num_parts=2", "--num_objects=2", "--encoder_features=2")),
   ],
 )  # fmt: skip
 def test_record_says_how_to_repeat_a_preset(

@@ -38,6 +38,7 @@ def _trace(task: tasks.Task) -> None:
     value, metrics = jax.eval_shape(first_loss, train.images, train.labels)
     assert value.shape == () and metrics
     assert all(x.shape == () for x in metrics.values()), metrics
+    print("traced")
 
 
 if __name__ == "__main__":

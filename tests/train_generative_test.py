@@ -54,8 +54,12 @@ def test_suites_of_rotations(train, trained):
   repaired = record["repair"]
   assert np.less(repaired["bound_before"], repaired["bound_after"]).all()
   assert repaired["adam_bounds"][0] < repaired["adam_bounds"][-1]
+  code, printed = train(
+    trained, "--suite=linear", f"--beside={trained}", binary="evaluate"
+  )
+  assert code == 0, printed
   figures = {path.stem for path in (trained / "figures").iterdir()}
-  assert figures >= {"swaps", "duplicates", "repair", "climbs"}
+  assert figures >= {"swaps", "duplicates", "repair", "climbs", "rotations"}
 
 
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):

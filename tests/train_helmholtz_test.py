@@ -119,11 +119,13 @@ def test_bad_numbers_of_capsules_are_refused(train, tmp_path):
   assert "give whole numbers above 0" in printed
 
 
-def test_a_killed_run_goes_on_where_it_was(train, start, trained, tmp_path):
-  """Here in the second of three phases, all of which it goes through then."""
+@pytest.mark.parametrize("phase", ["layer_2", ""])
+def test_a_killed_run_goes_on_where_it_was(
+  train, start, trained, tmp_path, phase
+):
   process = start(tmp_path, *SMALL, binary="train_helmholtz")
   deadline = time.monotonic() + 120
-  folder = tmp_path / "layer_2"
+  folder = tmp_path / phase
   while not any(x["step"] >= 30 for x in processes.metrics_of(folder)):
     assert time.monotonic() < deadline and not process.has_ended()
     time.sleep(0.02)

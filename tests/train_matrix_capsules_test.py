@@ -79,13 +79,15 @@ def test_validation_is_on_familiar_views_of_the_test_figures(solids):
 
 def test_suites_of_stereo_pairs(train, solids, data_dir):
   code, printed = train(
-    solids, "--suite=multi_crop,viewpoints", "--images=20",
+    solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
     f"--data_dir={data_dir}", binary="evaluate",
   )  # fmt: skip
   assert code == 0, printed
   crops = processes.evaluation_of(solids)["multi_crop"]["metrics"]
   assert 0 <= crops["multi_crop_accuracy"] <= 1
-  assert 0 <= crops["centre_crop_accuracy"] <= 1
+  attacks = processes.evaluation_of(solids)["attacks"]["metrics"]
+  centre = pytest.approx(crops["centre_crop_accuracy"])
+  assert attacks["bim_accuracy"][0] == centre
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,6 @@ SUITES = {"swaps": swaps, "duplicates": duplicates, "repair": repair}
 
 def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
   """Counts pixels drawn in images and turned ones, and those of one owner."""
-  upright, turned = both
   before, after = (_intensities(model, images) for images in both)
   after = jax.vmap(views.rotate)(after, -degrees)
   drawn = (before.sum(axis=-1) > _INK) & (after.sum(axis=-1) > _INK)
