@@ -22,7 +22,7 @@ def fgsm(
   labels: Int[Array, " B"],
   eps: ArrayLike,
   *,
-  targeted: bool = False,
+  targeted: ArrayLike = False,
 ) -> Float[Array, "B H W C"]:
   """Moves each pixel by eps along the sign of its gradient.
 
@@ -36,7 +36,7 @@ def fgsm(
     labels: the classes to lead away from; with `targeted`, those to lead to.
     eps: the largest change of an intensity, at least 0; may be traced, so that
       one compilation serves every eps.
-    targeted: whether the loss is to fall.
+    targeted: whether the loss is to fall; may be traced too.
 
   Returns:
     Images in [0, 1] within eps of `images`, in their dtype. Pixels without
@@ -57,7 +57,7 @@ def bim(
   eps: ArrayLike,
   *,
   num_steps: int = 10,
-  targeted: bool = False,
+  targeted: ArrayLike = False,
   step_size: ArrayLike | None = None,
 ) -> Float[Array, "B H W C"]:
   """Repeats smaller steps of `fgsm`: the basic iterative method.
@@ -95,7 +95,7 @@ def bim(
   # An eps of a wider dtype would widen the images on the way.
   eps, step = (jnp.asarray(x, images.dtype) for x in (eps, step_size))
   lowest, highest = jnp.maximum(images - eps, 0), jnp.minimum(images + eps, 1)
-  step = -step if targeted else step
+  step = jnp.where(targeted, -step, step)
   slopes = jax.grad(lambda images: jnp.sum(loss(images, labels)))
 
   def move(attacked, _):

@@ -154,7 +154,7 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
     jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
   )
 
-  @functools.partial(jax.jit, static_argnums=(4, 5))
+  @functools.partial(jax.jit, static_argnums=4)
   def attack(model, images, aims, eps, name, targeted):
     loss = functools.partial(trained.task.losses, model)
     attacked = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
@@ -177,12 +177,13 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
       scores[f"{name}_{kind}"] = [
         rate(aims, jnp.float32(eps), name, targeted) for eps in _EPSILONS
       ]
+  # The same batch as before, which is compiled already.
+  first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
   shown = [
-    attack(
-      trained.model, images[:_NUM_SHOWN], labels[:_NUM_SHOWN], eps, "bim", False
-    )[0]
-    for eps in jnp.array(_EPSILONS)
+    attack(trained.model, *first, jnp.float32(eps), "bim", False)[0]
+    for eps in _EPSILONS
   ]
+  shown = [attacked[:_NUM_SHOWN] for attacked in shown]
   names = [f"eps {eps:g}" for eps in _EPSILONS]
   repeated = np.tile(labels[:_NUM_SHOWN], len(names))
   _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
