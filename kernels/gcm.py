@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
@@ -188,7 +189,7 @@ def infer(
   *,
   matching: Literal["permutation", "mixture"] = "permutation",
   first_precision: float = 500.0,
-  last_precision: float = 1e4,
+  last_precision: ArrayLike = 1e4,
   num_restarts: int = 5,
   max_updates: int = 500,
   tolerance: float = 1e-3,
@@ -210,7 +211,8 @@ def infer(
     template: the templates, each of which may be in the image once, or not.
     matching: as for `update`.
     first_precision: of points, at the start.
-    last_precision: of points, at the end; 1 / variance of the noise.
+    last_precision: of points, at the end; 1 / variance of the noise. May be
+      traced, so that one compilation serves all.
     num_restarts: at least 1.
     max_updates: of each restart.
     tolerance: in nats.
@@ -307,7 +309,7 @@ def infer(
       _Search(
         key,
         start(first_key),
-        jnp.float32(min(first_precision, last_precision)),
+        jnp.minimum(jnp.float32(first_precision), last_precision),
         -jnp.inf,
         jnp.int32(0),
         jnp.array(False),

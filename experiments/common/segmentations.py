@@ -1,5 +1,6 @@
 """Suites for constellations: the model, and inference with known patterns."""
 
+import functools
 import itertools
 
 import jax
@@ -70,7 +71,8 @@ def gcm(run: runs.Run, trained: Trained, options: Options) -> Scores:
   drawn = _constellations(trained, options.images or _NUM_IMAGES)
   template = generative.templates(constellations.PATTERNS)
 
-  def infer(drawn, matching, precision):
+  @functools.partial(jax.jit, static_argnums=0)
+  def infer(matching, precision, drawn):
     def one(example):
       found = generative.infer(
         *example,
@@ -86,9 +88,9 @@ def gcm(run: runs.Run, trained: Trained, options: Options) -> Scores:
   scores, pictures = {}, {}
   for matching in ("permutation", "mixture"):
     few = jax.tree.map(lambda x: x[:_NUM_TRIED], drawn)
-    bounds = [np.median(infer(few, matching, x)[1]) for x in _PRECISIONS]
+    bounds = [np.median(infer(matching, x, few)[1]) for x in _PRECISIONS]
     precision = _PRECISIONS[np.argmax(bounds)]
-    objects, elbo = infer(drawn, matching, precision)
+    objects, elbo = map(np.asarray, infer(matching, precision, drawn))
     pictures[f"GCM, {matching}"] = objects
     prefix = "gcm" if matching == "permutation" else "gcm_mixture"
     scores |= _scores(prefix, objects, drawn)
@@ -120,7 +122,7 @@ def ransac(run: runs.Run, trained: Trained, options: Options) -> Scores:
     explained = jnp.stack([jnp.sum(sizes * (x.scores > 0)) for x in tried])
     return jnp.stack([x.objects for x in tried])[jnp.argmax(explained)]
 
-  found = _for_each(match, drawn)
+  found = np.asarray(jax.jit(functools.partial(_for_each, match))(drawn))
   _picture(run, "ransac", drawn, {"RANSAC": found})
   return _scores("ransac", found, drawn)
 
@@ -138,8 +140,7 @@ def _for_each(function, drawn):
   """`function` of (key, points, presence), for each image."""
   keys = jax.random.split(jax.random.key(0), len(drawn.points))
   examples = keys, drawn.points, drawn.presence
-  run = jax.jit(lambda x: jax.lax.map(function, x, batch_size=_AT_ONCE))
-  return jax.tree.map(np.asarray, run(examples))
+  return jax.lax.map(function, examples, batch_size=_AT_ONCE)
 
 
 def _scores(prefix, found, drawn) -> Scores:
