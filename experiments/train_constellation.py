@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import optax
 from absl import app, flags
 from flax import nnx
 
@@ -56,12 +55,6 @@ _ACTIVITY = flags.DEFINE_float(
 )
 _DEFORMATION = flags.DEFINE_float(
   "deformation", 10.0, "Weight of the squares of deformations."
-)
-_MAX_GRADIENT = flags.DEFINE_float(
-  "max_gradient",
-  None,
-  "Longer gradients are shortened to this norm; by default none is.",
-  lower_bound=0.0,
 )
 flags.set_default(runs.DATASET, "constellations")
 flags.set_default(runs.BATCH_SIZE, 32)
@@ -143,15 +136,6 @@ def measure(
   }
 
 
-def make_optimizer() -> optax.GradientTransformation:
-  """That of the flags, of gradients of bounded length."""
-  optimizer = optimizers.make_optimizer()
-  if _MAX_GRADIENT.value is None:
-    return optimizer
-  clip = optax.clip_by_global_norm(_MAX_GRADIENT.value)
-  return optax.chain(clip, optimizer)
-
-
 def warn(metrics: dict[str, float]) -> list[str]:
   """Names what has collapsed."""
   messages = []
@@ -169,7 +153,7 @@ TASK = task.Task(
   measure,
   draw=draw,
   draw_test=draw_test,
-  make_optimizer=make_optimizer,
+  make_optimizer=optimizers.make_optimizer,
   suites=lambda model: list(segmentations.SUITES),
   after_training=("segmentation",),
   chosen_by="log_prob",

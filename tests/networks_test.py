@@ -5,6 +5,7 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import processes
 import pytest
 from absl import flags
@@ -104,3 +105,15 @@ def test_learning_rate_follows_the_flags(words, want):
     for _ in range(2):
       update, state = optimizer.update(weight, state)
   assert float(-update[0]) == pytest.approx(want, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+  ("words", "want"), [("", 10.0), ("--max_gradient=2", 2.0)]
+)
+def test_long_gradients_are_shortened(words, want):
+  """Adam's first mean is a tenth of the gradient that reaches it."""
+  with given(*words.split()):
+    optimizer, weights = optimizers.make_optimizer(), jnp.array([6.0, 8.0])
+    _, state = optimizer.update(weights, optimizer.init(weights))
+  mean = optax.tree.get(state, "mu")
+  assert float(10 * jnp.linalg.norm(mean)) == pytest.approx(want, rel=1e-5)

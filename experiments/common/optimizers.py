@@ -41,9 +41,24 @@ _FINAL_LEARNING_RATE = flags.DEFINE_float(
   "The learning rate falls no lower.",
   lower_bound=0.0,
 )
+_MAX_GRADIENT = flags.DEFINE_float(
+  "max_gradient",
+  None,
+  "Longer gradients are shortened to this norm; by default none is.",
+  lower_bound=0.0,
+)
 
 
 def make_optimizer() -> optax.GradientTransformation:
+  """--optimizer, behind --max_gradient if that is given."""
+  if _MAX_GRADIENT.value is None:
+    return _make_optimizer()
+  return optax.chain(
+    optax.clip_by_global_norm(_MAX_GRADIENT.value), _make_optimizer()
+  )
+
+
+def _make_optimizer() -> optax.GradientTransformation:
   """--optimizer with the learning rate of --schedule after --warmup_steps.
 
   `exponential` is that of the authors' code: max(lr * decay_rate^(step /
