@@ -152,6 +152,7 @@ def measure(
     "image_log_prob": explained.log_prob,
     "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
     "part_log_prob": output.objects.log_prob,
+    "present_parts": jnp.sum(output.parts.presence, axis=1),
     "activations": scae.shares_won(output.objects),
     **{name: x.astype(jnp.float32) for name, x in right.items()},
   }

@@ -73,12 +73,18 @@ def test_useless_flags_are_refused(train, tmp_path):
 
 
 def test_collapse_is_named():
-  good = {"dead_parents": 0.0, "flat_templates": 0.0, "part_log_prob": 100.0}
+  good = {
+    "dead_parents": 0.0,
+    "flat_templates": 0.0,
+    "part_log_prob": 100.0,
+    "present_parts": 9.0,
+  }
   assert not objects.warn(good, num_parts=40)
   for name, value, word in (
     ("dead_parents", 0.6, "60% of the object capsules"),
     ("flat_templates", 0.7, "70% of the templates are flat"),
     ("part_log_prob", 700.0, "17.5 nats"),
+    ("present_parts", 1e-3, "0.001 parts"),
   ):
     (message,) = objects.warn({**good, name: value}, num_parts=40)
     assert word in message

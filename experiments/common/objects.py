@@ -23,6 +23,7 @@ _NUM_EMBEDDED = 2000  # images, by t-SNE
 _KINDS = ("prior", "posterior")
 _FEW_AWAKE = 0.5  # of the objects
 _FLAT = 0.5  # of the templates
+_FEWEST = 0.5  # parts of an image
 _SHARP = 15.0  # nats of a part; votes of the least scale have 22
 
 
@@ -37,6 +38,11 @@ def warn(scores: dict[str, float], num_parts: int) -> list[str]:
     )
   if flat > _FLAT:
     warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
+  if scores["present_parts"] < _FEWEST:
+    warnings.append(
+      f"images have {scores['present_parts']:.2g} parts in the mean: they have "
+      "vanished; begin anew with a lower --learning_rate or with --max_gradient"
+    )
   each = scores["part_log_prob"] / num_parts
   if each > _SHARP:
     warnings.append(
