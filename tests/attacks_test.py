@@ -1,6 +1,7 @@
 """Attacks: how far they may go, which way they go, and that they get there."""
 
 import functools
+import itertools
 from unittest import mock
 
 import chex
@@ -268,15 +269,14 @@ class AttacksTest(chex.TestCase):
       chex.assert_type(got, dtype)
       np.testing.assert_array_equal(got, images)
 
-  def test_all_eps_share_one_compilation(self):
-    attack = jax.jit(
-      chex.assert_max_traces(
-        lambda eps: attacks.bim(_linear, _images(), _LABELS, eps), 1
-      )
-    )
-    for eps in (0.0, 0.1, 0.2):
-      want = _BIM(_images(), _LABELS, eps, num_steps=10)
-      np.testing.assert_allclose(attack(eps), want, atol=1e-6)
+  def test_all_eps_and_directions_share_one_compilation(self):
+    def attack(eps, targeted):
+      return attacks.bim(_linear, _images(), _LABELS, eps, targeted=targeted)
+
+    attack = jax.jit(chex.assert_max_traces(attack, 1))
+    for eps, targeted in itertools.product((0.0, 0.1, 0.2), (False, True)):
+      want = _BIM(_images(), _LABELS, eps, num_steps=10, targeted=targeted)
+      np.testing.assert_allclose(attack(eps, targeted), want, atol=1e-6)
 
   def test_many_eps_at_once(self):
     eps = jnp.array([0.0, 0.1, 0.3])

@@ -244,8 +244,12 @@ class InferTest(chex.TestCase):
   def test_batch_is_a_loop(self):
     keys = jax.random.split(jax.random.key(0), 3)
     drawn = jax.jit(jax.vmap(constellations.draw))(keys)
-    infer = _infer(num_restarts=2, max_updates=6)
-    got = jax.jit(jax.vmap(infer))(keys, drawn.points, drawn.presence)
+    infer = _infer(num_restarts=2, max_updates=6, last_precision=1e3)
+    # Here the precision is traced.
+    traced = _infer(num_restarts=2, max_updates=6)
+    got = jax.vmap(lambda *image: traced(*image, last_precision=1e3))(
+      keys, drawn.points, drawn.presence
+    )
     for n, key in enumerate(keys):
       want = infer(key, drawn.points[n], drawn.presence[n])
       chex.assert_trees_all_close(
