@@ -211,8 +211,7 @@ def infer(
     template: the templates, each of which may be in the image once, or not.
     matching: as for `update`.
     first_precision: of points, at the start.
-    last_precision: of points, at the end; 1 / variance of the noise. May be
-      traced, so that one compilation serves all.
+    last_precision: at the end, 1 / variance of the noise; may be traced.
     num_restarts: at least 1.
     max_updates: of each restart.
     tolerance: in nats.

@@ -41,13 +41,13 @@ def test_a_run_ends_with_segments(trained):
 
 def test_known_patterns_are_found_in_the_same_images(train, trained):
   code, printed = train(
-    trained, "--suite=gcm,ransac", "--images=10", binary="evaluate"
+    trained, "--suite=gcm,ransac", "--images=30", binary="evaluate"
   )
   assert code == 0, printed
   found = processes.evaluation_of(trained)
   scores = found["gcm"]["metrics"] | found["ransac"]["metrics"]
   for name in ("gcm", "gcm_mixture", "ransac"):
-    assert scores[f"{name}_num_images"] == 10
+    assert scores[f"{name}_num_images"] == 30
     # Most is right, also at this noise.
     assert 0.8 < scores[f"{name}_accuracy"] <= 1
     assert 0 < scores[f"{name}_rand_index"] <= 1
