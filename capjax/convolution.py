@@ -84,18 +84,33 @@ def patches(
   rows, columns = tiling.output_size(images, kernel, stride=stride)
 
   def multiply(images):
+    # [B, H / S, S, W / S, S, C]: windows are then whole slices, whose gradients
+    # add up in half the time that those of strided slices take.
+    around = [(0, -size % stride) for size in images.shape[1:3]]
+    images = jnp.pad(images, ((0, 0), *around, (0, 0)))
+    cells = images.reshape(
+      len(images),
+      images.shape[1] // stride,
+      stride,
+      images.shape[2] // stride,
+      stride,
+      channels,
+    )
     windows = [
-      images[
+      cells[
         :,
-        y : y + (rows - 1) * stride + 1 : stride,
-        x : x + (columns - 1) * stride + 1 : stride,
+        y // stride : y // stride + rows,
+        y % stride,
+        x // stride : x // stride + columns,
+        x % stride,
       ]
       for y in range(height)
       for x in range(width)
     ]
-    windows = jnp.stack(windows, axis=3)
-    windows = windows.reshape(len(images), rows, columns, -1)
-    return windows @ kernel.reshape(-1, filters)
+    # As a matrix: with more axes a CPU takes eight times as long for gradients.
+    windows = jnp.stack(windows, axis=3).reshape(-1, window)
+    outputs = windows @ kernel.reshape(-1, filters)
+    return outputs.reshape(len(images), rows, columns, filters)
 
   window = height * width * channels
   if window <= 2 * filters:

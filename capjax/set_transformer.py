@@ -74,17 +74,23 @@ class MultiHeadAttention(nnx.Module):
 
   def __call__(
     self,
-    queries: Float[Array, "B Q G"],
+    queries: Float[Array, "*batch Q G"],
     tokens: Float[Array, "B N F"],
     presence: Float[Array, "B N"],
   ) -> Float[Array, "B Q F"]:
-    """What each query gets from the tokens; `presence` is in [0, 1]."""
+    """What each query gets from the tokens of a set.
+
+    Args:
+      queries: [B Q G], or [Q G] for the same of every set.
+      tokens: members of the sets.
+      presence: in [0, 1].
+    """
 
     def heads(x):
       return x.reshape(*x.shape[:-1], self.num_heads, -1)
 
     attend = _attend if self.masking == "log_presence" else _attend_near_hard
-    read = jax.vmap(attend)(
+    read = jax.vmap(attend, (0 if queries.ndim == 3 else None, 0, 0, 0))(
       heads(self.query(queries)),
       heads(self.key(tokens)),
       heads(self.value(tokens)),
@@ -175,8 +181,7 @@ class ISAB(nnx.Module):
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
   ) -> Float[Array, "B N F"]:
-    queries = _for_each(self.inducing, tokens)
-    induced = self.gather(queries, tokens, presence)
+    induced = self.gather(self.inducing[...], tokens, presence)
     there = jnp.ones(induced.shape[:2], presence.dtype)
     read = self.scatter(tokens, induced, there)
     return self.finish(tokens, read, presence)
@@ -222,7 +227,7 @@ class PMA(nnx.Module):
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
   ) -> Float[Array, "B K F"]:
-    return self.attention(_for_each(self.seeds, tokens), tokens, presence)
+    return self.attention(self.seeds[...], tokens, presence)
 
 
 class SetTransformer(nnx.Module):
@@ -332,11 +337,6 @@ def _norm(width: int, rngs: nnx.Rngs) -> Callable:
 
 def _draw_seeds(rngs, count, width):
   return nnx.initializers.glorot_uniform()(rngs.params(), (count, width))
-
-
-def _for_each(seeds, tokens):
-  """The same queries [Q F] for each set of a batch."""
-  return jnp.broadcast_to(seeds[...], (len(tokens), *seeds.shape))
 
 
 def _attend(

@@ -109,8 +109,8 @@ def compose(
   Returns:
     [..., 3, 3], the matrix product a b.
   """
-  # The default precision of accelerators would round a pose to 8 or 10 bits.
-  return jnp.matmul(a, b, precision="highest")
+  # Too small for a matrix unit, which would round a pose to 8 or 10 bits.
+  return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
 
 
 def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
