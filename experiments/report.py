@@ -1,7 +1,8 @@
 """Rewrites the results of README.md and results/README.md from the records.
 
 `python -m experiments.report` makes one line for each preset in README.md, and
-in results/README.md all that results/*.jsonl hold. With `--check` it only
+in results/README.md all that results/*.jsonl hold. Runs of presets that end in
+`_sweep` stand beside each other in results/sweeps.md. With `--check` it only
 compares, and fails where they differ.
 """
 
@@ -9,12 +10,14 @@ import collections
 import json
 import math
 import pathlib
-import shlex
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from absl import app, flags
+
+from experiments.common import published
 
 _CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
 _README = flags.DEFINE_string("readme", "README.md", "With a block to rewrite.")
@@ -26,6 +29,14 @@ _TITLE = """# Results
 Every metric and curve of the records in this folder, as means and standard
 deviations over seeds; written by `python -m experiments.report`.
 """
+_SWEEPS = """# Sweeps
+
+Short runs of one preset, each with other flags; written by `python -m
+experiments.report`. Accuracies are of probes: of the presences of objects (t),
+and of these with their poses; on test images as in training, on images turned
+by any angle, and in affine views. Where poses are taken as known, without
+`--gaussian_poses`, an ELBO is no bound on log p(x).
+"""
 _NO_RUNS = "No runs are recorded yet.\n"
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
@@ -36,7 +47,6 @@ _FIELDS = {
 }
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
-_ERROR = "test_error_percent"
 _RUN = (
   "Test error (%)",
   "Seeds",
@@ -50,7 +60,7 @@ _RUN = (
 _ACCURACY = 100.0
 _MAIN = {
   "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
-  _ERROR: ("test error (%)", 1.0),
+  published.ERROR: ("test error (%)", 1.0),
   "posterior_match_accuracy": ("accuracy without labels (%)", _ACCURACY),
   "presence_and_pose_accuracy": ("accuracy of a probe (%)", _ACCURACY),
   "segmentation_accuracy": ("points right (%)", _ACCURACY),
@@ -65,6 +75,24 @@ _MAIN_OF_SUITES = {
   ),
   "log_likelihood": ("log_likelihood", "log-likelihood (nats)", 1.0),
 }  # fmt: skip
+# What the columns of sweeps are, in order, where any run has them.
+_COMPARED = {
+  "test_elbo": ("ELBO (nats)", 1.0),
+  "bound_1": ("bound, 1 sample", 1.0),
+  "bound_100": ("bound, 100 samples", 1.0),
+  "effective_samples_100": ("effective of 100", 1.0),
+  "test_reconstruction_loss": ("squared error", 1.0),
+  "test_reconstruction_error": ("absolute error", 1.0),
+  "posterior_match_accuracy": ("without labels (%)", _ACCURACY),
+  "presence_accuracy": ("t (%)", _ACCURACY),
+  "presence_and_pose_accuracy": ("t, poses (%)", _ACCURACY),
+  "rotated_presence_accuracy": ("turned: t (%)", _ACCURACY),
+  "rotated_presence_and_pose_accuracy": ("turned: t, poses (%)", _ACCURACY),
+  "affnist_like_presence_accuracy": ("views: t (%)", _ACCURACY),
+  "affnist_like_presence_and_pose_accuracy": (
+    "views: t, poses (%)", _ACCURACY
+  ),
+}  # fmt: skip
 _SUMMARY = (
   "Preset",
   "Dataset",
@@ -77,8 +105,6 @@ _SUMMARY = (
   "Minutes",
   "Device",
 )
-# Flags that differ between the runs of one row.
-_FREE_FLAGS = {"seed", "workdir", "data_dir", "compilation_cache"}
 # Numbers in the scores of a suite that say how it was made.
 _SETTINGS = (
   "num_images",
@@ -89,37 +115,6 @@ _SETTINGS = (
   "temperatures",
   "num_samples",
 )
-# Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
-# 2021): of CapsNet by number of iterations and whether it reconstructs.
-_PAPER = {
-  ("train_capsnet", "capsnet", 1, False): 0.34,
-  ("train_capsnet", "capsnet", 1, True): 0.29,
-  ("train_capsnet", "capsnet", 3, False): 0.35,
-  ("train_capsnet", "capsnet", 3, True): 0.25,
-  ("train_capsnet", "baseline"): 0.39,
-  ("train_capsnet", "efficient"): 0.26,
-  ("train_multimnist", "capsnet", 1, True): 7.5,
-  ("train_multimnist", "capsnet", 3, True): 5.2,
-  ("train_multimnist", "baseline"): 8.1,
-}
-# What the networks of those figures have.
-_PAPER_FLAGS = {
-  ("train_capsnet", "capsnet"): {"conv_features": 256, "num_types": 32},
-  ("train_multimnist", "capsnet"): {"conv_features": 256, "num_types": 32},
-  ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
-  ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
-}
-# The main measures of other papers, by preset, as it is.
-_PAPER_PRESETS = {
-  **dict.fromkeys(("boltzmann_mnist", "boltzmann_mnist_paper"), 0.07),
-  **dict.fromkeys(("helmholtz_mnist", "helmholtz_mnist_slow"), 0.058),
-  "helmholtz_fashion": 0.152,
-  "constellation": 97.2,
-  **dict.fromkeys(("scae_mnist", "scae_mnist_cpu", "scae_mnist_paper"), 98.7),
-  "scae_cifar10": 25.0,
-  "scae_svhn": 55.3,
-  "smallnorb_paper": 1.8,
-}
 
 
 def read_results(folder: str | pathlib.Path) -> list[dict]:
@@ -170,7 +165,7 @@ def summary(records: Iterable[dict]) -> str:
         dataset,
         label,
         _mean(values, *forms) if values else "-",
-        "-" if suite else _published(first, metric),
+        "-" if suite else published.figure(first, metric),
         str(len(group)),
         size,
         steps,
@@ -195,10 +190,17 @@ def table(records: Iterable[dict]) -> str:
   for what, suite, group in _settings(records):
     first = group[0]
     commands[first["command"]] = None
-    if not suite and _ERROR in first["metrics"]:
-      errors = [record["metrics"][_ERROR] for record in group]
+    if not suite and published.ERROR in first["metrics"]:
+      errors = [record["metrics"][published.ERROR] for record in group]
       cells = _mean(errors, ".2f", ".3f"), str(len(group))
-      runs.append([*what, *cells, _published(first, _ERROR), *_costs(group)])
+      runs.append(
+        [
+          *what,
+          *cells,
+          published.figure(first, published.ERROR),
+          *_costs(group),
+        ]
+      )
       continue
     for name in first["metrics"]:
       if name in _SETTINGS:
@@ -220,6 +222,35 @@ def table(records: Iterable[dict]) -> str:
     ),
   ]
   return "\n".join(part for part in parts if part)
+
+
+def sweeps(records: Iterable[dict]) -> str:
+  """Returns Markdown of sweeps: one table for each preset, a row a setting.
+
+  What was measured in training and by evaluations stands in one row.
+  """
+  presets = collections.defaultdict(lambda: collections.defaultdict(dict))
+  for record in records:
+    flags_given = " ".join(
+      f"`{word}`" for word in published.changes(record["command"])
+    )
+    rows = presets[record["preset"], record["dataset"]]
+    measured = rows[flags_given or "as it is"].setdefault(record["seed"], {})
+    measured.update(record["metrics"])
+  parts = [_SWEEPS]
+  for (preset, dataset), rows in sorted(presets.items()):
+    columns = {
+      name: label
+      for name, label in _COMPARED.items()
+      if any(name in seed for seeds in rows.values() for seed in seeds.values())
+    }
+    cells = [
+      [setting, *(_compared(seeds, *column) for column in columns.items())]
+      for setting, seeds in sorted(rows.items(), key=_by_number)
+    ]
+    header = ["Flags", *(label for label, _ in columns.values())]
+    parts += _section(f"{preset} on {dataset}", _markdown(header, cells))
+  return "\n".join(parts)
 
 
 def replace_block(text: str, table: str) -> str:
@@ -245,9 +276,12 @@ def main(argv: Sequence[str]) -> None:
   whole = pathlib.Path(_RESULTS.value) / "README.md"
   try:
     records = read_results(_RESULTS.value)
+    short = [x for x in records if (x["preset"] or "").endswith("_sweep")]
+    records = [x for x in records if x not in short]
     new = {
       readme: replace_block(readme.read_text("utf-8"), summary(records)),
       whole: f"{_TITLE}\n{table(records)}",
+      whole.with_name("sweeps.md"): sweeps(short),
     }
   except (OSError, ValueError) as error:
     sys.exit(str(error))
@@ -297,7 +331,9 @@ def _parse(line: str) -> dict:
 
 def _setting(record: dict) -> str:
   """The flags that all runs of a row share, in a form that sorts."""
-  kept = {k: v for k, v in record["flags"].items() if k not in _FREE_FLAGS}
+  kept = {
+    k: v for k, v in record["flags"].items() if k not in published.FREE_FLAGS
+  }
   return json.dumps(kept, sort_keys=True)
 
 
@@ -311,31 +347,18 @@ def _differences(setting: str, settings: Iterable[str]) -> list[str]:
   ]
 
 
-def _published(record: dict, metric: str) -> str:
-  """What a paper says of the same network on the same data, if it does."""
-  if metric == _ERROR and (error := _published_error(record)) is not None:
-    return f"{error:g}"
-  words = shlex.split(record["command"])
-  changed = {word.partition("=")[0] for word in words if word[:2] == "--"} - {
-    f"--{name}" for name in (*_FREE_FLAGS, "flagfile")
-  }
-  known = _PAPER_PRESETS.get(record["preset"])
-  return "-" if changed or known is None else f"{known:g}"
+def _compared(seeds: dict[int, dict], name: str, form: tuple) -> str:
+  """The cell of a metric, of those seeds that have it."""
+  label, factor = form
+  values = [factor * x[name] for x in seeds.values() if name in x]
+  digits = ".1f" if label.endswith("(%)") else ".4g"
+  return _mean(values, digits, ".2g") if values else "-"
 
 
-def _published_error(record):
-  flag = record["flags"].get
-  if record["dataset"] != "mnist" or flag("canvas"):
-    return None
-  key = record["experiment"], flag("model")
-  widths = _PAPER_FLAGS.get(key, {})
-  if any(flag(name, value) != value for name, value in widths.items()):
-    return None
-  if flag("model") == "capsnet":
-    if flag("routing", "dynamic") != "dynamic":
-      return None
-    key += flag("num_iterations") or 3, flag("reconstruction") != "none"
-  return _PAPER.get(key)
+def _by_number(row: tuple[str, dict]) -> list[str | float]:
+  """Sorts settings by their names, and by numbers within them as numbers."""
+  words = re.split(r"(\d+\.?\d*)", row[0].replace("as it is", ""))
+  return [float(word) if i % 2 else word for i, word in enumerate(words)]
 
 
 def _costs(group: Sequence[dict]) -> list[str]:

@@ -211,6 +211,39 @@ def test_the_summary_has_a_row_for_each_main_measure():
   ]
 
 
+def test_sweeps_stand_beside_each_other(tmp_path):
+  def short(flags, seed=0, **changes):
+    command = f"python -m x --workdir=DIR --flagfile=a_sweep.cfg {flags}"
+    changes.setdefault("metrics", {"presence_accuracy": 0.9})
+    return _record(
+      seed, command=f"{command} --seed={seed}", preset="a_sweep", **changes
+    )
+
+  records = [
+    short("--max_rotation=100"),
+    short("--max_rotation=20"),
+    short("--max_rotation=20", 1, metrics={"presence_accuracy": 0.8}),
+    short(""),
+    # What an evaluation adds, beside what nobody compares.
+    short("", suite="importance", metrics={"bound_1": -1.5, "num_images": 9}),
+  ]
+  assert _rows(records, report.sweeps) == [
+    ["Flags", "bound, 1 sample", "t (%)"],
+    ["as it is", "-1.5", "90.0"],
+    ["`--max_rotation=20`", "-", "85.0 ± 7.1"],
+    ["`--max_rotation=100`", "-", "90.0"],
+  ]
+  # They are in no other table.
+  (tmp_path / "README.md").write_text(_EMPTY)
+  _write(tmp_path / "results", *records, _record())
+  assert _run(tmp_path).returncode == 0
+  tables = {
+    path.stem: "a_sweep" in path.read_text()
+    for path in (tmp_path / "README.md", *(tmp_path / "results").glob("*.md"))
+  }
+  assert tables == {"README": False, "sweeps": True}
+
+
 @pytest.mark.parametrize(
   "words, want",
   [

@@ -73,6 +73,10 @@ def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
     for path in (trained, tmp_path)
   )
   np.testing.assert_allclose(after, before, rtol=1e-5)
+  # Records are read on other machines, where folders are others.
+  summary = processes.summary_of(tmp_path)
+  assert summary["flags"]["start_from"] == trained.name
+  assert f"--start_from={trained.name} " in summary["command"]
 
 
 def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):

@@ -45,7 +45,7 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
   images, labels = tasks.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   scores = {
-    "max_rotation": float(run.flags()["max_rotation"]),
+    "max_rotation": float(run.flags().get("max_rotation", 0.0)),
     "num_images": len(images),
   }
   for prefix, draw in (

@@ -74,6 +74,8 @@ COMPILATION_CACHE = flags.DEFINE_string(
 
 # Flags that say where and how fast, not what is computed.
 _FREE_FLAGS = {"workdir", "data_dir", "compilation_cache"}
+# Those that name the folder of another run: records keep its last part.
+_OTHER_RUNS = {"start_from"}
 
 
 def refuse(what: str, names: Sequence[str]) -> None:
@@ -315,7 +317,7 @@ def provenance() -> dict[str, Any]:
     "commit": machine.commit() or "unknown",
     "dirty": machine.is_dirty(),
     "flags": {
-      flag.name: flag.value
+      flag.name: _recorded(flag.name, flag.value)
       for flag in _experiment_flags()
       if flag.name not in _FREE_FLAGS
     },
@@ -356,11 +358,22 @@ def _arguments() -> list[str]:
 
 def _command() -> str:
   """The command line, without folders that differ from machine to machine."""
-  arguments = [a for a in _arguments() if flag_name(a) not in _FREE_FLAGS]
+  arguments = []
+  for argument in _arguments():
+    name = flag_name(argument)
+    if name in _OTHER_RUNS:
+      value = argument.partition("=")[2]
+      argument = f"--{name}={_recorded(name, value)}"
+    if name not in _FREE_FLAGS:
+      arguments.append(argument)
   if DATA_DIR.value:
     arguments.append("--data_dir=DATA")
   module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
   return shlex.join(["python", "-m", module, "--workdir=DIR", *arguments])
+
+
+def _recorded(name: str, value: Any) -> Any:
+  return pathlib.Path(value).name if name in _OTHER_RUNS and value else value
 
 
 def _preset() -> str | None:

@@ -1,0 +1,69 @@
+"""What papers report of the runs that we record."""
+
+import shlex
+
+ERROR = "test_error_percent"
+# Flags that say nothing of what is trained but its seed.
+FREE_FLAGS = ("seed", "workdir", "data_dir", "compilation_cache")
+# Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
+# 2021): of CapsNet by number of iterations and whether it reconstructs.
+_PAPER = {
+  ("train_capsnet", "capsnet", 1, False): 0.34,
+  ("train_capsnet", "capsnet", 1, True): 0.29,
+  ("train_capsnet", "capsnet", 3, False): 0.35,
+  ("train_capsnet", "capsnet", 3, True): 0.25,
+  ("train_capsnet", "baseline"): 0.39,
+  ("train_capsnet", "efficient"): 0.26,
+  ("train_multimnist", "capsnet", 1, True): 7.5,
+  ("train_multimnist", "capsnet", 3, True): 5.2,
+  ("train_multimnist", "baseline"): 8.1,
+}
+# What the networks of those figures have.
+_PAPER_FLAGS = {
+  ("train_capsnet", "capsnet"): {"conv_features": 256, "num_types": 32},
+  ("train_multimnist", "capsnet"): {"conv_features": 256, "num_types": 32},
+  ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
+  ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
+}
+# The main measures of other papers, by preset, as it is.
+_PAPER_PRESETS = {
+  **dict.fromkeys(("boltzmann_mnist", "boltzmann_mnist_paper"), 0.07),
+  **dict.fromkeys(("helmholtz_mnist", "helmholtz_mnist_slow"), 0.058),
+  "helmholtz_fashion": 0.152,
+  "constellation": 97.2,
+  **dict.fromkeys(("scae_mnist", "scae_mnist_cpu", "scae_mnist_paper"), 98.7),
+  "scae_cifar10": 25.0,
+  "scae_svhn": 55.3,
+  "smallnorb_paper": 1.8,
+}
+
+
+def changes(command: str) -> list[str]:
+  """The words of a command that make it another run than its preset's."""
+  free = {f"--{name}" for name in (*FREE_FLAGS, "flagfile")}
+  words = [word for word in shlex.split(command) if word.startswith("--")]
+  return [word for word in words if word.partition("=")[0] not in free]
+
+
+def figure(record: dict, metric: str) -> str:
+  """What a paper says of the same network on the same data, if it does."""
+  if metric == ERROR and (error := _published_error(record)) is not None:
+    return f"{error:g}"
+  known = _PAPER_PRESETS.get(record["preset"])
+  changed = changes(record["command"])
+  return "-" if changed or known is None else f"{known:g}"
+
+
+def _published_error(record):
+  flag = record["flags"].get
+  if record["dataset"] != "mnist" or flag("canvas"):
+    return None
+  key = record["experiment"], flag("model")
+  widths = _PAPER_FLAGS.get(key, {})
+  if any(flag(name, value) != value for name, value in widths.items()):
+    return None
+  if flag("model") == "capsnet":
+    if flag("routing", "dynamic") != "dynamic":
+      return None
+    key += flag("num_iterations") or 3, flag("reconstruction") != "none"
+  return _PAPER.get(key)
