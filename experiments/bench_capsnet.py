@@ -9,24 +9,17 @@ rate; convolving at frequencies needs fewer, so our step can pass below it.
 """
 
 import functools
-import multiprocessing
-import resource
-import time
 from collections.abc import Sequence
-from concurrent import futures
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 from absl import app, flags
 from flax import nnx
 
 import capjax
 from capjax import convolution, losses
 from capjax.data import augment
-from experiments.common import benchmarking, textbook, training
+from experiments.common import benchmarking, steps, textbook, training
 from kernels import numerics
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
@@ -54,24 +47,10 @@ def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
   return features + layer.bias[...]
 
 
-class StepCost(NamedTuple):
-  """Of one whole training step: forward, loss, backward, Adam.
-
-  Attributes:
-    seconds: in one compiled loop of many steps on shifted images.
-    temporary_bytes: that XLA allocates beside state and images.
-    peak_bytes: resident at most in the process, compilation included.
-  """
-
-  seconds: float
-  temporary_bytes: int
-  peak_bytes: int
-
-
-def time_step(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
-  """Trains a network on noise; one call in a process, for its peak."""
-  mesh = training.data_mesh(batch)
-  optimizer = optax.adam(1e-3)
+def time_step(
+  form: type[nnx.Module], batch: int, num_steps: int
+) -> steps.StepCost:
+  """Trains a network on shifted noise."""
 
   def loss(model, images, labels, key, step):
     del key, step
@@ -80,31 +59,14 @@ def time_step(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
       model, images, labels, reconstruction_weight=weight
     )
 
-  update = training.make_update(
+  return steps.time_step(
+    form(rngs=nnx.Rngs(0)),
     loss,
-    optimizer,
-    draw=training.draw_labelled(functools.partial(augment.shift, max_shift=2)),
-    batch_size=batch,
-    mesh=mesh,
-  )
-  rng = np.random.default_rng(0)
-  examples = (num_steps + 1) * batch
-  images = rng.integers(0, 256, (examples, 28, 28, 1), np.uint8)
-  labels = rng.integers(0, 10, examples, np.int32)
-  model = form(rngs=nnx.Rngs(0))
-  state = training.init(model, optimizer, jax.random.key(0))
-  state, images, labels = training.replicate((state, images, labels), mesh)
-  del model
-  run = update.lower(state, images, labels, 1).compile()
-  state, metrics = run(state, images, labels, 1)
-  jax.block_until_ready(metrics)
-  start = time.perf_counter()
-  state, metrics = run(state, images, labels, num_steps)
-  jax.block_until_ready(metrics)
-  return StepCost(
-    (time.perf_counter() - start) / num_steps,
-    run.memory_analysis().temp_size_in_bytes,
-    1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    training.draw_labelled(functools.partial(augment.shift, max_shift=2)),
+    image_shape=(28, 28, 1),
+    num_classes=10,
+    batch=batch,
+    num_steps=num_steps,
   )
 
 
@@ -134,12 +96,12 @@ def main(argv: Sequence[str]) -> None:
   print("whole training step; each form in a process of its own:")
   for batch in batches:
     flops, transfer = floors(batch, ceilings)
-    ours = _in_process(capjax.CapsNet, batch, _STEPS.value)
-    text = f"  batch {batch}: ours {_format(ours, batch)}"
+    ours = steps.in_process(time_step, capjax.CapsNet, batch, _STEPS.value)
+    text = f"  batch {batch}: ours {ours.describe(batch)}"
     if _TEXTBOOK.value:
-      theirs = _in_process(TextbookCapsNet, batch, 1)
+      theirs = steps.in_process(time_step, TextbookCapsNet, batch, 1)
       ratio = theirs.seconds / ours.seconds
-      text += f"; textbook {_format(theirs, batch)}, {ratio:.1f}x slower"
+      text += f"; textbook {theirs.describe(batch)}, {ratio:.1f}x slower"
     print(
       f"{text}; floor of the direct sums {flops:.3f} s (flops), "
       f"{transfer:.3f} s (bytes)",
@@ -148,12 +110,6 @@ def main(argv: Sequence[str]) -> None:
   print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
   for batch in batches:
     _bench_primary(batch, ceilings[0])
-
-
-def _in_process(form: type[nnx.Module], batch: int, num_steps: int) -> StepCost:
-  context = multiprocessing.get_context("spawn")
-  with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-    return pool.submit(time_step, form, batch, num_steps).result()
 
 
 def _bench_primary(batch: int, rate: float) -> None:
@@ -185,14 +141,6 @@ def _bench_primary(batch: int, rate: float) -> None:
       f"{floor:.3f} s",
       flush=True,
     )
-
-
-def _format(cost: StepCost, batch: int) -> str:
-  return (
-    f"{cost.seconds:.3f} s, {batch / cost.seconds:.1f} images/s, "
-    f"{cost.temporary_bytes / 1e6:.0f} MB temporary, "
-    f"{cost.peak_bytes / 1e6:.0f} MB peak resident"
-  )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 Layers of the networks of Hinton et al. (2018). Both forms are timed in turns in
 one process; where the votes and their copies would not fit in memory, ours runs
 alone. Each row also gives the floors: the fewest operations over the matmul
-rate, and the fewest bytes over the memory rate.
+rate, and the fewest bytes over the memory rate. Before that, whole training
+steps of two networks, each in a process of its own.
 """
 
 import functools
@@ -15,8 +16,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from absl import app, flags
+from flax import nnx
 
-from experiments.common import benchmarking, textbook
+from capjax import losses, matrix_capsules
+from experiments.common import benchmarking, steps, textbook, training
 from kernels import em, em_convolution
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "16", "64"], "Batch sizes.")
@@ -28,8 +31,44 @@ _LAYERS = flags.DEFINE_list(
 _MEMORY = flags.DEFINE_float(
   "memory", 8.0, "GB that the textbook form may take beside its arguments."
 )
+_STEPS = flags.DEFINE_integer(
+  "steps", 5, "Training steps timed; 0 for none.", lower_bound=0
+)
+# The small network, and the reference one: images, batch, features, types.
+_NETWORKS = {
+  "68K": ((28, 28, 1), 10, 64, 64, (8, 16, 16)),
+  "310K": ((32, 32, 2), 5, 16, 32, (32, 32, 32)),
+}
 _TEMPERATURES = em.inverse_temperature_schedule(3)
 _KERNEL, _SIDE = 3, 4
+
+
+def time_step(network: str, num_steps: int) -> steps.StepCost:
+  """Trains one of `_NETWORKS` on noise, with 3 iterations of routing."""
+  shape, num_classes, batch, features, types = _NETWORKS[network]
+
+  def loss(model, images, labels, key, step):
+    del key, step
+    activations = model(images).activations
+    each = losses.spread_loss(activations, labels, margin=0.9)
+    return jnp.mean(each), {"loss": jnp.mean(each)}
+
+  return steps.time_step(
+    matrix_capsules.MatrixCapsules(
+      shape,
+      num_classes,
+      features=features,
+      types=types,
+      num_iterations=3,
+      rngs=nnx.Rngs(0),
+    ),
+    loss,
+    training.draw_labelled(lambda key, image: image),
+    image_shape=shape,
+    num_classes=num_classes,
+    batch=batch,
+    num_steps=num_steps,
+  )
 
 
 def ours(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
@@ -80,6 +119,11 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   ceilings = benchmarking.rates()
+  for name, (shape, _, batch, *_) in _NETWORKS.items() if _STEPS.value else ():
+    cost = steps.in_process(time_step, name, _STEPS.value)
+    size = "x".join(map(str, shape))
+    text = cost.describe(batch)
+    print(f"step of {name}, {size}, batch {batch}: {text}", flush=True)
   print(f"H:I:J:stride {benchmarking.COLUMNS}")
   for layer in _LAYERS.value:
     size, types, parents, stride = map(int, layer.split(":"))

@@ -8,7 +8,6 @@ compares, and fails where they differ.
 
 import collections
 import json
-import math
 import pathlib
 import re
 import statistics
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import app, flags
 
-from experiments.common import published
+from experiments.common import archive, published
 
 _CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
 _README = flags.DEFINE_string("readme", "README.md", "With a block to rewrite.")
@@ -38,13 +37,6 @@ by any angle, and in affine views. Where poses are taken as known, without
 `--gaussian_poses`, an ELBO is no bound on log p(x).
 """
 _NO_RUNS = "No runs are recorded yet.\n"
-_FIELDS = {
-  **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
-  **dict.fromkeys(("seed", "num_parameters", "num_steps"), int),
-  **dict.fromkeys(("seconds", "images_per_second"), int | float),
-  **dict.fromkeys(("flags", "metrics"), dict),
-  **dict.fromkeys(("preset", "suite"), str | None),
-}
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
 _RUN = (
@@ -65,7 +57,7 @@ _MAIN = {
   "presence_and_pose_accuracy": ("accuracy of a probe (%)", _ACCURACY),
   "segmentation_accuracy": ("points right (%)", _ACCURACY),
   "test_reconstruction_error": ("reconstruction error", 1.0),
-  "r2_x": ("R^2 of x", 1.0),
+  "r2_coordinates_x": ("R^2 of x, by coordinates", 1.0),
 }
 # Of the evaluations that are main results too.
 _MAIN_OF_SUITES = {
@@ -108,6 +100,7 @@ _SUMMARY = (
 # Numbers in the scores of a suite that say how it was made.
 _SETTINGS = (
   "num_images",
+  "num_rows",
   "num_rotated",
   "views",
   "pad",
@@ -115,29 +108,6 @@ _SETTINGS = (
   "temperatures",
   "num_samples",
 )
-
-
-def read_results(folder: str | pathlib.Path) -> list[dict]:
-  """Returns the records in a folder's *.jsonl files, by file name and line.
-
-  Args:
-    folder: its files have one object a line, each like a run's summary.json.
-
-  Raises:
-    ValueError: if the folder is missing, or a line is no such object; names the
-      file, the line and the fault.
-  """
-  folder = pathlib.Path(folder)
-  if not folder.is_dir():
-    raise ValueError(f"no folder {folder}; run this in the repository's root.")
-  records = []
-  for path in sorted(folder.glob("*.jsonl")):
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-      try:
-        records.append(_parse(line))
-      except ValueError as error:
-        raise ValueError(f"{path}, line {number}: {error}") from error
-  return records
 
 
 def summary(records: Iterable[dict]) -> str:
@@ -275,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
   readme = pathlib.Path(_README.value)
   whole = pathlib.Path(_RESULTS.value) / "README.md"
   try:
-    records = read_results(_RESULTS.value)
+    records = archive.read(_RESULTS.value)
     short = [x for x in records if (x["preset"] or "").endswith("_sweep")]
     records = [x for x in records if x not in short]
     new = {
@@ -313,20 +283,6 @@ def _settings(
       name = " ".join([preset or "-", *_differences(setting, settings)])
       steps = round(statistics.fmean(record["num_steps"] for record in group))
       yield [experiment, dataset, name, f"{steps:,}", device], suite, group
-
-
-def _parse(line: str) -> dict:
-  record = json.loads(line)
-  if not isinstance(record, dict):
-    raise ValueError(f"expected an object, got {line[:40]}")
-  for name, kind in _FIELDS.items():
-    if not isinstance(value := record.get(name), kind):
-      raise ValueError(f"`{name}` is {value!r}, expected {kind}")
-  for name, value in record["metrics"].items():
-    points = value if isinstance(value, list) else [value]
-    if not all(isinstance(x, int | float) and math.isfinite(x) for x in points):
-      raise ValueError(f"metric `{name}` is {value!r}, expected a number")
-  return record
 
 
 def _setting(record: dict) -> str:

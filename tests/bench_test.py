@@ -50,7 +50,7 @@ class BenchTest(parameterized.TestCase):
       ),
       7,
     ),
-    ("bench_em", ("--batches=1", "--layers=5:2:3:2"), 2),
+    ("bench_em", ("--steps=0", "--batches=1", "--layers=5:2:3:2"), 2),
     (
       "bench_boltzmann",
       ("--batch=2", "--sweeps=1", "--iterations=1", "--steps=10"),

@@ -111,6 +111,46 @@ class LikelihoodTest(parameterized.TestCase):
     estimate = _estimate(model, jnp.array([[0.3], [-0.8]]))
     self.assertLess(abs(estimate.estimate - log_z), 4 * estimate.error)
 
+  @parameterized.parameters(0.9, 1.1)
+  def test_gaussian_pairs_are_proper_only_below_a_gain_of_one(self, gain):
+    """Beyond, an estimate would come out finite, with a small error."""
+    model = boltzmann.CapsuleRBM(
+      (2, 1, 1),
+      num_capsules=1,
+      capsule_size=2,
+      visible="gaussian",
+      hidden="gaussian",
+      switches=False,
+      rngs=nnx.Rngs(0),
+    )
+    model.visible[...] = jnp.array([[0.3, -0.2], [-1.0, -0.4]])
+    model.hidden[...] = jnp.array([[[0.1, 0.5]], [[-0.7, -0.5]]])
+    weights = np.array([[0.8, 0.1], [-0.3, 0.6]])
+    # The precision of (x, h): positive definite exactly if the gain is below 1.
+    own = -2 * np.concatenate([model.visible[1], model.hidden[1, 0]])
+    root = np.diag(own**-0.5)
+    coupling = np.block(
+      [[np.zeros((2, 2)), weights], [weights.T, np.zeros((2, 2))]]
+    )
+    weights *= gain / np.linalg.eigvalsh(root @ coupling @ root)[-1]
+    coupling[:2, 2:], coupling[2:, :2] = weights, weights.T
+    precision = np.diag(own) - coupling
+    model.weights[...] = jnp.float32(weights).reshape(2, 1, 2)
+
+    np.testing.assert_allclose(likelihood.gain(model), gain, rtol=1e-5)
+    self.assertEqual(np.linalg.eigvalsh(precision)[0] > 0, gain < 1)
+    found = _estimate(model, model.visible[...])
+    if gain > 1:
+      self.assertEqual(found.estimate, np.inf)
+      return
+    linear = np.concatenate([model.visible[0], model.hidden[0, 0]])
+    want = (
+      2 * np.log(2 * np.pi)
+      - np.linalg.slogdet(precision)[1] / 2
+      + linear @ np.linalg.solve(precision, linear) / 2
+    )
+    self.assertLess(abs(found.estimate - want), 4 * found.error + 1e-3)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from capjax import boltzmann
-from kernels import annealing, energy
+from kernels import annealing, energy, families
 
 
 class LogPartition(NamedTuple):
@@ -30,6 +30,28 @@ class LogPartition(NamedTuple):
   error: Float[Array, ""]
   bound: Float[Array, ""]
   images: Float[Array, "B ..."]
+
+
+def gain(model: boltzmann.CapsuleRBM) -> Float[Array, ""]:
+  """How much a round of Gibbs sampling can enlarge Gaussian units, at most.
+
+  The largest singular value of Lx^-1/2 W Lh^-1/2, with W of all capsules and Lx
+  and Lh the precisions of the units. Where Gaussian units meet Gaussian ones,
+  Z is finite only below 1 (the joint precision is then positive definite,
+  whichever capsules are on), and at 1 and above chains run to infinity. Nothing
+  in learning stays clear of it: the likelihood of correlated pixels rises
+  towards it.
+
+  Returns:
+    It; 0 if either layer is Bernoulli, whose units are bounded.
+  """
+  if model.families != (families.GAUSSIAN, families.GAUSSIAN):
+    return jnp.zeros(())
+  parameters = model.parameters
+  below = jax.lax.rsqrt(-2 * parameters.visible[1])
+  above = jax.lax.rsqrt(-2 * parameters.bias.hidden[1].ravel())
+  weights = parameters.weights.reshape(len(below), -1)
+  return jnp.linalg.norm(below[:, None] * weights * above, ord=2)
 
 
 def log_partition(
@@ -58,7 +80,8 @@ def log_partition(
       chains of Gibbs sampling, and it holds as far as these have mixed.
 
   Returns:
-    The estimate and its error.
+    The estimate and its error; infinite where `gain` says that Z is, which no
+    chain of finite length could tell.
 
   Raises:
     ValueError: if there are fewer than two chains, which tell of no error.
@@ -113,6 +136,7 @@ def log_partition(
   weights = sign * chains.log_weight
   mean = jax.nn.logsumexp(weights) - jnp.log(len(starts))
   spread = jnp.std(jnp.exp(weights - mean), ddof=1)
+  known = jnp.where(gain(model) < 1, known, jnp.inf)
   return LogPartition(
     known + sign * mean,
     spread / jnp.sqrt(len(starts)),

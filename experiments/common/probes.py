@@ -36,10 +36,11 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
   degrees, and on affine views as those of affNIST.
 
   Beside other runs, the accuracy of all is drawn against the rotations that
-  they were trained on.
+  they were trained on, seeds in the mean.
 
   Returns:
-    The accuracy of each probe on each set, and those rotations in degrees.
+    The accuracy of each probe on each set, those rotations in degrees, and the
+    rows of the images that the model takes: affNIST's have 40.
   """
   train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
   images, labels = tasks.first(trained, options.images)
@@ -47,6 +48,7 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
   scores = {
     "max_rotation": float(run.flags().get("max_rotation", 0.0)),
     "num_images": len(images),
+    "num_rows": tasks.canvas(trained)[0],
   }
   for prefix, draw in (
     ("", trained.task.draw_test),
@@ -108,10 +110,15 @@ def _draw_rotations(run: runs.Run, scores: Scores, options: Options) -> None:
     model = one.read_summary()["experiment"].removeprefix("train_")
     for name in ("presence", "presence_and_pose"):
       line = lines.setdefault(f"{model}, {name.replace('_', ' ')}", {})
-      line[values["max_rotation"]] = values[f"{name}_accuracy"]
+      seeds = line.setdefault(values["max_rotation"], [])
+      seeds.append(values[f"{name}_accuracy"])
+  means = {
+    name: {degrees: float(np.mean(x)) for degrees, x in line.items()}
+    for name, line in lines.items()
+  }
   curves.accuracy_curves(
     [
-      curves.Panel("", "rotations in training (degrees)", "accuracy (%)", lines)
+      curves.Panel("", "rotations in training (degrees)", "accuracy (%)", means)
     ],
     run.figure("rotations"),
   )

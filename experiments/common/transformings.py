@@ -12,7 +12,7 @@ from capjax.evaluation import clustering, factor_analysers, views
 from experiments.common import curves, runs, training, transforming_figures
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
-from kernels import rendering
+from kernels import geometry, rendering
 
 # Of a movement [3 3]: where the input is, and how it is turned and stretched.
 _PLACE = {"x": (0, 2), "y": (1, 2)}
@@ -57,9 +57,11 @@ def coordinates(run: runs.Run, trained: Trained, options: Options) -> Scores:
     For x and y, R^2 on test images: `r2` from the coordinates and presences of
     all capsules and the products of both; `r2_coordinates` from coordinates
     alone; `r2_weighted` from their mean, weighted by presence; `r2_capsules`
-    from the coordinate of each capsule alone, the best first; `slope_capsules`,
-    what a capsule's coordinate gains for each pixel, in the same order: 1 for
-    one that is always on the same entity. For affine poses `r2` of the matrix.
+    from the coordinate of each capsule alone, the best first; `r2_mass` from
+    the centre of mass of the image, which no capsule is needed for;
+    `slope_capsules`, what a capsule's coordinate gains for each pixel, in the
+    same order: 1 for one that is always on the same entity. For affine poses
+    `r2` of the matrix.
   """
   learnt = _outputs(trained, _train_images(), trained.task.draw_test)
   images = trained.test.images[: options.images]
@@ -87,11 +89,14 @@ def coordinates(run: runs.Run, trained: Trained, options: Options) -> Scores:
         for n in range(own.shape[1])
       ]
     )
+    axis = [list(_PLACE).index(name)]
+    masses = learnt["mass"][:, axis], truth, tested["mass"][:, axis], seen
     order = np.argsort(-alone)
     slopes = np.polyfit(truth, own, 1)[0]
     scores |= {
       f"r2_coordinates_{name}": _regress(own, truth, others, seen)[1],
       f"r2_weighted_{name}": _regress(weighted[0], truth, weighted[1], seen)[1],
+      f"r2_mass_{name}": _regress(*masses)[1],
       f"r2_capsules_{name}": alone[order].tolist(),
       f"slope_capsules_{name}": slopes[order].tolist(),
     }
@@ -233,10 +238,23 @@ def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
   def measure(model, inputs, targets):
     del targets
     poses, presences = model.recognise(inputs.image)
-    return {"poses": poses, "presences": presences, "place": inputs.place}
+    return {
+      "poses": poses,
+      "presences": presences,
+      "place": inputs.place,
+      "mass": jax.vmap(_centre_of_mass)(inputs.image),
+    }
 
   evaluate = tasks.make_evaluate(measure, draw)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+
+
+def _centre_of_mass(image: jax.Array) -> jax.Array:
+  """(x, y) of an image's intensities, in pixels from its middle."""
+  offsets = geometry.pixel_offsets(*image.shape[:2])
+  ink = jnp.mean(image, axis=-1, keepdims=True)
+  total = jnp.maximum(jnp.sum(ink), 1e-6)
+  return jnp.sum(ink * offsets, axis=(0, 1)) / total
 
 
 def _draw_shifted(name, distance) -> training.Draw:
