@@ -1,6 +1,7 @@
 """What the flags of networks, optimiser and augmentation do."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -117,3 +118,90 @@ def test_long_gradients_are_shortened(words, want):
     _, state = optimizer.update(weights, optimizer.init(weights))
   mean = optax.tree.get(state, "mu")
   assert float(10 * jnp.linalg.norm(mean)) == pytest.approx(want, rel=1e-5)
+
+
+RMSPROP = (
+  "--optimizer=rmsprop", "--learning_rate=0.1", "--decay_rate=0.5",
+  "--decay_steps=1",
+)  # fmt: skip
+GRADIENTS = np.array([[3.0, -0.2], [-1.0, 0.5], [0.3, 2.0]])
+
+
+def rmsprop_oracle(momentum, epsilon):
+  """Weights after each gradient: RMSProp of TensorFlow 1, by its definition.
+
+  ms = 0.9 ms + 0.1 g^2, mom = momentum mom + rate g / sqrt(ms + epsilon) and
+  w = w - mom; ms starts at 1, mom at 0. The rate halves with each step.
+  """
+  weights, moved = np.ones(2), []
+  squares, steps, rate = np.ones(2), np.zeros(2), 0.1
+  for gradient in GRADIENTS:
+    for n, g in enumerate(gradient):
+      squares[n] = 0.9 * squares[n] + 0.1 * g**2
+      steps[n] = momentum * steps[n] + rate * g / np.sqrt(squares[n] + epsilon)
+      weights[n] -= steps[n]
+    moved.append(weights.copy())
+    rate /= 2
+  return np.array(moved)
+
+
+def check_rmsprop(optimizer, momentum=0.9, epsilon=0.01):
+  weights, moved = jnp.ones(2), []
+  state = optimizer.init(weights)
+  for gradient in GRADIENTS:
+    update, state = optimizer.update(jnp.float32(gradient), state, weights)
+    weights = optax.apply_updates(weights, update)
+    moved.append(weights)
+  want = rmsprop_oracle(momentum, epsilon)
+  np.testing.assert_allclose(np.array(moved), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("words", "momentum", "epsilon"),
+  [
+    ("--batch_size=1", 0.9, 0.01),
+    ("--batch_size=2", 0.9, 0.0025),
+    ("--momentum=0.5 --epsilon=0.3", 0.5, 0.3),
+    ("--momentum=0 --epsilon=1", 0.0, 1.0),
+  ],
+)
+def test_rmsprop_is_that_of_tensorflow(words, momentum, epsilon):
+  with given(*RMSPROP, *words.split()):
+    check_rmsprop(optimizers.make_optimizer(), momentum, epsilon)
+
+
+def momentum_before_rate(rate):
+  """Momentum of steps that the learning rate scales later."""
+  return optax.chain(
+    optax.scale_by_rms(0.9, 0.01, initial_scale=1.0),
+    optax.trace(0.9),
+    optax.scale_by_learning_rate(rate),
+  )
+
+
+SETTINGS = {"eps": 0.01, "initial_scale": 1.0, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+  "broken",
+  [
+    optax.rmsprop,
+    functools.partial(optax.rmsprop, **SETTINGS | {"initial_scale": 0.0}),
+    functools.partial(optax.rmsprop, **SETTINGS | {"momentum": None}),
+    functools.partial(optax.rmsprop, **SETTINGS, eps_in_sqrt=False),
+    functools.partial(optax.rmsprop, **SETTINGS, nesterov=True),
+    functools.partial(optax.rmsprop, **SETTINGS, bias_correction=True),
+    momentum_before_rate,
+  ],
+  ids=[
+    "defaults", "starts_at_0", "no_momentum", "epsilon_outside", "nesterov",
+    "bias_correction", "momentum_before_rate",
+  ],
+)  # fmt: skip
+def test_another_rmsprop_fails(broken):
+  def rate(step):
+    return 0.1 * 0.5**step
+
+  check_rmsprop(optax.rmsprop(rate, **SETTINGS))
+  with pytest.raises(AssertionError):
+    check_rmsprop(broken(rate))

@@ -83,11 +83,20 @@ def test_collapse_is_named():
   for name, value, word in (
     ("dead_parents", 0.6, "60% of the object capsules"),
     ("flat_templates", 0.7, "70% of the templates are flat"),
-    ("part_log_prob", 700.0, "17.5 nats"),
-    ("present_parts", 1e-3, "0.001 parts"),
+    ("part_log_prob", 157.5, "17.5 nats of likelihood, 9 of 40"),
+    ("present_parts", 1e-3, "0.001 of 40 parts"),
+    ("present_parts", 0.0, "0 of 40 parts"),
   ):
     (message,) = objects.warn({**good, name: value}, num_parts=40)
     assert word in message
+
+
+def test_absent_parts_hide_no_explosion():
+  """They have no likelihood; and few parts of many need not be sharp."""
+  scores = {"dead_parents": 0.0, "flat_templates": 0.0, "present_parts": 8.0}
+  (message,) = objects.warn({**scores, "part_log_prob": 8 * 22.0}, num_parts=24)
+  assert "22.0 nats" in message
+  assert not objects.warn({**scores, "part_log_prob": 8 * 14.0}, num_parts=24)
 
 
 def test_warnings_are_said(train, tmp_path):

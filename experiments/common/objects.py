@@ -24,7 +24,7 @@ _KINDS = ("prior", "posterior")
 _FEW_AWAKE = 0.5  # of the objects
 _FLAT = 0.5  # of the templates
 _FEWEST = 0.5  # parts of an image
-_SHARP = 15.0  # nats of a part; votes of the least scale have 22
+_SHARP = 15.0  # nats of a present part; votes of the least scale have 22
 
 
 def warn(scores: dict[str, float], num_parts: int) -> list[str]:
@@ -38,16 +38,18 @@ def warn(scores: dict[str, float], num_parts: int) -> list[str]:
     )
   if flat > _FLAT:
     warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
-  if scores["present_parts"] < _FEWEST:
+  present = scores["present_parts"]
+  if present < _FEWEST:
     warnings.append(
-      f"images have {scores['present_parts']:.2g} parts in the mean: they have "
+      f"images have {present:.2g} of {num_parts} parts in the mean: they have "
       "vanished; begin anew with a lower --learning_rate or with --max_gradient"
     )
-  each = scores["part_log_prob"] / num_parts
-  if each > _SHARP:
+  # Parts that are absent add nothing to the likelihood.
+  elif (each := scores["part_log_prob"] / present) > _SHARP:
     warnings.append(
-      f"a part has {each:.1f} nats of likelihood: votes have nearly their "
-      "least scale, as where poses have collapsed to a constant"
+      f"a part has {each:.1f} nats of likelihood, {present:.3g} of {num_parts} "
+      "being present: votes have nearly their least scale, as where poses have "
+      "collapsed to a constant"
     )
   return warnings
 
