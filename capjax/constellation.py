@@ -47,6 +47,12 @@ class Constellation(NamedTuple):
     """The object whose vote explains each point best, there or not."""
     return jnp.argmax(jnp.max(self.posterior, axis=2), axis=1)
 
+  def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
+    """The share of the points that are `there` which each object has."""
+    won = jax.nn.one_hot(self.objects(), self.logits.shape[1])
+    counts = jnp.einsum("bmk,bm->bk", won, there)
+    return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
+
 
 class ConstellationAutoencoder(nnx.Module):
   """A set transformer finds objects, each of which votes for its points."""

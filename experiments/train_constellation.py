@@ -127,7 +127,8 @@ def measure(
   found = output.objects()
   return {
     "log_prob": output.log_prob,
-    "activations": output.prior_presence(),
+    # An object that never explains a point is dead.
+    "activations": output.shares_won(drawn.presence),
     "scale": jnp.mean(output.scales, axis=(1, 2)),
     "objects": found,
     "accuracy": segmentations.accuracy(
@@ -141,8 +142,8 @@ def warn(metrics: dict[str, float]) -> list[str]:
   messages = []
   if metrics.get("dead_parents", 0) > 0:
     messages.append(
-      f"collapsed objects: {metrics['dead_parents']:.0%} are present in no "
-      "image of the validation set"
+      f"collapsed objects: {metrics['dead_parents']:.0%} explain no point best "
+      "in any image of the validation set"
     )
   return messages
 

@@ -58,6 +58,14 @@ _SCALE_FLOOR = flags.DEFINE_float(
   "What the deviation of a child's pose stays above.",
   lower_bound=1e-3,
 )
+_OFF_SCALE = flags.DEFINE_float(
+  "off_scale",
+  2.0,
+  "Deviation of the pose of a child that is not there. Where poses are taken as "
+  "known, a child gains by being there as much as this is wider than what its "
+  "parents expect.",
+  lower_bound=1e-3,
+)
 _SCALE_PRIOR = flags.DEFINE_float(
   "scale_prior",
   None,
@@ -123,6 +131,7 @@ def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     pixel_scale=_PIXEL_SCALE.value,
     scale_floor=_SCALE_FLOOR.value,
     scale_prior=_SCALE_PRIOR.value,
+    off_scale=_OFF_SCALE.value,
     rngs=rngs,
   )
   features = [int(count) for count in _CONV_FEATURES.value]

@@ -260,6 +260,20 @@ class AutoencoderTest(chex.TestCase):
     np.testing.assert_allclose(got.votes, want.votes, atol=1e-4)
     np.testing.assert_allclose(got.log_prob, want.log_prob, rtol=1e-3)
 
+  def test_objects_are_dead_that_have_no_point(self):
+    """Whatever their presence, which rests above zero."""
+    output = _output()
+    batch, num_objects, _, num_points = output.posterior.shape
+    posterior = jnp.zeros(output.posterior.shape)
+    posterior = posterior.at[:, 0, 0].set(0.4).at[:, 1, 1, 0].set(0.6)
+    there = jnp.ones((batch, num_points)).at[:, -1].set(0.0)
+    won = output._replace(posterior=posterior).shares_won(there)
+    want = np.zeros(num_objects)
+    want[:2] = [(num_points - 2) / (num_points - 1), 1 / (num_points - 1)]
+    np.testing.assert_allclose(won, np.tile(want, (batch, 1)), rtol=1e-6)
+    none = output.shares_won(jnp.zeros((batch, num_points)))
+    np.testing.assert_array_equal(none, 0)
+
   def test_no_objects_are_finite(self):
     """With gradients, in training, for float32 and bfloat16 points."""
     graph, parameters = nnx.split(_model())
