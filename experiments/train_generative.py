@@ -61,9 +61,9 @@ _SCALE_FLOOR = flags.DEFINE_float(
 _OFF_SCALE = flags.DEFINE_float(
   "off_scale",
   2.0,
-  "Deviation of the pose of a child that is not there. Where poses are taken as "
-  "known, a child gains by being there as much as this is wider than what its "
-  "parents expect.",
+  "Deviation of the pose of a child that is not there. Where poses are taken "
+  "as known, it pays to be there by as much as this is wider than what parents "
+  "expect.",
   lower_bound=1e-3,
 )
 _SCALE_PRIOR = flags.DEFINE_float(
