@@ -1,8 +1,13 @@
 """Tests of the binary that trains generative capsules."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import processes
 import pytest
+
+from experiments.common import invariance, runs
+from experiments.common import task as tasks
 
 SMALL = (
   "--num_capsules=3,2", "--conv_features=4", "--width=4", "--template_size=5",
@@ -50,7 +55,7 @@ def test_suites_of_rotations(train, trained):
   assert record["swaps"]["angles"][0] == 0
   assert record["swaps"]["same_owner"][0] == 1
   assert max(record["swaps"]["same_owner"][1:]) < 1
-  assert 0 < record["duplicates"]["nearest_residual"] <= 1
+  assert 0 <= record["duplicates"]["flat_templates"] <= 1
   repaired = record["repair"]
   assert np.less(repaired["bound_before"], repaired["bound_after"]).all()
   assert repaired["adam_bounds"][0] < repaired["adam_bounds"][-1]
@@ -60,6 +65,31 @@ def test_suites_of_rotations(train, trained):
   assert code == 0, printed
   figures = {path.stem for path in (trained / "figures").iterdir()}
   assert figures >= {"swaps", "duplicates", "repair", "climbs", "rotations"}
+
+
+def test_flat_templates_are_no_duplicates(tmp_path):
+  bar, ring = np.zeros((2, 9, 9, 1), np.float32)
+  bar[2:7, 4] = 1
+  ring[1:8, 1:8] = 1
+  ring[3:6, 3:6] = 0
+  noise = np.random.default_rng(0).normal(0.5, 0.03, (2, *bar.shape))
+  colours = np.stack([bar, bar.transpose(1, 0, 2), ring, *noise])
+  run = runs.Run(str(tmp_path))
+  some = _with_templates(colours.astype(np.float32))
+  scores = invariance.duplicates(run, some, tasks.Options())
+  assert scores["flat_templates"] == pytest.approx(2 / 5)
+  assert scores["near_duplicates"] == pytest.approx(2 / 3)
+  assert run.figure("duplicates").exists()
+  none = _with_templates(noise)
+  nothing = invariance.duplicates(run, none, tasks.Options())
+  assert nothing["near_duplicates"] == 0 and nothing["flat_templates"] == 1
+
+
+def _with_templates(colours):
+  templates = SimpleNamespace(colours=colours)
+  capsules = SimpleNamespace(templates=templates)
+  model = SimpleNamespace(capsules=capsules)
+  return tasks.Trained(None, model, 0, {}, None, {})
 
 
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
