@@ -1,5 +1,6 @@
 """Matrix capsules with EM routing (Hinton, Sabour, Frosst, 2018)."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -229,8 +230,8 @@ class MatrixCapsules(nnx.Module):
       types: B, C, D of capsules at each position: primary, and in two layers
         with windows of 3x3, the first with stride 2.
       num_iterations: of EM routing in every layer.
-      final_inverse_temperature: see `em.inverse_temperature_schedule`; with the
-        official form the classes have a quarter of it.
+      final_inverse_temperature: above 0; see `em.inverse_temperature_schedule`.
+        With the official form the classes have a quarter of it.
       padding: "VALID" as in the authors' code, or "SAME".
       coordinates: one of `COORDINATES`: the paper's coordinate addition as in
         IBM's code or as in the authors', or none.
@@ -239,7 +240,8 @@ class MatrixCapsules(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if an option is unknown, or the images are too small.
+      ValueError: if an option is unknown or out of range, or the images are too
+        small.
 
     Differs from paper: with its form beta_a counts in units of the last
     iteration's logit, lambda beta_a, and starts at -1, since with lambda below
@@ -260,6 +262,11 @@ class MatrixCapsules(nnx.Module):
       raise ValueError(
         "coordinates='pixels' are of windows without padding; give "
         "padding='VALID' or coordinates='relative'."
+      )
+    if not 0 < final_inverse_temperature < math.inf:
+      raise ValueError(
+        f"final_inverse_temperature is {final_inverse_temperature}; give a "
+        "finite number above 0, such as 0.01."
       )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     grid = [_grid(size, windows, padding) for size in image_shape[:2]]

@@ -15,6 +15,7 @@ from flax import nnx
 from capjax import boltzmann, data
 from experiments.common import (
   contrastive,
+  latents,
   program,
   runs,
   training,
@@ -66,7 +67,7 @@ TASK = Task(
     "samples",
     "spectra",
     "fields",
-    "log_likelihood",
+    *([] if latents.has_gaussian_pixels(model) else ["log_likelihood"]),
   ],
   after_training=("errors", "samples", "spectra", "fields"),
   begin=begin,

@@ -18,7 +18,6 @@ from flax import nnx
 from capjax import boltzmann, data, helmholtz, wake_sleep
 from experiments.common import (
   contrastive,
-  latents,
   program,
   runs,
   training,
@@ -131,6 +130,9 @@ def _layer_task(
   """To train a capsule RBM on top of others, or on images with such biases."""
   number = len(below)
   families = {"visible": contrastive.HIDDEN.value} if below else {}
+  common = dict(contrastive.COMMON)
+  if below:
+    del common["diverged"]  # it bounds errors of pixels, not of units below
 
   def make_stack(image_shape, num_classes):
     del num_classes
@@ -163,7 +165,7 @@ def _layer_task(
     make_optimizer=lambda: contrastive.make_optimizer(_PRETRAIN_RATE.value),
     suites=lambda stack: [],
     after_training=(),
-    **contrastive.COMMON,
+    **common,
   )
 
 
@@ -172,12 +174,7 @@ TASK = Task(
   loss,
   measure,
   make_optimizer=contrastive.make_optimizer,
-  suites=lambda model: [
-    "errors",
-    "dreams",
-    "spectra",
-    *([] if latents.has_gaussian_pixels(model) else ["bound"]),
-  ],
+  suites=lambda model: ["errors", "dreams", "spectra", "bound"],
   after_training=("errors", "dreams", "spectra"),
   begin=begin,
   **contrastive.COMMON,

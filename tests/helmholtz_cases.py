@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from scipy import special
+from scipy import special, stats
 
 from capjax import helmholtz
 
@@ -25,6 +25,19 @@ def model(seed=0, scale=0.7, **options):
   return shaken(model, seed, scale)
 
 
+def gaussian(seed=0, scale=0.5):
+  """One of Gaussian pixels and hidden units, whose precisions are above 1."""
+  shaken = model(seed, scale, visible="gaussian", hidden="gaussian")
+  for layer in (*shaken.generative, *shaken.recognition):
+    layer.hidden[...] = _proper(layer.hidden[...])
+  shaken.visible[...] = _proper(shaken.visible[...])
+  return shaken
+
+
+def _proper(natural):
+  return natural.at[1].set(-0.5 - jnp.abs(natural[1] + 0.5))
+
+
 def shaken(model, seed=0, scale=0.7):
   """The model with noise added to its parameters."""
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
@@ -40,6 +53,11 @@ def shaken(model, seed=0, scale=0.7):
 def images(count=3, seed=0):
   random = np.random.default_rng(seed)
   return jnp.float32(random.integers(2, size=(count, *SHAPE)))
+
+
+def gaussian_images(count=3):
+  """Neither 0 nor 1, which are their own squares."""
+  return 1.7 * images(count) - 0.4
 
 
 def every(size):
@@ -83,3 +101,40 @@ def log_likelihood(model, image):
   return special.logsumexp(
     [log_joint(model, x, *layers(bits)) for bits in every(6)]
   )
+
+
+def gaussian_log_likelihood(model, image):
+  """Of Gaussian units: the upper one on a grid, the lower ones integrated out.
+
+  Given the switches and the upper unit all else is linear with Gaussian noise.
+  """
+  first, second = model.generative
+  pixels, lower, upper = (
+    np.float64(x[...]).reshape(2, -1)
+    for x in (model.visible, first.hidden, second.hidden)
+  )
+  noise, spread, height = (-1 / (2 * x[1]) for x in (pixels, lower, upper))
+  x = np.float64(image).ravel()
+  weights = np.float64(first.weights[...])[..., 0]
+  coupling = np.float64(second.weights[...]).ravel()
+  grid = upper[0] * height + height**0.5 * np.linspace(-9, 9, 161)[:, None]
+  step = np.log(grid[1, 0] - grid[0, 0])
+  total = []
+  for (z2,), (h2,) in itertools.product(every(1), grid):
+    above = _sigmoid_log(np.float64(second.switches[...]), z2) + step
+    above += np.sum(stats.norm.logpdf(h2, upper[0] * height, height**0.5))
+    drive = z2 * h2 * coupling
+    gain = spread * ((lower[0] + drive) ** 2 - lower[0] ** 2) / 2
+    for z1 in every(len(spread)):
+      means = spread * (lower[0] + z1 * drive)
+      mixed = noise[:, None] * weights * z1
+      total.append(
+        above
+        + _sigmoid_log(np.float64(first.switches[...]) + gain, z1)
+        + stats.multivariate_normal.logpdf(
+          x,
+          noise * pixels[0] + mixed @ means,
+          np.diag(noise) + mixed * spread @ mixed.T,
+        )
+      )
+  return special.logsumexp(total)

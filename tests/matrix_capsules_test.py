@@ -227,8 +227,16 @@ class HardInputsTest(parameterized.TestCase):
     (dict(pose="tensor"), "pose is 'tensor'"),
     (dict(form="hybrid"), "form is 'hybrid'"),
     (dict(num_iterations=0), "num_iterations is 0"),
+    *(
+      (
+        dict(final_inverse_temperature=value, form=form),
+        f"final_inverse_temperature is {value}; give a finite number above 0",
+      )
+      for value in (0.0, -0.01, np.nan, np.inf)
+      for form in matrix_capsules.FORMS
+    ),
   )
-  def test_unknown_options_are_refused(self, options, message):
+  def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       _model(**options)
 

@@ -4,6 +4,7 @@ import functools
 import itertools
 import logging
 import math
+import zlib
 
 import jax
 import numpy as np
@@ -102,6 +103,44 @@ def test_held_out_figures_are_others(figures):
   ]
   for one, other in itertools.combinations(frames, 2):
     assert abs(one - other).max() > 0.1
+
+
+# Category, instance, azimuth, elevation, lighting.
+_COARSE = (
+  (0, 9, 10, 2, 2), (1, 8, 9, 3, 0), (2, 4, 1, 1, 4), (3, 2, 9, 5, 0),
+  (4, 0, 8, 4, 0),
+)  # fmt: skip
+
+
+def _blocks(shine=1.0):
+  """Means over 8x8 pixels of some views, in sixteenths."""
+  means = []
+  for category, instance, azimuth, elevation, lighting in _COARSE:
+    figure = toys.figure(category, instance)
+    figure = figure._replace(albedo=np.float32(shine * figure.albedo))
+    angles = np.float32(np.radians([[20 * azimuth], [30 + 5 * elevation]]))
+    views = np.asarray(solids._views(figure, *angles, size=48))
+    pixels = views[0, 0, lighting].reshape(6, 8, 6, 8, 2)
+    means.append(16 * pixels.mean((1, 3)) / 255)
+  return np.stack(means)
+
+
+def _checksum(blocks):
+  return zlib.crc32(np.round(blocks).astype(np.uint8).tobytes())
+
+
+def test_other_pictures_are_of_another_version():
+  found = _checksum(_blocks())
+  assert found == solids._CHECKSUM, (
+    "the pictures changed, and files of the old ones would still be read: "
+    f"raise _VERSION and set _CHECKSUM to {found}"
+  )
+  assert _checksum(_blocks(shine=0.95)) != found
+
+
+def test_the_checksum_is_the_same_on_every_platform():
+  off = abs(_blocks() % 1 - 0.5).min()  # from where rounding turns over
+  assert off > 0.1, "put views in _COARSE of which no block is so near"
 
 
 def test_brightness_does_not_tell_the_category():

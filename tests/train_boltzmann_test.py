@@ -4,6 +4,7 @@ import signal
 import time
 
 import numpy as np
+import orbax.checkpoint as ocp
 import processes
 import pytest
 from sklearn import metrics
@@ -77,9 +78,35 @@ def test_other_models_train(train, tmp_path, words):
   assert code == 0, printed
   scores = processes.summary_of(tmp_path)["metrics"]
   assert np.isfinite(list(scores.values())).all()
+  if "--visible=gaussian" in words:
+    code, printed = train(tmp_path, "--suite=log_likelihood", binary="evaluate")
+    assert code == 1 and "log_likelihood: not for the model" in printed
 
 
-def test_training_that_goes_astray_goes_back(train, tmp_path):
+def test_training_that_goes_astray_once_goes_back_a_little(tmp_path):
+  """By as much as the preset of Gaussian units says, and with new chains."""
+  # Judged at 240, 480 and after epochs of 11 steps: the 46th time at 484.
+  code, printed = processes.Running(
+    "straying", "train_boltzmann", "46", f"--workdir={tmp_path}",
+    "--flagfile=experiments/presets/boltzmann_fashion.cfg", "--num_capsules=4",
+    "--capsule_size=3", "--num_sweeps=1", "--mean_field_iterations=1",
+    "--dataset=digits", "--num_validation=300", "--num_steps=500", package="",
+  ).wait()  # fmt: skip
+  assert code == 0, printed
+  assert printed.count("going on from step") == 1
+  assert "training went astray; going on from step 240\n" in printed
+  summary = processes.summary_of(tmp_path)
+  assert (summary["restarts"], summary["num_steps"]) == (1, 500)
+  steps = [line["step"] for line in processes.metrics_of(tmp_path)]
+  assert steps == sorted(steps) and {484, 500} < set(steps)
+  # New chains run ten sweeps in their first update, then one in each.
+  folder = tmp_path / "checkpoints" / "latest" / "500" / "default"
+  leaves = ocp.StandardCheckpointer().restore(folder)
+  (age,) = [x for name, x in leaves.items() if name.endswith(".age")]
+  assert age == 10 + (500 - 240) - 1
+
+
+def test_training_that_always_goes_astray_ends(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--max_error=0.0", binary="train_boltzmann"
   )

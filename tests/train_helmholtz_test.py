@@ -8,9 +8,11 @@ import numpy as np
 import processes
 import pytest
 
+MAX_ERROR = 0.21  # that of pixels is less, that of the capsules above them more
 SMALL = (
   "--num_capsules=4,3", "--capsule_size=3", "--num_sweeps=2", "--num_steps=60",
   "--pretrain_steps=40", "--eval_every=20", "--log_every=10",
+  f"--max_error={MAX_ERROR}",
 )  # fmt: skip
 
 
@@ -36,6 +38,13 @@ def test_a_run_trains_layer_by_layer_and_then_all(trained):
   for layer in ("layer_1", "layer_2"):
     steps = [line["step"] for line in processes.metrics_of(trained / layer)]
     assert max(steps) == 40
+
+
+def test_errors_are_bounded_of_pixels_alone(trained):
+  for folder, beyond in (("layer_1", False), ("layer_2", True), ("", False)):
+    for line in processes.metrics_of(trained / folder):
+      assert line["split"] != "restart"
+      assert (line["reconstruction_error"] > MAX_ERROR) == beyond
 
 
 def test_its_seconds_are_those_of_all_phases(trained):
@@ -73,8 +82,14 @@ def test_other_machines_train(train, tmp_path, words):
   scores = processes.summary_of(tmp_path)["metrics"]
   assert np.isfinite(list(scores.values())).all()
   if "gaussian" in words[0]:
-    code, printed = train(tmp_path, "--suite=bound", binary="evaluate")
-    assert code == 1 and "bound: not for the model" in printed
+    code, printed = train(
+      tmp_path, "--suite=bound", "--images=50", binary="evaluate"
+    )
+    assert code == 0, printed
+    scores = processes.evaluation_of(tmp_path)["bound"]["metrics"]
+    # As dense as with all pixels at their means, of the greatest precision.
+    most = 64 * np.log(10 / (2 * np.pi)) / 2
+    assert -most < scores["elbo"] < scores["importance_bound"] < most
 
 
 def test_machines_without_pretraining(train, tmp_path):

@@ -26,6 +26,7 @@ _INSTANCES = {"train": range(5), "test": range(5, 10)}
 _SIZE = 48
 # Files of another version hold other pictures: raise it with every change.
 _VERSION = 1
+_CHECKSUM = 426015239  # of a few of them, seen coarsely; tests tell the new one
 _log = logging.getLogger(__name__)
 
 

@@ -61,8 +61,8 @@ _SLOWER_BY = flags.DEFINE_float(
 _MAX_ERROR = flags.DEFINE_float(
   "max_error",
   0.5,
-  "With a larger reconstruction error training goes back to the older of the "
-  "two saved states, and the chains start anew.",
+  "With a larger reconstruction error of pixels training goes back to the "
+  "older of the two saved states, and the chains start anew.",
   lower_bound=0.0,
 )
 flags.register_validator(
