@@ -268,11 +268,13 @@ def _draw(
     place.set_title(panel.title, fontsize=9)
     bare(place)
   names = labels if chance is None else [*labels, "chance"]
+  # Inches of a column of the legend, roughly.
+  column = 0.45 + 0.062 * max(map(len, names))
   sheet.legend(
     [handles[name] for name in names],
     names,
     loc="outside upper center",
-    ncols=min(len(names), 2 * len(panels)),
+    ncols=max(1, min(len(names), int(3.4 * len(panels) / column))),
     fontsize=8,
     frameon=False,
   )
