@@ -30,6 +30,8 @@ def test_coordinates_learn_where_digits_are(trained):
   for axis in "xy":
     assert scores[f"r2_{axis}"] > 0.75
     assert scores[f"r2_coordinates_{axis}"] > 0.6
+    # Of a centre along the other axis it would be nearly 0.
+    assert scores[f"r2_mass_{axis}"] > 0.5
     assert scores[f"r2_{axis}"] >= scores[f"r2_capsules_{axis}"][0]
     assert len(scores[f"slope_capsules_{axis}"]) == 8
     alone = scores[f"r2_capsules_{axis}"]
