@@ -69,6 +69,8 @@ _MAIN_OF_SUITES = {
 }  # fmt: skip
 # What the columns of sweeps are, in order, where any run has them.
 _COMPARED = {
+  "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
+  "test_familiar_accuracy": ("familiar viewpoints (%)", _ACCURACY),
   "test_elbo": ("ELBO (nats)", 1.0),
   "bound_1": ("bound, 1 sample", 1.0),
   "bound_100": ("bound, 100 samples", 1.0),
