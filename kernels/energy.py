@@ -103,10 +103,11 @@ def visible_parameters(
 ) -> Float[Array, "R M"]:
   """Natural parameters of p(x | h, z) (eq. 8)."""
   # As one product of a matrix: over two axes it takes twice as long on a CPU.
+  # The vector stands first, so that a batch of them is the rows of the product.
   weights = parameters.weights.reshape(len(parameters.weights), -1)
-  shift = _product("mn,n->m", weights, capsules.active.ravel())
+  shift = _product("n,mn->m", capsules.active.ravel(), weights)
   if parameters.interaction is not None:
-    shift += _product("mk,k->m", parameters.interaction, capsules.switches)
+    shift += _product("k,mk->m", capsules.switches, parameters.interaction)
   return _wide(parameters.visible).at[0].add(shift)
 
 
@@ -126,7 +127,7 @@ def drive_between(
     The drive of the K capsules below. Upwards it is the same with `weights`
     turned round to [L I K J].
   """
-  hidden = _product("kjli,li->kj", weights, capsules.active)
+  hidden = _product("li,kjli->kj", capsules.active, weights)
   return _drive(hidden, "l,kl->k", capsules.switches, interaction)
 
 

@@ -58,6 +58,30 @@ class FamiliesTest(parameterized.TestCase):
     off = np.abs(np.mean(statistics, axis=1) - family.moments(parameters))
     np.testing.assert_array_less(off, 5 * error)
 
+  @parameterized.parameters("threefry2x32", "rbg", "unsafe_rbg")
+  def test_bernoulli_units_are_independent(self, kind):
+    count = 40_001
+    key = jax.random.key(1, impl=kind)
+    values = families.BERNOULLI.sample(key, jnp.zeros((1, count)))
+    signs = 2 * np.asarray(values, np.float64) - 1
+    for lag in (1, 2, 3, 4, count // 2, count // 2 + 1):
+      off = np.mean(signs[lag:] * signs[:-lag])
+      self.assertLess(abs(off), 5 / np.sqrt(count - lag), f"lag {lag}")
+
+  def test_rare_units_are_as_rare_as_they_should_be(self):
+    # Numbers of 16 bits would make it 0 or 2^-16.
+    count, chance = 2**23, 2.0**-18
+    logits = jnp.full((1, count), np.log(chance / (1 - chance)))
+    drawn = jnp.sum(families.BERNOULLI.sample(jax.random.key(2), logits))
+    self.assertBetween(int(drawn), 32 - 5 * 6, 32 + 5 * 6)
+
+  def test_single_and_no_units_can_be_drawn(self):
+    for shape in ((), (0,), (3, 1)):
+      drawn = families.BERNOULLI.sample(
+        jax.random.key(0), jnp.full((1, *shape), 100.0)
+      )
+      np.testing.assert_array_equal(drawn, np.ones(shape))
+
 
 if __name__ == "__main__":
   absltest.main()
