@@ -32,8 +32,8 @@ _IMAGES = flags.DEFINE_integer(
 _BESIDE = flags.DEFINE_list(
   "beside",
   [],
-  f"Folders of other runs, whose curves are drawn too; for {_CURVES}, which "
-  "those runs must have been evaluated by before.",
+  f"Folders of other runs, whose curves are drawn too by {_CURVES}, which "
+  "those runs must have been evaluated by before, and whose strips by spectra.",
 )
 
 

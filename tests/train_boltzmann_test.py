@@ -1,5 +1,6 @@
 """Tests of the binary that trains Boltzmann machines, and of its suites."""
 
+import shutil
 import signal
 import time
 
@@ -41,6 +42,20 @@ def test_the_last_model_is_the_one_to_report(trained):
   summary = processes.summary_of(trained)
   assert summary["metrics"]["best_step"] == summary["num_steps"]
   assert summary["restarts"] == 0
+
+
+def test_spectra_stand_beside_those_of_other_runs(train, trained, tmp_path):
+  other = tmp_path / "other"
+  shutil.copytree(trained, other)
+  words = ("--suite=spectra", f"--beside={other}")
+  code, printed = train(trained, *words, binary="evaluate")
+  assert code == 0, printed
+  assert (trained / "figures" / "spectra_beside.png").exists()
+  kept = other / "figures" / "spectra.npz"
+  kept.write_bytes(kept.read_bytes()[:100])
+  code, printed = train(trained, *words, binary="evaluate")
+  assert code == 1
+  assert f"cannot read {kept}" in printed and "Traceback" not in printed
 
 
 def test_likelihood_of_a_trained_model(train, trained):

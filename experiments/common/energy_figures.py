@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,22 +49,36 @@ def spectra(
   places = sheet.subplots(rows, columns, squeeze=False).flat
   for place in places:
     place.set_axis_off()
-  low = min(0, *(np.min(values) for values in activities))
-  high = max(1, *(np.max(values) for values in activities))
-  for number, (place, values) in enumerate(
-    zip(sheet.axes, activities, strict=False)
-  ):
-    picture = place.imshow(
-      values,
-      cmap="cool",
-      vmin=low,
-      vmax=high,
-      aspect="auto",
-      interpolation="none",
-    )
-    place.set_title(f"class {number}", fontsize=8)
+  picture = _strips(sheet.axes, activities)
+  for number in range(len(activities)):
+    sheet.axes[number].set_title(f"class {number}", fontsize=8)
   bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
   bar.set_label("activity", fontsize=8)
+  return figures.save(sheet, path)
+
+
+def spectra_beside(
+  models: Mapping[str, Sequence[ArrayLike]], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws strips of activities of several models, of the same images.
+
+  Args:
+    models: by the name of each its activities [N K], of each class; models that
+      know fewer classes leave the last columns white.
+    path: file to write.
+  """
+  columns = max(len(classes) for classes in models.values())
+  sheet = figures.new_sheet((1.2 * columns + 1, 1.2 * len(models)))
+  places = sheet.subplots(len(models), columns, squeeze=False)
+  for row, (name, classes) in zip(places, models.items(), strict=True):
+    for place in row:
+      place.set(xticks=[], yticks=[], frame_on=False)
+    picture = _strips(row, classes)
+    row[0].set_ylabel(name, fontsize=8)
+    bar = sheet.colorbar(picture, ax=list(row), fraction=0.02)
+    bar.ax.tick_params(labelsize=6)
+  for number, place in enumerate(places[0]):
+    place.set_title(f"class {number}", fontsize=8)
   return figures.save(sheet, path)
 
 
@@ -106,3 +120,19 @@ def decompositions(
   place.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
   place.spines[:].set_visible(False)
   return figures.save(sheet, path)
+
+
+def _strips(places, classes):
+  """Draws [N K] of each class, in one range of colours; returns the last."""
+  low = min(0, *(np.min(values) for values in classes))
+  high = max(1, *(np.max(values) for values in classes))
+  for place, values in zip(places, classes, strict=False):
+    picture = place.imshow(
+      values,
+      cmap="cool",
+      vmin=low,
+      vmax=high,
+      aspect="auto",
+      interpolation="none",
+    )
+  return picture

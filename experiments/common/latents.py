@@ -1,5 +1,7 @@
 """Suites for models with latent variables: what these know, and bounds."""
 
+import zipfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +29,8 @@ def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Draws how active the units are in ten images of each class, by layer.
 
   What a layer says of the class is measured by logistic regression on the
-  activities of training images, and by mutual information.
+  activities of training images, and by mutual information. Where other runs
+  stand beside it, their spectra of the same images are drawn under its own.
 
   Returns:
     For each layer: accuracy of the regression on the test set; information of
@@ -35,27 +38,36 @@ def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
     the best, by nearest neighbours (Ross, 2014) on 2000 test images; and, where
     activities are chances, that of the class and the unit drawn as 0 or 1.
   """
-  del options
+  beside = {run.workdir.name: _kept_spectra(run) for run in options.beside}
   labels = trained.test.labels
   train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
   learnt, tested = (
     _activities(trained, images)
     for images in (train.images, trained.test.images)
   )
-  scores = {}
+  shown = [
+    np.flatnonzero(labels == c)[:_PER_CLASS]
+    for c in range(trained.test.num_classes)
+  ]
+  scores, drawn = {}, {}
   for number, name in enumerate(learnt):
     suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
-    shown = [
-      np.flatnonzero(labels == c)[:_PER_CLASS]
-      for c in range(trained.test.num_classes)
-    ]
-    energy_figures.spectra(
-      [tested[name][rows] for rows in shown], run.figure(f"spectra{suffix}")
-    )
+    drawn[suffix] = [tested[name][rows] for rows in shown]
+    energy_figures.spectra(drawn[suffix], run.figure(f"spectra{suffix}"))
     for key, value in _knowledge(
       learnt[name], train.labels, tested[name], labels
     ).items():
       scores[f"{key}{suffix}"] = value
+  _keep_spectra(run, drawn)
+  if beside:
+    energy_figures.spectra_beside(
+      {
+        f"{name}{layer.replace('_', ' ')}": classes
+        for name, layers in {run.workdir.name: drawn, **beside}.items()
+        for layer, classes in layers.items()
+      },
+      run.figure("spectra_beside"),
+    )
   return scores
 
 
@@ -153,6 +165,35 @@ def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
     scores["mean_information_drawn"] = float(np.mean(drawn))
     scores["best_information_drawn"] = float(np.max(drawn))
   return scores
+
+
+def _spectra_file(run):
+  return run.figure("spectra").with_suffix(".npz")
+
+
+def _keep_spectra(run, drawn):
+  """Keeps `{layer: activities [N K] of each class}` for other runs."""
+  arrays = {
+    f"{layer}/{number}": values
+    for layer, classes in drawn.items()
+    for number, values in enumerate(classes)
+  }
+  np.savez(_spectra_file(run), **arrays)
+
+
+def _kept_spectra(run):
+  path = _spectra_file(run)
+  try:
+    with np.load(path) as arrays:
+      kept = {}
+      for name, values in arrays.items():
+        kept.setdefault(name.split("/")[0], []).append(values)
+      return kept
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f"cannot read {path} ({error}): evaluate {run.workdir} with "
+      "--suite=spectra again"
+    ) from error
 
 
 def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
