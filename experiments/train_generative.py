@@ -241,7 +241,7 @@ TASK = Task(
     "swaps",
     "duplicates",
     "repair",
-    *(["importance"] if model.guide.has_scales else []),
+    *(["importance", "chains"] if model.guide.has_scales else []),
   ],
   after_training=("errors", "parts", "linear"),
   chosen_by="elbo",

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import generative_cases
+import jax
 import numpy as np
 import processes
 import pytest
 
-from experiments.common import invariance, runs
+from capjax import guides
+from experiments.common import dreams, invariance, runs
 from experiments.common import task as tasks
 
 SMALL = (
@@ -129,6 +132,55 @@ def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):
   assert scores["bound_1"] < scores["bound_10"] < scores["bound_100"]
   assert scores["effective_samples_1"] == 1 and scores["num_images"] == 20
   assert 1 < scores["effective_samples_100"] < 100
+
+
+def test_chains_start_from_draws_of_the_guide(monkeypatch, tmp_path):
+  """Chains that hardly move are as likely as these."""
+  capsules, guide, images = generative_cases.small(True, (2, 1))
+
+  def stay(capsules, start, image, key, **options):
+    return tuple(
+      layer.poses[0]
+      + 1e-4 * jax.random.normal(key, (20, *layer.poses.shape[1:]))
+      for layer in start
+    )
+
+  monkeypatch.setattr(dreams.inference, "sample_poses", stay)
+  drawn = lambda *_: (images, None)  # noqa: E731
+  monkeypatch.setattr(dreams.tasks, "draw_examples", drawn)
+  task, test = SimpleNamespace(draw_test=None), SimpleNamespace(labels=[0, 1])
+  model = guides.AmortisedCapsules(capsules, guide)
+  scores = dreams.chains(
+    SimpleNamespace(figure=lambda name: tmp_path / f"{name}.png"),
+    tasks.Trained(task, model, 0, {}, test, {}),
+    tasks.Options(),
+  )
+  assert scores["num_images"] == 2 and (tmp_path / "chains.png").exists()
+  np.testing.assert_allclose(
+    scores["log_joint_chains"], scores["log_joint_guide"], rtol=1e-3
+  )
+
+
+def test_chains_are_compared_with_a_posterior_that_is_known():
+  """Its means three deviations off, and twice as wide; absent ones ignored."""
+  random = np.random.default_rng(0)
+  means, scales = random.normal(size=(2, 1, 3, 6))
+  scales = np.abs(scales) + 0.1
+  noise = random.normal(size=(1, 2, 2000, 3, 6))
+  poses = means[:, None, None] + scales[:, None, None] * noise
+  posterior = guides.Posterior(
+    np.array([[1.0, -1.0, 2.0]]), means + 3 * scales, np.log(2 * scales)
+  )
+  poses[:, :, :, 1] *= 1e3
+  found = dreams.agreement(poses, posterior)
+  np.testing.assert_allclose(
+    [found["deviation_ratio"], found["shift"]], [2, 3], rtol=0.05
+  )
+  assert 0.99 < found["mixing"] < 1.02
+  poses[:, 1] += 5 * scales[:, None]
+  assert dreams.agreement(poses, posterior)["mixing"] > 1.5
+  nobody = posterior._replace(log_odds=-np.abs(posterior.log_odds))
+  assert dreams.agreement(poses, nobody) == {}
 
 
 def test_poses_that_are_taken_as_known_have_one_sample(

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro import infer
+from numpyro import diagnostics, infer
 
 from capjax import generative, guides, inference, programs
 from experiments.common import energy_figures, runs
@@ -13,6 +13,8 @@ from experiments.common.task import Options, Scores, Trained
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
 _NUM_WEIGHTED = (1, 10, 100)  # samples of each image
+_NUM_CHAINED, _NUM_CHAINS = 4, 2  # images, and chains of each
+_CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 
 def parts(run: runs.Run, trained: Trained, options: Options) -> Scores:
@@ -89,7 +91,105 @@ def importance(run: runs.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-SUITES = {"parts": parts, "importance": importance}
+def chains(run: runs.Run, trained: Trained, options: Options) -> Scores:
+  """Sets poses that NUTS samples beside what the guide thinks of them.
+
+  Presences stay what the guide holds likeliest. The chains of an image start
+  from draws of the guide, and the selections are summed out. Draws, for each
+  image, the guide's reconstruction and where each chain ends.
+
+  Returns:
+    The mean log p(x, t, A) of draws of the guide and of the chains, in nats;
+    and for the parts and the layers above, of the numbers of the poses of
+    capsules that are present, medians: of the guide's deviations as shares of
+    the chains', of the distances of its means from theirs in their deviations,
+    and of the split R-hat of the chains, which is 1 where they agree.
+  """
+  count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(count)
+  )
+  capsules, guide = trained.model.capsules, trained.model.guide
+  infer_layers = jax.jit(lambda guide, *arguments: guide(*arguments))
+  posteriors, layers = infer_layers(guide, images)
+  keys = jax.random.split(jax.random.key(0), _NUM_CHAINS)
+  starts = [
+    _with_poses(layers, [x.poses for x in infer_layers(guide, images, key)[1]])
+    for key in keys
+  ]
+  sample = jax.jit(jax.vmap(lambda *one: _chain(capsules, *one)))
+  samples = [
+    sample(start, images, jax.random.split(key, count))
+    for start, key in zip(starts, keys, strict=True)
+  ]
+  ends = [_with_poses(layers, [x[:, -1] for x in one]) for one, _ in samples]
+  draw, joint = jax.jit(capsules.draw), jax.jit(capsules.log_joint)
+  shown = [images, *(draw(x[0]) for x in (layers, *ends))]
+  energy_figures.tiles(
+    jnp.stack(shown, axis=1).reshape(-1, *images.shape[1:]),
+    run.figure("chains"),
+    columns=len(shown),
+  )
+  scores = {
+    "num_images": count,
+    "log_joint_guide": float(
+      np.mean([joint(start, images) for start in starts])
+    ),
+    "log_joint_chains": float(np.mean([logs for _, logs in samples])),
+  }
+  both = zip(*(poses for poses, _ in samples), strict=True)
+  for number, (poses, posterior) in enumerate(
+    zip(both, posteriors, strict=True)
+  ):
+    found = agreement(np.stack(poses, axis=1), posterior)
+    scores |= {f"{name}_layer_{number + 1}": x for name, x in found.items()}
+  return scores
+
+
+def agreement(poses: np.ndarray, posterior: guides.Posterior) -> Scores:
+  """Compares samples of the poses of a layer with what is thought of it.
+
+  Args:
+    poses: [B T S I 6] of T chains, S samples each.
+    posterior: with a leading batch axis, and Gaussian poses.
+
+  Returns:
+    Medians over the numbers of capsules that are present, as `chains` says;
+    nothing where none is.
+  """
+  present = np.asarray(posterior.log_odds) > 0
+  if not present.any():
+    return {}
+  chains = np.float64(poses)
+  means, deviations = chains.mean(axis=(1, 2)), chains.std(axis=(1, 2))
+  away = np.abs(posterior.poses - means) / deviations
+  ratios = np.exp(posterior.log_scales) / deviations
+  mixing = np.stack([diagnostics.split_gelman_rubin(x) for x in chains])
+  return {
+    "deviation_ratio": float(np.median(ratios[present])),
+    "shift": float(np.median(away[present])),
+    "mixing": float(np.median(mixing[present])),
+  }
+
+
+SUITES = {"parts": parts, "importance": importance, "chains": chains}
+
+
+def _chain(capsules, start, image, key):
+  """Samples [S I 6] of each layer of one image, and the mean of their logs."""
+  start = jax.tree.map(lambda x: x[None], start)
+  samples = inference.sample_poses(capsules, start, image, key, **_CHAIN)
+
+  def joint(poses):
+    moved = _with_poses(start, [x[None] for x in poses])
+    return capsules.log_joint(moved, image[None])[0]
+
+  return samples, jnp.mean(jax.lax.map(joint, samples))
+
+
+def _with_poses(layers, poses):
+  pairs = zip(layers, poses, strict=True)
+  return tuple(layer._replace(poses=pose) for layer, pose in pairs)
 
 
 def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
