@@ -13,7 +13,7 @@ from experiments.common.task import Options, Scores, Trained
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
 _NUM_WEIGHTED = (1, 10, 100)  # samples of each image
-_NUM_CHAINED, _NUM_CHAINS = 4, 2  # images, and chains of each
+_NUM_CHAINED, _NUM_CHAINS = 2, 2  # images, and chains of each
 _CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 
