@@ -7,7 +7,6 @@ compares, and fails where they differ.
 """
 
 import collections
-import json
 import pathlib
 import re
 import statistics
@@ -268,41 +267,40 @@ def _settings(
   records: Iterable[dict],
 ) -> Iterator[tuple[list[str], str, list[dict]]]:
   """Yields the cells of `_WHAT`, the suite and the seeds of each setting."""
-  groups = collections.defaultdict(lambda: collections.defaultdict(list))
+  groups = collections.defaultdict(list)
   for record in records:
     key = tuple(record.get(name) or "" for name in _GROUP)
     # Runs that stop at an accuracy make as many steps as each needs.
     stops = record["flags"].get("stop_accuracy") is not None
     key += (0 if stops else record["num_steps"],)
-    groups[key][_setting(record)].append(record)
-  for key, settings in sorted(groups.items()):
+    groups[key].append(record)
+  for key, peers in sorted(groups.items()):
     experiment, dataset, preset, device, suite, _ = key
+    settings = collections.defaultdict(list)
+    for record in peers:
+      settings[_setting(record, peers)].append(record)
     for setting, group in sorted(settings.items()):
       group.sort(key=lambda record: record["seed"])
       seeds = [record["seed"] for record in group]
       if len(set(seeds)) < len(seeds):
         raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
-      name = " ".join([preset or "-", *_differences(setting, settings)])
+      name = " ".join([preset or "-", *setting])
       steps = round(statistics.fmean(record["num_steps"] for record in group))
       yield [experiment, dataset, name, f"{steps:,}", device], suite, group
 
 
-def _setting(record: dict) -> str:
-  """The flags that all runs of a row share, in a form that sorts."""
-  kept = {
-    k: v for k, v in record["flags"].items() if k not in published.FREE_FLAGS
-  }
-  return json.dumps(kept, sort_keys=True)
+def _setting(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
+  """The flags that tell a run from its peers.
 
-
-def _differences(setting: str, settings: Iterable[str]) -> list[str]:
-  """The flags that tell a row from others with the same preset."""
-  peers = [json.loads(other) for other in settings]
-  return [
+  A flag that some peers do not have, being older than it, tells them apart only
+  if the others give it several values.
+  """
+  return tuple(
     f"`{name}={value}`"
-    for name, value in json.loads(setting).items()
-    if any(peer.get(name) != value for peer in peers)
-  ]
+    for name, value in sorted(record["flags"].items())
+    if name not in published.FREE_FLAGS
+    and any(peer["flags"].get(name, value) != value for peer in peers)
+  )
 
 
 def _compared(seeds: dict[int, dict], name: str, form: tuple) -> str:

@@ -135,6 +135,17 @@ def test_flags_tell_rows_of_one_preset_apart():
   ]
 
 
+def test_flags_that_are_newer_than_a_record_do_not_tell_it_apart():
+  old, new = _record(0, 0.2), _record(1, 0.4, flags={"newer": 2.0})
+  (row,) = _rows([old, new])[1:2]
+  assert "0.30 ± 0.141" in row and "newer" not in " ".join(row)
+  changed = _record(1, 0.4, flags={"newer": 3.0})
+  names = [row[2] for row in _rows([old, new, changed])[1:4]]
+  assert names == [
+    "mnist_paper", "mnist_paper `newer=2.0`", "mnist_paper `newer=3.0`"
+  ]  # fmt: skip
+
+
 def test_repeated_seed_is_an_error():
   with pytest.raises(ValueError, match=r"train_capsnet.*twice in \[0, 0\]"):
     report.table([_record(0), _record(0)])
