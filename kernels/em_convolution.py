@@ -30,6 +30,8 @@ from kernels import em, em_windows, numerics
 # Products keep float32 on every platform, where the default may round more.
 _einsum = functools.partial(jnp.einsum, precision="highest")
 
+_FEW = 8  # terms of a sum that are written out; more are a matrix product
+
 
 def em_convolution(
   poses: Float[Array, "H W I P Q"],
@@ -221,9 +223,10 @@ class _Seen(NamedTuple):
     """Yields (s, p, e), and [S J] of votes less means, at one place."""
     m, w = self.poses, self.transforms
     for p in range(m.shape[1]):
+      row = _row_votes(m[:, p], w) if len(w) > _FEW else None
       for start in range(0, w.shape[1], num_parents):
         e = slice(start, start + num_parents)
-        vote = _total(m[:, p, q, None] * w[q, e] for q in range(len(w)))
+        vote = _row_votes(m[:, p], w[:, e]) if row is None else row[:, e]
         yield (slice(None), p, e), vote - means[:, p, e]
 
 
@@ -291,6 +294,8 @@ def _rows(poses, *statistics):
 
 def _row_votes(poses, transforms):
   """[S Q] and [Q E] to [S E]."""
+  if len(transforms) > _FEW:
+    return _einsum("sq,qe->se", poses, transforms)
   return _total(
     poses[:, q, None] * transforms[q] for q in range(len(transforms))
   )
