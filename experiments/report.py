@@ -37,6 +37,8 @@ by any angle, and in affine views. Where poses are taken as known, without
 """
 _NO_RUNS = "No runs are recorded yet.\n"
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
+# Flags with a column of their own, and of how often a run is looked at.
+_ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
 _RUN = (
   "Test error (%)",
@@ -290,16 +292,23 @@ def _settings(
 
 
 def _setting(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
-  """The flags that tell a run from its peers.
+  """The flags that tell a run from its preset, and from its peers.
 
   A flag that some peers do not have, being older than it, tells them apart only
   if the others give it several values.
   """
-  return tuple(
-    f"`{name}={value}`"
-    for name, value in sorted(record["flags"].items())
+  changes = published.changes(record["command"]) if record["preset"] else []
+  given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
+  differing = {
+    name: str(value)
+    for name, value in record["flags"].items()
     if name not in published.FREE_FLAGS
     and any(peer["flags"].get(name, value) != value for peer in peers)
+  }
+  return tuple(
+    f"`{name}={value}`" if value else f"`{name}`"
+    for name, value in sorted({**given, **differing}.items())
+    if name not in _ELSEWHERE
   )
 
 

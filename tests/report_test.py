@@ -146,6 +146,14 @@ def test_flags_that_are_newer_than_a_record_do_not_tell_it_apart():
   ]  # fmt: skip
 
 
+def test_flags_that_tell_a_run_from_its_preset_are_named():
+  command = "python -m x --flagfile=presets/mnist_paper.cfg --seed=2 --width=3"
+  words = " --nodecoder --num_steps=5 --log_every=2"
+  name = _rows([_record(command=command + words)])[1][2]
+  assert name == "mnist_paper `nodecoder` `width=3`"
+  assert _rows([_record(command=command, preset=None)])[1][2] == "-"
+
+
 def test_repeated_seed_is_an_error():
   with pytest.raises(ValueError, match=r"train_capsnet.*twice in \[0, 0\]"):
     report.table([_record(0), _record(0)])

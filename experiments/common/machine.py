@@ -34,10 +34,13 @@ def versions() -> dict[str, str]:
 
 
 def device() -> str:
-  """What the numbers were computed on."""
+  """What the numbers were computed on; of a CPU the cores that it may use."""
   first, count = jax.devices()[0], jax.device_count()
   if first.platform == "cpu":
-    return f"CPU, {os.cpu_count()} cores"
+    # Not every system says which ones a process may use.
+    may_use = getattr(os, "sched_getaffinity", None)
+    cores = len(may_use(0)) if may_use else os.cpu_count()
+    return f"CPU, {cores} core{'s' if cores > 1 else ''}"
   return first.device_kind if count == 1 else f"{count} x {first.device_kind}"
 
 
