@@ -15,17 +15,25 @@ from capjax import (
   inference,
   layers,
   losses,
+  matrix_capsules,
+  object_capsules,
+  part_capsules,
+  programs,
   routers,
   scae,
   set_transformer,
+  tiling,
   transforming,
   voting,
+  wake_sleep,
 )
 from capjax.boltzmann import CapsuleRBM
 from capjax.capsnet import CapsNet
 from capjax.constellation import ConstellationAutoencoder
 from capjax.efficient_capsnet import EfficientCapsNet
+from capjax.generative import GenerativeCapsules
 from capjax.helmholtz import CapsuleHM
+from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE
 from capjax.set_transformer import SetTransformer
 from capjax.transforming import TransformingAutoencoder
@@ -36,6 +44,8 @@ __all__ = [
   "CapsuleRBM",
   "ConstellationAutoencoder",
   "EfficientCapsNet",
+  "GenerativeCapsules",
+  "MatrixCapsules",
   "SCAE",
   "SetTransformer",
   "TransformingAutoencoder",
@@ -53,9 +63,15 @@ __all__ = [
   "inference",
   "layers",
   "losses",
+  "matrix_capsules",
+  "object_capsules",
+  "part_capsules",
+  "programs",
   "routers",
   "scae",
   "set_transformer",
+  "tiling",
   "transforming",
   "voting",
+  "wake_sleep",
 ]

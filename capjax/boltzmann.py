@@ -79,8 +79,8 @@ class CapsuleRBM(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if a family is unknown, a size below 1, or there are no
-        switches for Omega to meet.
+      ValueError: if a family is unknown, a size below 1, the number of chains
+        below 0, or there are no switches for Omega to meet.
 
     Differs from the authors' scripts: Gaussian models there start with W = 0
     and b1 drawn from N(0, 1).
@@ -88,6 +88,10 @@ class CapsuleRBM(nnx.Module):
     if min(num_capsules, capsule_size) < 1:
       raise ValueError(
         f"{num_capsules} capsules of {capsule_size} units; give at least 1."
+      )
+    if num_chains < 0:
+      raise ValueError(
+        f"num_chains is {num_chains}; give at least 1, or 0 for no chains."
       )
     if interaction and not switches:
       raise ValueError(
@@ -351,7 +355,8 @@ def contrastive_loss(
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))
   data = still.infer(images, num_iterations=num_iterations, key=field_key)
-  error = jnp.abs(still.reconstruct(data) - images)
+  redrawn = still.reconstruct(data).reshape(images.shape)
+  error = jnp.abs(redrawn - images)
 
   start = still.sample_capsules(start_key, images)
   if model.fantasy is not None:
@@ -373,7 +378,7 @@ def contrastive_loss(
     0,
     num_sweeps,
     sweep,
-    (start, jnp.zeros((len(start.switches), *images.shape[1:]))),
+    (start, jnp.zeros((len(start.switches), *model.visible_shape))),
   )
   if model.fantasy is not None:
     age = kept.age + num_sweeps

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from capjax import tiling
+from kernels import em_windows
 
 
 def conv2d(
@@ -48,7 +49,10 @@ def conv2d(
   """
   _check(images, kernel, stride, padding)
   if padding == "SAME":
-    images = _pad_same(images, kernel.shape[:2], stride)
+    around = em_windows.same_padding(
+      images.shape[1:3], kernel.shape[:2], stride=stride
+    )
+    images = jnp.pad(images, ((0, 0), *around, (0, 0)))
   return jax.lax.platform_dependent(
     images,
     kernel,
@@ -133,15 +137,6 @@ def _on_cpu(images, kernel, *, stride):
   wide = jnp.promote_types(images.dtype, jnp.float32)
   outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
   return outputs.astype(images.dtype)
-
-
-def _pad_same(images, taps, stride):
-  missing = [
-    max((-(-size // stride) - 1) * stride + k - size, 0)
-    for size, k in zip(images.shape[1:3], taps, strict=True)
-  ]
-  around = [(m // 2, m - m // 2) for m in missing]
-  return jnp.pad(images, ((0, 0), *around, (0, 0)))
 
 
 def _check(images, kernel, stride, padding):

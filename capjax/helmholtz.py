@@ -86,10 +86,16 @@ class CapsuleHM(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if a family is unknown, or there is no layer.
+      ValueError: if a family is unknown, there is no layer, or a size is below
+        1.
     """
     if not num_capsules:
       raise ValueError("num_capsules is empty; give one number for each layer.")
+    if min(*num_capsules, capsule_size) < 1:
+      raise ValueError(
+        f"{tuple(num_capsules)} capsules of {capsule_size} units; give at "
+        "least 1."
+      )
     self.families = boltzmann.family(visible), boltzmann.family(hidden)
     self.visible_shape = tuple(visible_shape)
     size = math.prod(visible_shape)

@@ -160,7 +160,12 @@ def free_form(
 
   Returns:
     q of every image, and the way there.
+
+  Raises:
+    ValueError: if there is no sample.
   """
+  if num_samples < 1:
+    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
 
   def climb(start, image, key):
     def loss(posteriors, key):

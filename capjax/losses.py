@@ -37,10 +37,15 @@ def likelihood_bound(log_weights: Float[Array, "... S"]) -> Bound:
 
   Args:
     log_weights: log p(x, h) - log q(h | x).
+
+  Raises:
+    ValueError: if there is no sample.
   """
+  num_samples = log_weights.shape[-1]
+  if num_samples < 1:
+    raise ValueError(f"log_weights has {num_samples} samples; give at least 1.")
   total = jax.nn.logsumexp(log_weights, axis=-1)
-  number = math.log(log_weights.shape[-1])
-  return Bound(jnp.mean(log_weights, axis=-1), total - number)
+  return Bound(jnp.mean(log_weights, axis=-1), total - math.log(num_samples))
 
 
 def margin_loss(

@@ -132,8 +132,14 @@ class Templates(nnx.Module):
       rngs: its `params` stream draws the parameters.
 
     Raises:
-      ValueError: if there is no such nonlinearity or mixing.
+      ValueError: if there is no such nonlinearity or mixing, or templates have
+        no pixels.
+
+    Differs from the authors' code: it stretches all templates at the start by
+    one minimum and maximum, we each by its own, so that each reaches 0 and 1.
     """
+    if size < 1:
+      raise ValueError(f"size={size}; give templates at least 1 pixel.")
     if nonlinearity not in ("sigmoid", "relu1"):
       raise ValueError(
         f"nonlinearity={nonlinearity!r}; pass 'sigmoid' or 'relu1'."
@@ -218,7 +224,7 @@ class Templates(nnx.Module):
 
 
 def _draw_templates(key, shape):
-  """Rows of an orthogonal matrix, each stretched to [0, 1]."""
+  """Rows of an orthogonal matrix, each stretched to [0, 1]; 0 of 1 number."""
   num_parts, size = shape[0], int(np.prod(shape[1:]))
   rows = jax.random.uniform(key, (num_parts, size))
   # More parts than pixels cannot be orthogonal; their pixels are.
@@ -226,4 +232,5 @@ def _draw_templates(key, shape):
   rows = jnp.linalg.qr(rows.T)[0].T if few else jnp.linalg.qr(rows)[0]
   low = jnp.min(rows, axis=1, keepdims=True)
   high = jnp.max(rows, axis=1, keepdims=True)
-  return ((rows - low) / (high - low)).reshape(shape)
+  span = jnp.where(high > low, high - low, 1.0)
+  return ((rows - low) / span).reshape(shape)

@@ -103,7 +103,8 @@ def wake_sleep_loss(
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))
   awake = still.infer(images, num_iterations=num_iterations)
-  error = jnp.abs(still.reconstruct(awake[0]) - images)
+  redrawn = still.reconstruct(awake[0]).reshape(images.shape)
+  error = jnp.abs(redrawn - images)
   dreamt, asleep = still.dream(key, awake[-1], num_iterations=num_iterations)
   hidden = model.families[1]
 

@@ -32,6 +32,7 @@ from kernels import (  # noqa: E402
 __all__ = [
   "annealing",
   "attention",
+  "compilation",
   "compositing",
   "em",
   "em_convolution",

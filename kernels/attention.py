@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 
 from kernels import numerics, routing
 
-# Products keep float32 on every platform, where the default may round more.
-_einsum = functools.partial(jnp.einsum, precision="highest")
 # Parts whose activations sum to less than this count as absent.
 _ABSENT = 1e-6
 # Of the layer norm, as in the authors' code.
@@ -150,7 +148,7 @@ def inverted_attention_routing(
     scores = agreement(poses) / math.sqrt(pose_size)
     coefficients = jax.nn.softmax(scores, axis=1)
     poses = update(coefficients)
-  logits = _einsum("jd,d->j", poses, readout)
+  logits = numerics.einsum("jd,d->j", poses, readout)
   return _output(votes, poses, jax.nn.sigmoid(logits), coefficients)
 
 
@@ -196,13 +194,13 @@ def _contractions(votes):
     dtype = numerics.accumulation_dtype(*votes)
     poses, transforms = (factor.astype(dtype) for factor in votes)
     return (
-      functools.partial(_einsum, "ic,ijcd,jd->ij", poses, transforms),
-      functools.partial(_einsum, "ic,ijcd,ij->jd", poses, transforms),
+      functools.partial(numerics.einsum, "ic,ijcd,jd->ij", poses, transforms),
+      functools.partial(numerics.einsum, "ic,ijcd,ij->jd", poses, transforms),
     )
   votes = votes.astype(numerics.accumulation_dtype(votes))
   return (
-    functools.partial(_einsum, "ijd,jd->ij", votes),
-    functools.partial(_einsum, "ijd,ij->jd", votes),
+    functools.partial(numerics.einsum, "ijd,jd->ij", votes),
+    functools.partial(numerics.einsum, "ijd,ij->jd", votes),
   )
 
 

@@ -5,7 +5,6 @@ Axes: I parts (children) below, J objects (parents) above, D pose of an object
 adds it.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,9 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernels import numerics
-
-# Products keep float32 on every platform, where the default may round more.
-_einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 class Form(NamedTuple):
@@ -175,8 +171,7 @@ def em_routing(
     ValueError: if there are no inverse temperatures.
 
   Differs from paper: floors under R_j and v_j, without which a parent with one
-  effective child has an infinite density. The code of `OFFICIAL` leaves shares
-  of the classes that are normalised to within 1e-7; ours sum to 1.
+  effective child has an infinite density.
   """
   chex.assert_rank([votes, activations], [3, 1])
   chex.assert_equal_shape_prefix([votes, activations], 1)
@@ -198,12 +193,14 @@ def em_routing(
     weights = shares * activations[:, None]
     mass = jnp.sum(weights, axis=0)
     # Moments about anything give the same; near the mean they are exact.
-    centre = _einsum("ij,idj->dj", weights, votes) / (mass + form.mass_floor)
+    centre = numerics.einsum("ij,idj->dj", weights, votes) / (
+      mass + form.mass_floor
+    )
     centre = jax.lax.stop_gradient(centre)
     moments = Moments(
       mass,
-      _einsum("ij,idj->dj", weights, votes - centre),
-      _einsum("ij,idj->dj", weights, jnp.square(votes - centre)),
+      numerics.einsum("ij,idj->dj", weights, votes - centre),
+      numerics.einsum("ij,idj->dj", weights, jnp.square(votes - centre)),
     )
     parents = maximise(
       moments,
@@ -296,7 +293,15 @@ def coordinate_addition(
 
   Returns:
     For each position x and y in their entries, and zeros.
+
+  Raises:
+    ValueError: if a pose has no such entries.
   """
+  if not all(0 <= entry < pose_size for entry in entries):
+    raise ValueError(
+      f"entries={entries} of a pose of {pose_size} numbers; give entries from "
+      f"0 to {pose_size - 1}, or a larger pose_size."
+    )
   offsets = jnp.zeros((len(y), len(x), pose_size), jnp.result_type(x, y))
   offsets = offsets.at[:, :, entries[0]].add(x)
   return offsets.at[:, :, entries[1]].add(y[:, None])

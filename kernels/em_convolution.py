@@ -27,9 +27,6 @@ from jaxtyping import Array, Float
 
 from kernels import em, em_windows, numerics
 
-# Products keep float32 on every platform, where the default may round more.
-_einsum = functools.partial(jnp.einsum, precision="highest")
-
 _FEW = 8  # terms of a sum that are written out; more are a matrix product
 
 
@@ -81,6 +78,7 @@ def em_convolution(
   `em.OFFICIAL`, parents of different types do not compete (the shares of a
   child sum to 1 over the positions, for each type), and with a stride of 2
   other positions are summed than those that see the child; we follow the paper.
+  It divides shares by their sum + 1e-7; ours sum to 1.
   """
   chex.assert_rank([poses, activations, transforms], [5, 3, 6])
   em.require_iterations(inverse_temperatures)
@@ -133,7 +131,7 @@ def em_convolution(
     """Of mass and votes about zero, in the first iteration."""
     seen = in_windows(chunk)
     weights = seen.activations * even
-    votes = _einsum(
+    votes = numerics.einsum(
       "tspq,tqe->spe", weights[..., None, None] * seen.poses, seen.transforms
     )
     return jnp.sum(weights, axis=0), votes
@@ -295,7 +293,7 @@ def _rows(poses, *statistics):
 def _row_votes(poses, transforms):
   """[S Q] and [Q E] to [S E]."""
   if len(transforms) > _FEW:
-    return _einsum("sq,qe->se", poses, transforms)
+    return numerics.einsum("sq,qe->se", poses, transforms)
   return _total(
     poses[:, q, None] * transforms[q] for q in range(len(transforms))
   )
@@ -358,8 +356,8 @@ def _moments_backward(windows, num_parents, arguments, changes):
       by_votes = weights[t] * (by_first + 2 * by_second * deviations)
       if precisions:
         by_votes -= by_logits[t] * deviations * precisions[0]
-      by_poses.append(_einsum("se,qe->sq", by_votes, w))
-      by_transforms.append(_einsum("sq,se->qe", m, by_votes))
+      by_poses.append(numerics.einsum("se,qe->sq", by_votes, w))
+      by_transforms.append(numerics.einsum("sq,se->qe", m, by_votes))
     return total + jnp.stack(by_transforms), jnp.stack(by_poses)
 
   by_transforms, by_poses = jax.lax.scan(

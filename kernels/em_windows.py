@@ -96,11 +96,7 @@ def over(
     raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
   around = [(0, 0), (0, 0)]
   if padding == "SAME":
-    missing = (
-      max((-(-n // stride) - 1) * stride + k - n, 0)
-      for n, k in zip(size, kernel, strict=True)
-    )
-    around = [(m // 2, m - m // 2) for m in missing]
+    around = same_padding(size, kernel, stride=stride)
   whole = tuple(n + sum(a) for n, a in zip(size, around, strict=True))
   grid = tuple(
     (n - k) // stride + 1 for n, k in zip(whole, kernel, strict=True)
@@ -111,6 +107,26 @@ def over(
       f"not {size[0]}x{size[1]}; give smaller transforms."
     )
   return Windows(kernel, stride, tuple(around), whole, grid)
+
+
+def same_padding(
+  size: tuple[int, int], kernel: tuple[int, int], *, stride: int
+) -> list[tuple[int, int]]:
+  """Says what to put around a grid for one window at every `stride`-th place.
+
+  Args:
+    size: rows and columns of the grid.
+    kernel: rows and columns of a window.
+    stride: the same along both axes, at least 1.
+
+  Returns:
+    Rows before and after, and columns; an odd one is after.
+  """
+  missing = (
+    max((-(-n // stride) - 1) * stride + k - n, 0)
+    for n, k in zip(size, kernel, strict=True)
+  )
+  return [(m // 2, m - m // 2) for m in missing]
 
 
 def compete(

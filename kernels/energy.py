@@ -349,7 +349,7 @@ def state(
   hidden: Family = BERNOULLI,
 ) -> Capsules:
   """Capsules with these values of h and z."""
-  return _capsules(hidden.statistics(hidden_values), switches)
+  return _capsules(hidden.statistics(_wide(hidden_values)), _wide(switches))
 
 
 def _on(bias, drive):
@@ -365,7 +365,7 @@ def _drive(hidden, subscripts, met, interaction):
 
 
 def _product(subscripts, *operands):
-  return jnp.einsum(subscripts, *map(_wide, operands), precision="highest")
+  return numerics.einsum(subscripts, *map(_wide, operands))
 
 
 def _wide(x):
@@ -378,6 +378,7 @@ def _capsules(statistics, switches):
 
 
 def _visible_energy(visible, parameters, family):
+  visible = _wide(visible)
   statistics = family.statistics(visible)
   return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(
     family.log_base(visible)

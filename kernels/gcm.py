@@ -22,6 +22,8 @@ from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
 _DECIDED = 0.9  # of an assignment, to count as one
+# Products keep float32 on every platform, where the default may round more.
+_exact_products = jax.default_matmul_precision("highest")
 
 
 class Templates(NamedTuple):
@@ -103,6 +105,7 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
   )
 
 
+@_exact_products
 def update(
   log_assignments: Float[Array, "R N"],
   points: Float[Array, "M 2"],
@@ -137,8 +140,17 @@ def update(
 
   Returns:
     See `Update`; no update lowers the bound, if the sweeps are enough.
+
+  Raises:
+    ValueError: if `matching` or the number of rows is none of these.
   """
   x, p = _complex(points), _complex(template.points)
+  num_rows = _num_rows(matching, len(x), len(p))
+  if len(log_assignments) != num_rows:
+    raise ValueError(
+      f"log_assignments has {len(log_assignments)} rows; give {num_rows} with "
+      f"matching={matching!r}."
+    )
   there = presence > 0
   shares = jnp.exp(log_assignments[: len(x)]) * there[:, None]
   posterior = _similarities(shares, x, p, template.members, precision)
@@ -156,9 +168,8 @@ def update(
   assignments = jnp.exp(log_assignments)
   normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
   matched = jnp.sum(assignments * (log_rho - log_assignments))
-  return Update(
-    log_assignments, _poses(offset, turn), normaliser + matched - prior
-  )
+  elbo = normaliser + matched - prior
+  return Update(log_assignments, _poses(offset, turn), elbo)
 
 
 def sinkhorn(
@@ -181,6 +192,7 @@ def sinkhorn(
   return jax.lax.fori_loop(0, num_sweeps, sweep, log_weights)
 
 
+@_exact_products
 def infer(
   key: PRNGKeyArray,
   points: Float[Array, "M 2"],
@@ -230,21 +242,13 @@ def infer(
   to 20 unless balanced before, lose nothing.
   """
   num_points, size = len(points), len(template.points)
-  if matching not in ("permutation", "mixture"):
-    raise ValueError(f"matching={matching!r}; pass 'permutation' or 'mixture'.")
-  if matching == "permutation" and num_points > size:
-    raise ValueError(
-      f"{num_points} points are no part of a permutation of {size} template "
-      "points; pass matching='mixture'."
-    )
+  num_rows = _num_rows(matching, num_points, size)
   if min(num_restarts, max_updates) < 1:
     raise ValueError(
       f"num_restarts={num_restarts}, max_updates={max_updates}; "
       "give at least 1."
     )
-  num_rows = size if matching == "permutation" else num_points
-  points = points.astype(jnp.float32)
-  presence = presence.astype(jnp.float32)
+  points, presence = points.astype(jnp.float32), presence.astype(jnp.float32)
   step = functools.partial(
     update,
     points=points,
@@ -278,21 +282,14 @@ def infer(
     shaken = settled & ~lonely & at_end & open_
     done = settled & ~lonely & at_end & ~open_
     key, start_key, shake_key = jax.random.split(carry.key, 3)
+    shake = normalise(assigned + 0.1 * _shares(shake_key, assigned.shape))
     log_assignments = jnp.select(
-      [lonely, shaken],
-      [
-        start(start_key),
-        normalise(assigned + 0.1 * _shares(shake_key, assigned.shape)),
-      ],
-      new.log_assignments,
+      [lonely, shaken], [start(start_key), shake], new.log_assignments
     )
+    doubled = jnp.minimum(2 * carry.precision, last_precision)
     precision = jnp.select(
       [lonely, shaken, settled & ~done],
-      [
-        jnp.float32(first_precision),
-        carry.precision / 2,
-        jnp.minimum(2 * carry.precision, last_precision),
-      ],
+      [jnp.float32(first_precision), carry.precision / 2, doubled],
       carry.precision,
     )
     elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
@@ -302,17 +299,12 @@ def infer(
 
   def search(key):
     first_key, key = jax.random.split(key)
+    precision = jnp.minimum(jnp.float32(first_precision), last_precision)
+    begin = _Search(
+      key, start(first_key), precision, -jnp.inf, jnp.int32(0), jnp.array(False)
+    )
     found = jax.lax.while_loop(
-      lambda x: ~x.done & (x.num_updates < max_updates),
-      settle,
-      _Search(
-        key,
-        start(first_key),
-        jnp.minimum(jnp.float32(first_precision), last_precision),
-        -jnp.inf,
-        jnp.int32(0),
-        jnp.array(False),
-      ),
+      lambda x: ~x.done & (x.num_updates < max_updates), settle, begin
     )
     end = step(found.log_assignments, precision=jnp.float32(last_precision))
     return end, found.num_updates
@@ -321,13 +313,21 @@ def infer(
   best = jnp.argmax(ends.elbo)
   end = jax.tree.map(lambda x: x[best], ends)
   assignments = jnp.exp(end.log_assignments[:num_points]) * presence[:, None]
-  return Inference(
-    assignments,
-    assignments @ template.members.T,
-    end.poses,
-    end.elbo,
-    counts[best],
-  )
+  objects = assignments @ template.members.T
+  return Inference(assignments, objects, end.poses, end.elbo, counts[best])
+
+
+def _num_rows(matching, num_points, size):
+  """Of assignments: one for each point, or for each template point."""
+  rows = {"permutation": size, "mixture": num_points}
+  if matching not in rows:
+    raise ValueError(f"matching={matching!r}; pass 'permutation' or 'mixture'.")
+  if num_points > rows[matching]:
+    raise ValueError(
+      f"{num_points} points are no part of a permutation of {size} template "
+      "points; pass matching='mixture'."
+    )
+  return rows[matching]
 
 
 class _Search(NamedTuple):

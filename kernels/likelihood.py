@@ -81,7 +81,7 @@ def explain_parts(
     raise ValueError(f"normalise={normalise!r}; pass 'none', 'votes' or 'all'.")
   dummy = dummy + dummy_log_density
 
-  errors = (parts - votes).astype(dtype) / scales[..., None]
+  errors = (parts.astype(dtype) - votes) / scales[..., None]
   constant = size * (jnp.log(scales) + 0.5 * jnp.log(2 * jnp.pi))
   log_joint = log_weights - constant - 0.5 * jnp.sum(jnp.square(errors), -1)
   log_parts = jnp.logaddexp(jax.nn.logsumexp(log_joint, axis=0), dummy)

@@ -1,4 +1,4 @@
-"""Norms, logarithms and the squashing nonlinearity, safe at zero.
+"""Sums of products, norms, logarithms and squashing, safe at zero.
 
 Values and gradients are finite for every finite input: the operations whose
 derivative is infinite at zero see a harmless operand there (double `where`).
@@ -13,6 +13,24 @@ from jaxtyping import Array, Float
 def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
   """The dtype in which sums over `arrays` are taken: float32 or wider."""
   return jnp.result_type(*arrays, jnp.float32)
+
+
+def einsum(
+  subscripts: str, *operands: Float[Array, "..."]
+) -> Float[Array, "..."]:
+  """Computes `jnp.einsum` in full precision.
+
+  On accelerators the default rounds the operands of products to fewer digits
+  than float32 has.
+
+  Args:
+    subscripts: of the operands and the result, such as "ij,jk->ik".
+    operands: any number of arrays.
+
+  Returns:
+    The sums of products, in the dtype to which the operands promote.
+  """
+  return jnp.einsum(subscripts, *operands, precision="highest")
 
 
 def safe_norm(

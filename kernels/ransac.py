@@ -57,7 +57,7 @@ def match(
       which its points are 1 from its centre in the quadratic mean.
 
   Returns:
-    See `Consensus`.
+    See `Consensus`; of fewer than two points nothing is found.
 
   Raises:
     ValueError: if `tolerance` is not positive.
@@ -68,6 +68,12 @@ def match(
   if not tolerance > 0:
     raise ValueError(f"tolerance is {tolerance}; give more than 0.")
   num_points, num_templates = len(points), len(template.members)
+  if num_points < 2:
+    return Consensus(
+      jnp.full(num_points, -1),
+      jnp.zeros((num_templates, 4)),
+      jnp.zeros(num_templates),
+    )
   x = jax.lax.complex(points[:, 0], points[:, 1]).astype(jnp.complex64)
   p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
   pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))

@@ -9,6 +9,8 @@ from jaxtyping import Array, Float
 
 from kernels import geometry, numerics
 
+_ABSENT = -1e30  # a logarithm of nothing that is still a number
+
 
 def warp(
   template: Float[Array, "U V C"],
@@ -151,7 +153,7 @@ def explain_image(
     parts: [M, H, W, C], the intensities that each part would give each pixel.
     logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
       temperature.
-    presence: [M] in [0, 1].
+    presence: [M] in [0, 1]; parts with 0 cover nothing, whatever their logits.
     background: [C], the intensity where no part is.
     background_logit: [C] or [1].
     scale: standard deviation of a pixel, > 0.
@@ -159,18 +161,23 @@ def explain_image(
   Returns:
     See `ImageMixture`.
 
+  Raises:
+    ValueError: if `scale` is not above 0.
+
   Differs from paper: it has no background, which is its code's; channels are
   mixed one by one, as there.
   """
+  if isinstance(scale, float | int) and not scale > 0:
+    raise ValueError(f"scale is {scale}; give a number above 0.")
   num_parts, *canvas = parts.shape
   chex.assert_shape(image, canvas)
   chex.assert_shape(logits, (num_parts, *canvas[:2], None))
   chex.assert_shape(presence, (num_parts,))
   dtype = numerics.accumulation_dtype(image, parts, logits)
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
-  logits = (
-    logits + numerics.safe_log(presence.astype(dtype))[:, None, None, None]
-  )
+  presence = presence.astype(dtype)
+  log_presence = jnp.where(presence > 0, numerics.safe_log(presence), _ABSENT)
+  logits = logits + log_presence[:, None, None, None]
 
   def log_density(mean):
     return -0.5 * jnp.square((image - mean) / scale)

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float
 from kernels import numerics
 
 # Products keep float32 on every platform, where the default may round more.
-_einsum = functools.partial(jnp.einsum, precision="highest")
 _matmul = functools.partial(jnp.matmul, precision="highest")
 
 
@@ -73,10 +72,10 @@ def dynamic_routing(
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
   def coefficients(consensus):
-    return _couple(_einsum("ijd,jd->ij", votes, consensus), leaky)
+    return _couple(numerics.einsum("ijd,jd->ij", votes, consensus), leaky)
 
   def total_input(consensus):
-    return _einsum("ij,ijd->jd", coefficients(consensus), votes)
+    return numerics.einsum("ij,ijd->jd", coefficients(consensus), votes)
 
   return _route(
     jnp.sum(votes, axis=0),
@@ -142,7 +141,7 @@ def transform_and_route(
     transforms.astype(accumulation),
   )
   num_parts, num_parents, _, pose_size = transforms.shape
-  sum_of_votes = _einsum("ic,ijcd->jd", poses, transforms)
+  sum_of_votes = numerics.einsum("ic,ijcd->jd", poses, transforms)
   chunks = _chunk(poses, transforms, min(chunk_size, num_parts))
   batch_size = None if parents_at_once == 1 else parents_at_once
 

@@ -221,7 +221,7 @@ def gaussian(
 
 def check_scales(*scales: Temperature) -> None:
   """Raises a ValueError unless all of these are above 0, or not known yet."""
-  if any(x <= 0 for x in scales if not isinstance(x, jax.core.Tracer)):
+  if any(not x > 0 for x in scales if not isinstance(x, jax.core.Tracer)):
     raise ValueError(
       f"temperature and scales are {scales}; give numbers above 0."
     )

@@ -23,7 +23,11 @@ def prior_within(
 
   Returns:
     [], >= 0, to be minimised.
+
+  Raises:
+    ValueError: if `num_classes` is below 1.
   """
+  presence = _checked(presence, num_classes)
   target = presence.shape[1] / num_classes
   return jnp.mean(jnp.square(jnp.sum(presence, axis=1) - target))
 
@@ -41,7 +45,11 @@ def prior_between(
 
   Returns:
     [], >= 0, to be minimised.
+
+  Raises:
+    ValueError: if `num_classes` is below 1.
   """
+  presence = _checked(presence, num_classes)
   target = presence.shape[0] / num_classes
   return jnp.mean(jnp.square(jnp.sum(presence, axis=0) - target))
 
@@ -68,6 +76,13 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
     [] in nats, in [0, log K], to be maximised: all objects are of use.
   """
   return _entropy(jnp.sum(mass, axis=0))
+
+
+def _checked(presence, num_classes):
+  """Presences in the dtype of their sums."""
+  if num_classes < 1:
+    raise ValueError(f"num_classes is {num_classes}; give at least 1.")
+  return presence.astype(numerics.accumulation_dtype(presence))
 
 
 def _entropy(mass: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:

@@ -4,7 +4,6 @@ Axes: I parts (children) below, J objects (parents) above, D pose of an object.
 One example, no batch axis: `jax.vmap` adds it.
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -15,9 +14,6 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
 from kernels import numerics, routing
-
-# Products keep float32 on every platform, where the default may round more.
-_einsum = functools.partial(jnp.einsum, precision="highest")
 
 
 class _Posterior(NamedTuple):
@@ -119,13 +115,15 @@ def variational_routing(
     weights = responsibilities * activations[:, None]
     mass = jnp.sum(weights, axis=0)
     alpha, kappa, nu = alpha_0 + mass, kappa_0 + mass, nu_0 + mass
-    mean = _einsum("ij,ijd->jd", weights, votes) / kappa[:, None]
+    mean = numerics.einsum("ij,ijd->jd", weights, votes) / kappa[:, None]
     squares = jnp.square(votes - mean)
-    spread = _einsum("ij,ijd->jd", weights, squares)
+    spread = numerics.einsum("ij,ijd->jd", weights, squares)
     inverse_psi = 1 / psi_0 + spread + kappa_0 * jnp.square(mean)
     freedom = nu[:, None] - jnp.arange(pose_size)
     log_precision = digamma(freedom / 2) + math.log(2) - jnp.log(inverse_psi)
-    distances = _einsum("ijd,jd->ij", squares, nu[:, None] / inverse_psi)
+    distances = numerics.einsum(
+      "ijd,jd->ij", squares, nu[:, None] / inverse_psi
+    )
     return _Posterior(
       mean,
       digamma(alpha) - digamma(jnp.sum(alpha)),

@@ -8,6 +8,9 @@ import subprocess
 
 from absl.testing import absltest, parameterized
 
+import capjax
+import kernels
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LAYERS = ("kernels", "capjax", "experiments")
 # What a layer must not import; a dot stands for a module inside a package.
@@ -254,6 +257,15 @@ class ApiTest(parameterized.TestCase):
   def test_no_file_names_a_place_on_one_machine(self):
     for path in _tracked_files():
       self.assertEmpty(machine_paths(path.read_text()), _name(path))
+
+  @parameterized.parameters(kernels, capjax)
+  def test_packages_list_their_modules(self, package):
+    folder = pathlib.Path(package.__file__).parent
+    modules = {path.stem for path in folder.glob("[a-z]*.py")}
+    self.assertEmpty(modules - set(package.__all__))
+    self.assertEqual(package.__all__, sorted(package.__all__))
+    for name in package.__all__:
+      self.assertTrue(hasattr(package, name), name)
 
   def test_version_is_the_newest_in_the_changelog(self):
     changelog = _ROOT / "CHANGELOG.md"

@@ -1,5 +1,6 @@
 """Augmentations: what they may do to an image, and how often."""
 
+import functools
 import math
 from unittest import mock
 
@@ -193,6 +194,33 @@ def _affine_with_one_draw(key, image, **options):
     return augment.random_affine(key, image, **options)
 
 
+def _edges_oracle(image, together=False):
+  """Pixel by pixel: both Sobel derivatives, and how far from the median."""
+  image = np.float64(image)
+  padded = np.pad(image, ((1, 1), (1, 1), (0, 0)), mode="reflect")
+  smooth, differ = (1, 2, 1), (-1, 0, 1)
+  out = np.zeros(image.shape)
+  for h, w, c in np.ndindex(*image.shape):
+    for i, j in np.ndindex(3, 3):
+      weight = smooth[i] * differ[j] + differ[i] * smooth[j]
+      out[h, w, c] += weight * padded[h + i, w + j, c]
+  groups = [slice(None)] if together else [*range(image.shape[2])]
+  for group in groups:
+    away = np.abs(out[..., group] - np.median(out[..., group]))
+    spread = np.ptp(away)
+    out[..., group] = (away - away.min()) / (spread if spread else 1.0)
+  return out
+
+
+def check_edges_match_oracle(edges):
+  """Of channels with much contrast, with little, and with none."""
+  image = np.random.default_rng(0).uniform(size=(5, 7, 3))
+  image = jnp.float32(image * [1, 0.1, 0] + [0, 0.5, 0.3])
+  got = np.asarray(edges(image))
+  np.testing.assert_allclose(got, _edges_oracle(image), atol=1e-5)
+  np.testing.assert_array_equal(got[..., 2], 0)
+
+
 class AugmentTest(chex.TestCase):
   @parameterized.parameters(*_DTYPES)
   def test_every_shift_is_equally_likely(self, dtype):
@@ -210,6 +238,9 @@ class AugmentTest(chex.TestCase):
   )
   def test_affine(self, check):
     check(augment.random_affine)
+
+  def test_edges(self):
+    check_edges_match_oracle(augment.edges)
 
   @parameterized.named_parameters(
     ("wraps", check_every_shift_is_equally_likely, _shift_that_wraps),
@@ -252,6 +283,11 @@ class AugmentTest(chex.TestCase):
       _affine_with(max_translation=lambda value: value / 20),
     ),
     ("one_translation", check_translation_is_in_range, _affine_with_one_draw),
+    (
+      "channels_together",
+      check_edges_match_oracle,
+      functools.partial(_edges_oracle, together=True),
+    ),
   )
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):

@@ -123,6 +123,7 @@ class ModelTest(parameterized.TestCase):
   @parameterized.parameters(
     ({"visible": "binary"}, "unknown family 'binary'; known"),
     ({"num_capsules": 0}, "0 capsules of 16 units"),
+    ({"num_chains": -1}, "num_chains is -1; give"),
     ({"interaction": True, "switches": False}, "leaves none"),
   )
   def test_bad_sizes_are_refused(self, options, message):
@@ -264,6 +265,17 @@ class LearningTest(parameterized.TestCase):
       pairs.append((kept.switches, capsules.switches))
       self.assertEqual(kept.age, age + sweeps)
     return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+
+  def test_images_may_be_flat(self):
+    model, images = _model(), _images()
+    loss = jax.jit(
+      lambda images: boltzmann.contrastive_loss(
+        model, images, jax.random.key(0), num_iterations=1, num_sweeps=1
+      )
+    )
+    chex.assert_trees_all_close(
+      loss(images.reshape(len(images), -1)), loss(images), rtol=1e-5
+    )
 
   def test_no_sweeps_are_refused(self):
     with self.assertRaisesRegex(ValueError, "num_sweeps is 0"):

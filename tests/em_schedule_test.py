@@ -42,6 +42,12 @@ class ScheduleTest(absltest.TestCase):
     np.testing.assert_allclose(offsets[2, 1, :2], [want[1], want[2] + 1])
     np.testing.assert_array_equal(offsets[:, :, 2:], 0)
 
+  def test_entries_beyond_the_pose_are_refused(self):
+    x = em.relative_coordinates(2)
+    for entries, size in (((3, 7), 7), ((-1, 0), 16)):
+      with self.assertRaisesRegex(ValueError, f"pose of {size} numbers; give"):
+        em.coordinate_addition(x, x, entries=entries, pose_size=size)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -236,6 +236,26 @@ class SpecialCasesTest(parameterized.TestCase):
       atol=1e-4,
     )
 
+  def test_squares_of_bfloat16_are_not_rounded(self):
+    """Statistics of visible and of hidden units."""
+    random = np.random.default_rng(0)
+    x, h = (jnp.bfloat16(random.normal(size=size)) for size in (50, (3, 4)))
+    switches = jnp.ones(3, jnp.bfloat16)
+    parameters = energy.Parameters(
+      jnp.stack([jnp.zeros(50), jnp.full(50, -0.5)]),
+      energy.Bias(jnp.zeros((1, 3, 4)), jnp.zeros(3)),
+      jnp.zeros((50, 3, 4)),
+      None,
+    )
+    got = energy.free_energy(
+      x, parameters, families=(families.GAUSSIAN, families.BERNOULLI)
+    )
+    want = np.sum(np.float64(x) ** 2) / 2 - 15 * np.log(2)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    state = energy.state(h, switches, hidden=families.GAUSSIAN)
+    np.testing.assert_allclose(state.statistics[1], np.float64(h) ** 2, 1e-6)
+    chex.assert_type(jax.tree.leaves(state), jnp.float32)
+
   @parameterized.parameters(0.0, 1e3, -1e3)
   def test_gaussian_units_stay_finite_far_out(self, size):
     parameters = energy.Parameters(

@@ -94,6 +94,32 @@ class ExplainImageTest(parameterized.TestCase):
       got.mean, jnp.broadcast_to(background, image.shape), rtol=1e-5
     )
 
+  @parameterized.product(
+    dtype=[jnp.float32, jnp.bfloat16], logit=[100.0, 1e4, -1e4]
+  )
+  def test_absent_parts_cover_nothing_at_any_logit(self, dtype, logit):
+    """As if they were not among the parts."""
+    image, parts, logits, presence, *rest = _inputs(dtype=dtype)
+    logits, presence = logits.at[1].set(logit), presence.at[1].set(0)
+    got = rendering.explain_image(image, parts, logits, presence, *rest)
+    left = jnp.array([0, 2])
+    want = rendering.explain_image(
+      image, parts[left], logits[left], presence[left], *rest
+    )
+    np.testing.assert_allclose(got.log_prob, want.log_prob, rtol=1e-5)
+    np.testing.assert_allclose(got.mean, want.mean, rtol=1e-5)
+    np.testing.assert_array_equal(got.coefficients[1], 0)
+    gradients = jax.grad(
+      lambda *x: rendering.explain_image(*x).log_prob, range(6)
+    )(image, parts, logits, presence, *rest)
+    for x in gradients:
+      self.assertTrue(np.isfinite(np.float32(x)).all())
+
+  @parameterized.parameters(0.0, -1.0, float("nan"))
+  def test_scales_that_are_not_above_zero_are_refused(self, scale):
+    with self.assertRaisesRegex(ValueError, f"scale is {scale}; give"):
+      rendering.explain_image(*_inputs(), scale=scale)
+
   def test_gradients(self):
     with jax.enable_x64(True):
       log_prob = jax.jit(lambda *x: rendering.explain_image(*x).log_prob)

@@ -144,6 +144,11 @@ class ExplainPartsTest(parameterized.TestCase):
       for x in (*likelihood.explain_parts(*inputs), *gradients):
         self.assertTrue(np.isfinite(np.float32(x)).all())
 
+  def test_differences_of_bfloat16_are_not_rounded(self):
+    inputs = _inputs(dtype=jnp.bfloat16)
+    got = likelihood.explain_parts(*inputs)
+    np.testing.assert_allclose(got.log_prob, _oracle(*inputs)[0], rtol=1e-5)
+
   def test_an_unknown_normalisation_is_refused(self):
     with self.assertRaisesRegex(ValueError, "normalise='parts'"):
       inspect.unwrap(likelihood.explain_parts)(*_inputs(), normalise="parts")

@@ -1,7 +1,9 @@
 """Variational inference of known templates against loops over points."""
 
 import functools
+import inspect
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -153,6 +155,19 @@ class UpdateTest(chex.TestCase):
     with self.assertRaises(AssertionError):
       check(functools.partial(_broken, fault))
 
+  @parameterized.parameters(
+    ("mixtures", 11, "matching='mixtures'; pass"),
+    ("permutation", 10, "10 rows; give 11 with matching='permutation'"),
+    ("mixture", 10, "10 rows; give 11 with matching='mixture'"),
+  )
+  def test_bad_options_are_refused(self, matching, rows, message):
+    drawn = _image()
+    with self.assertRaisesRegex(ValueError, message):
+      inspect.unwrap(gcm.update)(
+        _start(rows=rows), drawn.points, drawn.presence, _TEMPLATES,
+        jnp.float32(1.0), matching=matching,
+      )  # fmt: skip
+
   def test_sinkhorn_balances_rows_and_columns(self):
     weights = jnp.exp(gcm.sinkhorn(3 * _start(), num_sweeps=50))
     np.testing.assert_allclose(weights.sum(0), 1, atol=1e-4)
@@ -266,6 +281,25 @@ class InferTest(chex.TestCase):
       gcm.infer(
         jax.random.key(0), drawn.points, drawn.presence, _TEMPLATES, **options
       )
+
+  def test_an_unknown_matching_is_refused(self):
+    drawn = _image()
+    with self.assertRaisesRegex(ValueError, "matching='mixtures'; pass"):
+      inspect.unwrap(gcm.infer)(
+        jax.random.key(0), drawn.points, drawn.presence, _TEMPLATES,
+        matching="mixtures",
+      )  # fmt: skip
+
+  def test_products_are_not_rounded(self):
+    drawn = _image()
+    cases.assert_products_are_not_rounded(
+      functools.partial(gcm.infer, template=_TEMPLATES),
+      jax.random.key(0), drawn.points, drawn.presence,
+    )  # fmt: skip
+    cases.assert_products_are_not_rounded(
+      gcm.update, _start(), drawn.points, drawn.presence, _TEMPLATES,
+      jnp.float32(1.0),
+    )  # fmt: skip
 
   def test_too_many_points_for_a_permutation_are_refused(self):
     points, presence = jnp.zeros((12, 2)), jnp.ones(12)

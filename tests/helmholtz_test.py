@@ -110,11 +110,15 @@ class ModelTest(parameterized.TestCase):
       got = jax.tree.map(lambda x, n=n: x[n], asleep[0])
       chex.assert_trees_all_close(got, want, atol=1e-5)
 
-  def test_bad_sizes_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "num_capsules is empty"):
-      helmholtz.CapsuleHM(num_capsules=(), rngs=nnx.Rngs(0))
-    with self.assertRaisesRegex(ValueError, "unknown family 'normal'"):
-      helmholtz.CapsuleHM(hidden="normal", rngs=nnx.Rngs(0))
+  @parameterized.parameters(
+    ({"num_capsules": ()}, "num_capsules is empty"),
+    ({"num_capsules": (0, 3)}, r"\(0, 3\) capsules of 16 units; give"),
+    ({"capsule_size": 0}, r"\(40, 40\) capsules of 0 units; give"),
+    ({"hidden": "normal"}, "unknown family 'normal'"),
+  )
+  def test_bad_sizes_are_refused(self, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      helmholtz.CapsuleHM(**options, rngs=nnx.Rngs(0))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,14 @@ class InferenceTest(chex.TestCase):
     self.assertEqual(found.bounds.shape, (2, _STEPS[name]))
     np.testing.assert_array_less(fresh(posteriors) + 5, fresh(found.posteriors))
 
+  def test_no_samples_are_refused(self):
+    capsules, layers = _black()
+    with self.assertRaisesRegex(ValueError, "num_samples is 0; give"):
+      inference.free_form(
+        capsules, (), jnp.zeros((1, 4, 4, 1)), jax.random.key(0),
+        optimizer=optax.lbfgs(), num_steps=1, num_samples=0,
+      )  # fmt: skip
+
   def test_every_image_is_climbed_for_itself(self):
     capsules, guide, images = generative_cases.small()
     posteriors, _ = generative_cases.guide(guide, images)

@@ -204,6 +204,10 @@ class BoundTest(parameterized.TestCase):
     got = losses.likelihood_bound(jnp.array([[-2e4, -2e4], [3e4, 3e4]]))
     np.testing.assert_allclose(got.importance, [-2e4, 3e4])
 
+  def test_no_samples_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "0 samples; give at least 1"):
+      losses.likelihood_bound(jnp.zeros((2, 0)))
+
 
 if __name__ == "__main__":
   absltest.main()

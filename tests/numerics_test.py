@@ -2,6 +2,7 @@
 
 import functools
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -375,6 +376,18 @@ class NumericsTest(chex.TestCase):
     # The logarithm itself is taken in `dtype`.
     want = np.log(np.abs(_float64(s)))
     np.testing.assert_allclose(_float64(got), want, rtol=0.01, atol=0.01)
+
+  def test_einsum_is_a_sum_of_products_that_are_not_rounded(self):
+    x, y = (jnp.float32(np.random.default_rng(n).normal(size=(3, 4, 5)))
+            for n in range(2))  # fmt: skip
+    want = np.zeros((3, 4))
+    for i, j, d in np.ndindex(*x.shape):
+      want[i, j] += np.float64(x[i, j, d]) * np.float64(y[i, j, d])
+    einsum = functools.partial(numerics.einsum, "ijd,ijd->ij")
+    np.testing.assert_allclose(einsum(x, y), want, rtol=1e-5)
+    cases.assert_products_are_not_rounded(
+      jax.grad(lambda *x: jnp.sum(einsum(*x)), (0, 1)), x, y
+    )
 
   def test_accumulation_dtype(self):
     half, single = jnp.zeros(2, jnp.bfloat16), jnp.zeros(2)

@@ -123,6 +123,13 @@ class RansacTest(chex.TestCase):
     np.testing.assert_array_equal(found.scores, 0)
     np.testing.assert_array_equal(found.objects, -1)
 
+  @parameterized.parameters(0, 1)
+  def test_fewer_than_two_points_find_nothing(self, count):
+    found = _match(jnp.zeros((count, 2)), jnp.ones(count))
+    np.testing.assert_array_equal(found.objects, [-1] * count)
+    np.testing.assert_array_equal(found.poses, np.zeros((3, 4)))
+    np.testing.assert_array_equal(found.scores, [0, 0, 0])
+
   def test_tolerance_must_be_positive(self):
     with self.assertRaisesRegex(ValueError, "tolerance is 0"):
       _match(jnp.zeros((11, 2)), jnp.zeros(11), tolerance=0.0)

@@ -308,6 +308,14 @@ class SCAETest(parameterized.TestCase):
     model = _make(num_parts=7, template_size=2)
     self.assertEqual(model.decoder.templates().shape, (7, 2, 2, 1))
 
+  def test_templates_of_one_number_are_finite(self):
+    model = _make(num_parts=2, template_size=1)
+    np.testing.assert_array_equal(model.decoder.raw[...], 0)
+
+  def test_templates_without_pixels_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "size=0; give"):
+      _make(template_size=0)
+
   def test_one_image_at_a_time_is_all_at_once(self):
     model, images = _make(), _images()
     output = model(images)

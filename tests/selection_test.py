@@ -322,10 +322,10 @@ class SelectionTest(chex.TestCase):
       jax.vmap(select)(*batch), want, rtol=1e-5, atol=1e-5
     )
 
-  @parameterized.parameters(*OPTIONS)
-  def test_scales_are_above_zero(self, name):
+  @parameterized.product(name=[*OPTIONS], value=[0.0, float("nan")])
+  def test_scales_are_above_zero(self, name, value):
     with self.assertRaisesRegex(ValueError, "above 0"):
-      selection.select(*layers(0), **{**OPTIONS, name: 0.0})
+      selection.select(*layers(0), **{**OPTIONS, name: value})
 
 
 if __name__ == "__main__":

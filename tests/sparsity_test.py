@@ -39,6 +39,17 @@ class SparsityTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(got, _oracles(u, 3), rtol=1e-4)
 
+  def test_bfloat16_is_summed_in_float32(self):
+    u = jnp.bfloat16(np.random.default_rng(0).uniform(size=(60, 40)))
+    got = sparsity.prior_within(u, 3), sparsity.prior_between(u, 3)
+    np.testing.assert_allclose(got, _oracles(np.float64(u), 3)[:2], rtol=1e-5)
+
+  @parameterized.parameters(0, -1)
+  def test_no_classes_are_refused(self, num_classes):
+    for prior in (sparsity.prior_within, sparsity.prior_between):
+      with self.assertRaisesRegex(ValueError, f"is {num_classes}; give"):
+        prior(jnp.ones((2, 2)), num_classes)
+
   def test_within_and_between_are_not_the_same(self):
     # Every image uses all objects; every object is in one image of three.
     each = jnp.ones((3, 3)) / 3

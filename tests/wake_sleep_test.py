@@ -164,6 +164,17 @@ class LearningTest(parameterized.TestCase):
     self.assertLess(before, -2.77)
     self.assertGreater(after, -2.3)
 
+  def test_images_may_be_flat(self):
+    model, images = cases.model(), cases.images(5)
+    loss = jax.jit(
+      lambda images: wake_sleep.wake_sleep_loss(
+        model, images, jax.random.key(0), num_iterations=None
+      )
+    )
+    chex.assert_trees_all_close(
+      loss(images.reshape(len(images), -1)), loss(images), rtol=1e-5
+    )
+
   def test_it_starts_from_machines_that_were_trained_one_by_one(self):
     model = cases.model()
     first = boltzmann.CapsuleRBM(

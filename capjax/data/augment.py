@@ -159,13 +159,13 @@ def edges(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
   """The strength of the edges in an image (Kosiorek et al., 2019, App. B).
 
   The sum of both Sobel derivatives of each channel, its distance from the
-  median, stretched to [0, 1].
+  channel's median, each channel stretched to [0, 1].
 
   Args:
     image: [H, W, C], any range.
 
   Returns:
-    [H, W, C] in [0, 1]; 0 where the image is the same everywhere.
+    [H, W, C] in [0, 1]; 0 in channels that are the same everywhere.
 
   Differs from paper: nothing; the recipe is that of its code.
   """
@@ -180,6 +180,6 @@ def edges(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
   both = along(1, smooth, along(0, differ, padded)) + along(
     1, differ, along(0, smooth, padded)
   )
-  strength = jnp.abs(both - jnp.median(both))
-  low, high = jnp.min(strength), jnp.max(strength)
+  strength = jnp.abs(both - jnp.median(both, axis=(0, 1)))
+  low, high = jnp.min(strength, axis=(0, 1)), jnp.max(strength, axis=(0, 1))
   return (strength - low) / jnp.where(high > low, high - low, 1.0)

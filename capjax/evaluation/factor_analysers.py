@@ -80,13 +80,15 @@ def fit_factor_analysers(
 
   Raises:
     ValueError: if there are not more features than factors, fewer examples than
-      analysers, no noise, or a feature is not finite.
+      analysers, no iterations, no noise, or a feature is not finite.
   """
   if not 0 < num_factors < features.shape[1]:
     raise ValueError(
       f"num_factors={num_factors} of {features.shape[1]} features; give fewer, "
       "and at least 1."
     )
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations={num_iterations}; give at least 1.")
   if least_noise <= 0:
     raise ValueError(f"least_noise={least_noise}; give a variance above 0.")
   features = features.astype(np.float64)
