@@ -3,9 +3,10 @@
   python -m experiments.bench_capsnet
 
 The textbook form uses XLA's own convolution and the routing of Procedure 1 with
-stored votes. On a CPU its step takes half a minute: `--notextbook` leaves it
-out. The floor counts the operations of the direct sums at the device's matmul
-rate; convolving at frequencies needs fewer, so our step can pass below it.
+stored votes. On a CPU its step takes over a minute at batch 128: `--notextbook`
+leaves it out. The floor counts the operations of the direct sums at the
+device's matmul rate; convolving at frequencies needs fewer, so our step can
+pass below it.
 """
 
 import functools

@@ -16,11 +16,12 @@ from absl import app, flags
 from experiments.common import runs, suites, task
 
 _CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
+_OF_VIEWS = " and ".join(sorted(suites.TAKE_VIEWS))
 _SUITE = flags.DEFINE_list(
   "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
 )
 _VIEWS = flags.DEFINE_integer(
-  "views", 32, "Views of each test image in affnist_like.", lower_bound=1
+  "views", 32, f"Of each test image in {_OF_VIEWS}.", lower_bound=1
 )
 _IMAGES = flags.DEFINE_integer(
   "images",
@@ -35,6 +36,11 @@ _BESIDE = flags.DEFINE_list(
   f"Folders of other runs, whose curves are drawn too by {_CURVES}, which "
   "those runs must have been evaluated by before, and whose strips by spectra.",
 )
+# The suites that take these flags.
+_TAKERS = {
+  "views": suites.TAKE_VIEWS,
+  "beside": {*suites.DRAWN_BESIDE, "spectra"},
+}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -46,6 +52,12 @@ def main(argv: Sequence[str]) -> None:
     if unknown:
       known = ", ".join(suites.SUITES)
       raise ValueError(f"unknown suite {', '.join(unknown)}; known: {known}")
+    for flag, takers in _TAKERS.items():
+      if flags.FLAGS[flag].present and not takers & set(names):
+        raise ValueError(
+          f"--suite={','.join(names)} has no use for --{flag}; it is for "
+          f"{', '.join(sorted(takers))}"
+        )
     run = runs.Run(runs.WORKDIR.value)
     summary = run.read_summary()
     binary = importlib.import_module(f"experiments.{summary['experiment']}")
@@ -62,11 +74,12 @@ def main(argv: Sequence[str]) -> None:
     flags.FLAGS([sys.argv[0], flagfile, *sys.argv[1:]])
     runs.configure()
     trained = task.restore(run, binary.TASK)
-    unfit = sorted(set(names) - set(binary.TASK.suites(trained.model)))
+    fit = binary.TASK.suites(trained.model)
+    unfit = sorted(set(names) - set(fit))
     if unfit:
       raise ValueError(
-        f"{', '.join(unfit)}: not for the model in {run.workdir}, which has "
-        "no capsules, no decoder, or another task"
+        f"{', '.join(unfit)}: not for the model in {run.workdir}, which can "
+        f"take {', '.join(sorted(fit))}"
       )
     beside = [runs.Run(workdir) for workdir in _BESIDE.value]
     for name in sorted(set(names) & suites.DRAWN_BESIDE):

@@ -165,6 +165,8 @@ TASK = task.Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  with runs.clear_errors():
+    runs.refuse("train_constellation", ["stop_accuracy"])
   program.train(TASK)
 
 

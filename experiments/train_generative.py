@@ -157,13 +157,24 @@ def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
 def begin(
   model: guides.AmortisedCapsules, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Takes over what another run learnt; deviations of poses are added."""
+  """Takes over what another run learnt; deviations of poses are added.
+
+  A run that goes on from its own state needs the other one no more.
+  """
   del validation
-  if _START_FROM.value:
+  if _START_FROM.value and not _goes_on():
     run = runs.Run(_START_FROM.value)
+    run.read_summary()  # says so if there is no run
     task = TASK._replace(make_model=make_first)
     _, earlier, _ = tasks.restore_model(run, task, train)
     nnx.update(model, nnx.state(earlier))
+
+
+def _goes_on() -> bool:
+  """Whether the run has a state; makes no folder to look for one."""
+  run = runs.Run(runs.WORKDIR.value)
+  there = (run.workdir / "checkpoints").exists()
+  return there and tasks.saved_by(run, TASK).has_state()
 
 
 def loss(

@@ -1,5 +1,7 @@
 """Tests of evaluation and of the binaries' variants, as real processes."""
 
+import shutil
+
 import processes
 import pytest
 
@@ -35,6 +37,24 @@ def pair(train, tmp_path_factory):
   return folder / "capsnet", folder / "baseline"
 
 
+@pytest.fixture(scope="module")
+def evaluated(train, pair, tmp_path_factory):
+  """Copies of both, evaluated by all suites of robustness."""
+  folder = tmp_path_factory.mktemp("evaluated")
+  copies = capsnet, baseline = [
+    shutil.copytree(path, folder / path.name) for path in pair
+  ]
+  both = f"--suite={','.join(ROBUSTNESS)},multimnist"
+  for workdir, *words in (
+    (baseline, both, "--views=3"),
+    (capsnet, both, "--views=3", f"--beside={baseline}"),
+    (capsnet, "--suite=diagnostics"),
+  ):
+    code, printed = train(workdir, *words, "--images=20", binary="evaluate")
+    assert code == 0, printed
+  return copies
+
+
 def test_a_run_beside_must_have_been_evaluated(train, pair):
   capsnet, baseline = pair
   code, printed = train(
@@ -60,25 +80,16 @@ def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   assert f"--{name}: the run" in printed and "Traceback" not in printed
 
 
-def test_every_suite_writes_numbers_and_figures(train, pair):
-  capsnet, baseline = pair
-  flags = ("--images=20", "--views=3")
-  code, printed = train(
-    baseline, f"--suite={','.join(ROBUSTNESS)},multimnist", *flags,
-    binary="evaluate",
-  )  # fmt: skip
-  assert code == 0, printed
-  suites = [*ROBUSTNESS, "multimnist"]
-  code, printed = train(
-    capsnet, f"--suite={','.join(suites)}", f"--beside={baseline}", *flags,
-    binary="evaluate",
-  )  # fmt: skip
-  assert code == 0, printed
-  code, printed = train(
-    capsnet, "--suite=diagnostics", *flags, binary="evaluate"
-  )
-  assert code == 0, printed
-  suites.append("diagnostics")
+@pytest.mark.parametrize("word", ["--beside=nowhere", "--views=3"])
+def test_flags_that_no_suite_takes_are_refused(train, pair, word):
+  code, printed = train(pair[0], "--suite=accuracy", word, binary="evaluate")
+  assert code == 1
+  assert f"no use for {word.partition('=')[0]}" in printed
+  assert "Traceback" not in printed
+
+
+def test_every_suite_writes_numbers_and_figures(evaluated):
+  capsnet, _ = evaluated
   for suite, curves in CURVES.items():
     metrics = metrics_of(capsnet, suite)
     assert 20 in (metrics.get("num_images"), metrics.get("num_rotated"))
@@ -87,13 +98,14 @@ def test_every_suite_writes_numbers_and_figures(train, pair):
       assert all(-1 <= value <= 1 for value in metrics[y])
   figures = {path.stem for path in (capsnet / "figures").iterdir()}
   assert figures >= {
-    *suites, "attacks_sheet", "views_sheet", "activations",
+    *ROBUSTNESS, "multimnist", "diagnostics", "attacks_sheet", "views_sheet",
+    "activations",
   }  # fmt: skip
 
 
-def test_suites_agree_where_nothing_is_changed(pair):
+def test_suites_agree_where_nothing_is_changed(evaluated):
   """No rotation, no shift, eps = 0: the same images, the same answers."""
-  capsnet, _ = pair
+  capsnet, _ = evaluated
   views, attacks = (metrics_of(capsnet, s) for s in ("views", "attacks"))
   untouched = {
     views[f"{kind}_accuracy"][views[kind].index(value)]
@@ -107,8 +119,8 @@ def test_suites_agree_where_nothing_is_changed(pair):
   assert diagnostics["rotated_accuracy"][upright] in untouched
 
 
-def test_stronger_attacks_hurt_more(pair):
-  for workdir in pair:
+def test_stronger_attacks_hurt_more(evaluated):
+  for workdir in evaluated:
     metrics = metrics_of(workdir, "attacks")
     assert metrics["bim_accuracy"][-1] < metrics["bim_accuracy"][0]
     assert (
@@ -116,15 +128,20 @@ def test_stronger_attacks_hurt_more(pair):
     )
 
 
-def test_both_of_two_are_harder_than_each(pair):
-  metrics = metrics_of(pair[0], "multimnist")
+def test_both_of_two_are_harder_than_each(evaluated):
+  metrics = metrics_of(evaluated[0], "multimnist")
   assert metrics["multimnist_accuracy"] <= metrics["multimnist_digits_found"]
 
 
 def test_a_network_without_capsules_draws_nothing(train, pair):
-  code, printed = train(pair[1], "--suite=reconstructions", binary="evaluate")
+  code, printed = train(
+    pair[1], "--suite=reconstructions,swaps", binary="evaluate"
+  )
   assert code == 1
-  assert "reconstructions" in printed and "Traceback" not in printed
+  assert "reconstructions, swaps: not for the model" in printed
+  # What it can take is said.
+  assert "accuracy, affnist_like, attacks, multimnist, views" in printed
+  assert "Traceback" not in printed
 
 
 def test_overlapping_digits_train_and_part(train, tmp_path):

@@ -41,13 +41,13 @@ def test_a_run_ends_with_segments(trained):
 
 def test_known_patterns_are_found_in_the_same_images(train, trained):
   code, printed = train(
-    trained, "--suite=gcm,ransac", "--images=30", binary="evaluate"
+    trained, "--suite=gcm,ransac", "--images=8", binary="evaluate"
   )
   assert code == 0, printed
   found = processes.evaluation_of(trained)
   scores = found["gcm"]["metrics"] | found["ransac"]["metrics"]
   for name in ("gcm", "gcm_mixture", "ransac"):
-    assert scores[f"{name}_num_images"] == 30
+    assert scores[f"{name}_num_images"] == 8
     # Most is right, also at this noise.
     assert 0.8 < scores[f"{name}_accuracy"] <= 1
     assert 0 < scores[f"{name}_rand_index"] <= 1
@@ -61,6 +61,7 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
     (("--dataset=digits",), "constellations are points"),
     (("--noise=-1",), "noise"),
     (("--num_validation=20000",), "cannot keep"),
+    (("--stop_accuracy=0.5",), "no use for --stop_accuracy"),
   ],
 )
 def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):

@@ -1,5 +1,6 @@
 """Tests of the binary that trains generative capsules."""
 
+import shutil
 from types import SimpleNamespace
 
 import generative_cases
@@ -96,20 +97,34 @@ def _with_templates(colours):
 
 
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
+  workdir, start = tmp_path / "run", tmp_path / trained.name
+  words = (*SMALL, "--gaussian_poses", "--learning_rate=0", "--num_steps=1")
+  typo = tmp_path / "nowhere"
   code, printed = train(
-    tmp_path, *SMALL, "--gaussian_poses", "--start_from", str(trained),
-    "--learning_rate=0", "--num_steps=1", binary="train_generative",
-  )  # fmt: skip
+    workdir, *words, "--start_from", str(typo), binary="train_generative"
+  )
+  assert code == 1 and "Traceback" not in printed
+  assert f"{typo / 'summary.json'} is missing" in printed
+  assert not typo.exists()
+  # That does not stand in the way of what is right.
+  shutil.copytree(trained, start)
+  words = (*words, "--start_from", str(start))
+  code, printed = train(workdir, *words, binary="train_generative")
   assert code == 0, printed
   before, after = (
     processes.summary_of(path)["metrics"]["test_reconstruction_loss"]
-    for path in (trained, tmp_path)
+    for path in (trained, workdir)
   )
   np.testing.assert_allclose(after, before, rtol=1e-5)
   # Records are read on other machines, where folders are others.
-  summary = processes.summary_of(tmp_path)
+  summary = processes.summary_of(workdir)
   assert summary["flags"]["start_from"] == trained.name
-  assert f"--start_from={trained.name} " in summary["command"]
+  assert summary["command"].endswith(f"--start_from={trained.name}")
+  # What it has taken over it needs no more.
+  shutil.rmtree(start)
+  code, printed = train(workdir, *words, binary="train_generative")
+  assert code == 0, printed
+  assert processes.summary_of(workdir)["metrics"] == summary["metrics"]
 
 
 def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):

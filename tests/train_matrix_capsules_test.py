@@ -2,11 +2,17 @@
 
 import struct
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import processes
 import pytest
+from absl import flags
+
+from experiments.common import steps
 
 TINY = ("--features=3", "--types=2,2,3", "--num_iterations=1")
+BASELINE = ("--model=baseline", "--cnn_features=4,4", "--cnn_dense=8")
 STEPS = (
   "--num_steps=4", "--eval_every=2", "--log_every=2", "--batch_size=8",
 )  # fmt: skip
@@ -45,9 +51,8 @@ def data_dir(tmp_path_factory):
 def solids(train, data_dir, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "solids"
   code, printed = train(
-    workdir, "--dataset=viewpoint_solids", "--viewpoints=azimuth", *TINY,
-    "--num_iterations=2", *STEPS, f"--data_dir={data_dir}",
-    binary="train_matrix_capsules",
+    workdir, "--dataset=viewpoint_solids", "--viewpoints=azimuth", *BASELINE,
+    *STEPS, f"--data_dir={data_dir}", binary="train_matrix_capsules",
   )  # fmt: skip
   assert code == 0, printed
   return workdir
@@ -90,10 +95,37 @@ def test_suites_of_stereo_pairs(train, solids, data_dir):
   assert attacks["bim_accuracy"][0] == centre
 
 
+def attack_capsules():
+  """Losses and slopes of noise and of grey images, as attacks follow them."""
+  from experiments import train_matrix_capsules as binary
+
+  flags.FLAGS(["binary", "--dataset=viewpoint_solids", *TINY])
+  model = binary.make_model((48, 48, 2), 5)
+  model.eval()
+  noise = jax.random.uniform(jax.random.key(0), (48, 48, 2))
+  images = jnp.stack([noise, jnp.full_like(noise, 0.5)])
+  images = jax.jit(jax.vmap(binary.prepare))(images)
+
+  def loss(images):
+    losses = binary.losses_of(model, images, jnp.array([0, 1]))
+    return jnp.sum(losses), losses
+
+  slopes, losses = jax.jit(jax.grad(loss, has_aux=True))(images)
+  return np.asarray(losses), np.asarray(slopes)
+
+
+def test_attacks_have_slopes_to_follow():
+  # In a process of its own: binaries share names of flags.
+  losses, slopes = steps.in_process(attack_capsules)
+  assert losses.shape == (2,) and (losses > 0).all()
+  assert np.isfinite(losses).all() and np.isfinite(slopes).all()
+  assert np.abs(slopes[0]).max() > 0
+
+
 @pytest.mark.parametrize(
   "words",
   [
-    ("--model=baseline", "--cnn_features=4,4", "--cnn_dense=8"),
+    (*TINY, "--num_iterations=2"),
     (*TINY, "--loss=margin", "--pose=vector", "--coordinates=none"),
     (*TINY, "--loss=cross_entropy", "--form=official", "--coordinates=pixels"),
   ],

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 from flax import nnx
 
 from capjax import data
-from experiments.common import loop, training
+from experiments.common import checkpoints, loop, runs, training
 
 NUM_EXAMPLES, BATCH_SIZE = 23, 4
 EPOCH = NUM_EXAMPLES // BATCH_SIZE
@@ -230,3 +232,39 @@ def test_validation_leaves_a_batch_to_train_on():
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
   with pytest.raises(ValueError, match="--batch_size"):
     loop.split_validation(dataset, 20, BATCH_SIZE)
+
+
+def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
+  def squares(model, images, labels, key, step):
+    value, _ = loss(model, images, labels, key, step)
+    return value, {"loss": value}
+
+  def measure(model, images, labels):
+    return {"error": jnp.square(model(255 * images[:, 0, 0, 0]) - labels)}
+
+  mesh = training.data_mesh(BATCH_SIZE)
+  optimizer = optax.sgd(0.0)
+  draw = training.draw_labelled(lambda key, image: image)
+  options = {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
+  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
+  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", "--log_every=1")
+  with flagsaver.flagsaver():
+    flags.FLAGS(["binary", *words])
+    loop.fit(
+      runs.Run(tmp_path),
+      checkpoints.Checkpoints(tmp_path / "checkpoints", None),
+      training.init(Line(), optimizer, jax.random.key(0)),
+      update=training.make_update(squares, optimizer, **options),
+      evaluate=training.make_evaluate(measure, **options),
+      train=dataset,
+      validation=dataset,
+      mesh=mesh,
+      num_steps=5,
+      warn=lambda metrics: (
+        [f"an error of {metrics['error']:.1f}"] * ("loss" in metrics)
+      ),
+    )
+  want = np.mean(np.square(0.5 * LABELS))
+  assert capsys.readouterr().err.splitlines() == [
+    f"step {step}: warning: an error of {want:.1f}" for step in (2, 4, 5)
+  ]

@@ -46,6 +46,10 @@ class Checkpoints:
     ):
       self._best.save(step, model, metrics)
 
+  def has_state(self) -> bool:
+    """Whether there is a training state to go on from."""
+    return bool(self._latest.steps())
+
   def restore(self, template: Any) -> Any | None:
     """Reads the newest whole training state.
 

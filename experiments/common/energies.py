@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import boltzmann, data, helmholtz
+from capjax import boltzmann, helmholtz
 from capjax.evaluation import likelihood
 from experiments.common import energy_figures, latents, runs, training
 from experiments.common import task as tasks
@@ -91,7 +91,7 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """
   del run
   model = trained.model
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   train_images = training.as_intensities(jnp.asarray(train.images))
   base = boltzmann.independent_units("bernoulli", train_images)
   estimate = jax.jit(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn import feature_selection
 
-from capjax import boltzmann, data
+from capjax import boltzmann
 from capjax.evaluation import clustering
 from experiments.common import energy_figures, runs, training
 from experiments.common import task as tasks
@@ -38,9 +38,9 @@ def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
     the best, by nearest neighbours (Ross, 2014) on 2000 test images; and, where
     activities are chances, that of the class and the unit drawn as 0 or 1.
   """
-  beside = {run.workdir.name: _kept_spectra(run) for run in options.beside}
+  beside = [_kept_spectra(other) for other in options.beside]
   labels = trained.test.labels
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   learnt, tested = (
     _activities(trained, images)
     for images in (train.images, trained.test.images)
@@ -60,10 +60,12 @@ def spectra(run: runs.Run, trained: Trained, options: Options) -> Scores:
       scores[f"{key}{suffix}"] = value
   _keep_spectra(run, drawn)
   if beside:
+    folders = [one.workdir for one in (run, *options.beside)]
+    names = tasks.distinct_labels(folders, [x.resolve().name for x in folders])
     energy_figures.spectra_beside(
       {
         f"{name}{layer.replace('_', ' ')}": classes
-        for name, layers in {run.workdir.name: drawn, **beside}.items()
+        for name, layers in zip(names, [drawn, *beside], strict=True)
         for layer, classes in layers.items()
       },
       run.figure("spectra_beside"),

@@ -90,7 +90,8 @@ def fit(
     saved: where states go.
     state: that of a new run.
     update: as `training.make_update` builds it.
-    evaluate: as `training.make_evaluate` builds it; measures `accuracy`.
+    evaluate: as `training.make_evaluate` builds it; for `--stop_accuracy` it
+      measures `accuracy`.
     train: to draw batches from.
     validation: to choose the model by; its measures hold what `saved` scores.
     mesh: the devices.

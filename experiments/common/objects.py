@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn import manifold
 
-from capjax import data, scae
-from capjax.data import affnist
+from capjax import scae
 from capjax.evaluation import clustering
-from experiments.common import object_figures, runs, training
+from experiments.common import object_figures, runs
 from experiments.common import task as tasks
 from experiments.common.task import Options, Scores, Trained
 
@@ -127,7 +126,7 @@ def clusters(run: runs.Run, trained: Trained, options: Options) -> Scores:
     the authors' code does (`refit`), and of logistic regression (`probe`).
   """
   del run, options
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   learnt, tested = (
     _features(trained, trained.task.draw_test, x.images)
     for x in (train, trained.test)
@@ -150,7 +149,7 @@ def label_curve(run: runs.Run, trained: Trained, options: Options) -> Scores:
     clusters, with deviations over draws of the labelled images.
   """
   del run, options
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   learnt, tested = (
     _features(trained, trained.task.draw_test, x.images)["posterior"]
     for x in (train, trained.test)
@@ -174,13 +173,8 @@ def affnist_like_clusters(
     Accuracies of k-means fitted and named on training images as they are.
   """
   del run
-  canvas = tasks.canvas(trained)[:2]
-
-  def draw(key, index, images, labels):
-    image = training.as_intensities(images[index])
-    return affnist.affnist_like(key, image, canvas=canvas), labels[index]
-
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  draw = tasks.draw_affine_view(trained)
+  train = tasks.load_train()
   images, labels = tasks.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   tested = _features(trained, draw, images, views=options.views)

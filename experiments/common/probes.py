@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import data
 from capjax.data import affnist
 from capjax.evaluation import clustering, views
 from experiments.common import curves, runs, training
@@ -42,7 +41,7 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
     The accuracy of each probe on each set, those rotations in degrees, and the
     rows of the images that the model takes: affNIST's have 40.
   """
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   images, labels = tasks.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   scores = {

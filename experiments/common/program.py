@@ -67,7 +67,7 @@ def train(task: tasks.Task) -> None:
   """Trains for a task, or goes on with it, and writes all that a run writes."""
   with runs.clear_errors():
     runs.configure()
-    train_set = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+    train_set = tasks.load_train()
     test = tasks.load_test()  # what is missing is said now, not after training
     if task.split:
       train_set, validation = task.split(train_set, test)

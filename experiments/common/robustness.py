@@ -48,11 +48,7 @@ def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
     Accuracy on the views, and on the test images as they are.
   """
   canvas = tasks.canvas(trained)[:2]
-
-  def draw(key, index, images, labels):
-    image = training.as_intensities(images[index])
-    return affnist.affnist_like(key, image, canvas=canvas), labels[index]
-
+  draw = tasks.draw_affine_view(trained)
   images, labels = tasks.first(trained, options.images)
   evaluate = _evaluator(trained, draw)
   right = evaluate(trained.model, images, labels, views=options.views)
@@ -154,16 +150,16 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
     jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
   )
 
-  @functools.partial(jax.jit, static_argnums=4)
-  def attack(model, images, aims, eps, name, targeted):
+  @functools.partial(jax.jit, static_argnums=0)
+  def attack(name, model, images, aims, eps, targeted):
     loss = functools.partial(trained.task.losses, model)
     attacked = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
     classes = jnp.argmax(trained.task.scores(model, attacked), axis=-1)
     return attacked, classes == aims
 
-  def rate(aims, *arguments):
+  def rate(name, aims, eps, targeted):
     hits = [
-      attack(trained.model, *batch, *arguments)[1]
+      attack(name, trained.model, *batch, jnp.float32(eps), targeted)[1]
       for batch in zip(_batches(images), _batches(aims), strict=True)
     ]
     return float(np.mean(np.concatenate(hits)))
@@ -175,12 +171,12 @@ def attacks(run: runs.Run, trained: Trained, options: Options) -> Scores:
       ("targeted_success", targets, True),
     ):
       scores[f"{name}_{kind}"] = [
-        rate(aims, jnp.float32(eps), name, targeted) for eps in _EPSILONS
+        rate(name, aims, eps, targeted) for eps in _EPSILONS
       ]
   # The same batch as before, which is compiled already.
   first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
   shown = [
-    attack(trained.model, *first, jnp.float32(eps), "bim", False)[0]
+    attack("bim", trained.model, *first, jnp.float32(eps), False)[0]
     for eps in _EPSILONS
   ]
   shown = [attacked[:_NUM_SHOWN] for attacked in shown]
@@ -319,13 +315,12 @@ def beside(
   run: runs.Run, options: Options, suite: str, scores: Scores
 ) -> dict[str, Scores]:
   """The scores of this run and of those beside it, by a name for each."""
-  lines = {_label(run): scores}
-  for other in options.beside:
-    label = _label(other)
-    if label in lines:
-      label = f"{label} ({other.workdir.name})"
-    lines[label] = other.read_evaluation(suite)["metrics"]
-  return lines
+  every = [run, *options.beside]
+  labels = tasks.distinct_labels(
+    [one.workdir for one in every], [_label(one) for one in every]
+  )
+  others = [x.read_evaluation(suite)["metrics"] for x in options.beside]
+  return dict(zip(labels, [scores, *others], strict=True))
 
 
 def _label(run: runs.Run) -> str:

@@ -111,24 +111,18 @@ SUITES = {
 
 # Those whose figures hold the curves of other runs too.
 DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints", "linear"}
+# Those that take affine views of test images.
+TAKE_VIEWS = {"affnist_like", "affnist_like_clusters"}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The suites that a classifier can take."""
-  lacks = {
-    *latents.SUITES,
-    *energies.SUITES,
-    *viewpoints.SUITES,
-    *segmentations.SUITES,
-    *dreams.SUITES,
-    *objects.SUITES,
-    *transformings.SUITES,
-  }
-  if not hasattr(model, "decode"):  # a network without capsules
-    lacks |= {"reconstructions", "perturbations", "diagnostics"}
-  elif model.decoder is None:
-    lacks |= {"reconstructions", "perturbations"}
-  return [name for name in SUITES if name not in lacks]
+  names = ["accuracy", "multimnist", "affnist_like", "attacks", "views"]
+  if hasattr(model, "decode"):  # a network with capsules
+    names.append("diagnostics")
+    if model.decoder is not None:
+      names += ["reconstructions", "perturbations"]
+  return names
 
 
 def perturb(

@@ -1,6 +1,7 @@
 """What a binary trains, as functions of its flags, and what comes of it."""
 
 import operator
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import optax
 from flax import nnx
 
 from capjax import data
+from capjax.data import affnist
 from capjax.evaluation import diagnostics
 from experiments.common import checkpoints, runs, training
 
@@ -115,8 +117,21 @@ class Trained(NamedTuple):
 
 
 def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
-  """A fresh model for a data set, in evaluation mode."""
-  model = task.make_model(dataset.images.shape[1:], dataset.num_classes)
+  """A fresh model for a data set, in evaluation mode.
+
+  Raises:
+    ValueError: if the flags describe none for such images; where the data set
+      is one that nobody asked for, that is said too.
+  """
+  try:
+    model = task.make_model(dataset.images.shape[1:], dataset.num_classes)
+  except ValueError as error:
+    if runs.DATASET.present:
+      raise
+    raise ValueError(
+      f"{error} (--dataset is {runs.DATASET.value} by default; "
+      "experiments/presets has settings for others)"
+    ) from error
   model.eval()
   return model
 
@@ -155,6 +170,11 @@ def means(trained: Trained) -> dict[str, float]:
     **{f"validation_{n}": value for n, value in trained.validation.items()},
     "best_step": trained.step,
   }
+
+
+def load_train() -> data.Dataset:
+  """The training set that the flags name."""
+  return data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
 
 
 def load_test() -> data.Dataset:
@@ -201,6 +221,38 @@ def restore(run: runs.Run, task: Task) -> Trained:
   evaluate = make_evaluate(task.measure, task.draw_test)
   measures = evaluate(model, test.images, test.labels)
   return Trained(task, model, step, scores, test, measures)
+
+
+def distinct_labels(
+  folders: Sequence[pathlib.Path], labels: Sequence[str]
+) -> list[str]:
+  """The labels of runs, longer where one before has the same.
+
+  Args:
+    folders: of the runs, of which the name is added, then that of the folder
+      around it, and a number where these are the same too.
+    labels: one for each run.
+  """
+  distinct = []
+  for folder, label in zip(folders, labels, strict=True):
+    folder = folder.resolve()
+    added = [folder.name] if folder.name != label else []
+    added.append(f"{folder.parent.name}/{folder.name}")
+    added += map(str, range(2, len(labels) + 1))
+    names = [label, *(f"{label} ({words})" for words in added)]
+    distinct.append(next(name for name in names if name not in distinct))
+  return distinct
+
+
+def draw_affine_view(trained: Trained) -> training.Draw:
+  """Draws affine views as those of affNIST, on the model's canvas."""
+  size = canvas(trained)[:2]
+
+  def draw(key, index, images, labels):
+    image = training.as_intensities(images[index])
+    return affnist.affnist_like(key, image, canvas=size), labels[index]
+
+  return draw
 
 
 def canvas(trained: Trained) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn import decomposition, linear_model, preprocessing
 
-from capjax import data, losses
+from capjax import losses
 from capjax.evaluation import clustering, factor_analysers, views
 from experiments.common import curves, runs, training, transforming_figures
 from experiments.common import task as tasks
@@ -167,7 +167,7 @@ def few_labels(run: runs.Run, trained: Trained, options: Options) -> Scores:
     deviations over ten draws. `central`: the labels are those of the 25
     training images that suit the analysers best, one each.
   """
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   known = slice(None, _NUM_IMAGES)
   images, labels = train.images[known], train.labels[known]
   tests, test_labels = tasks.first(trained, options.images)
@@ -228,7 +228,7 @@ def _few_labels(features, labels, tests, test_labels) -> Scores:
 
 
 def _train_images() -> np.ndarray:
-  train = data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+  train = tasks.load_train()
   return train.images[:_NUM_IMAGES]
 
 

@@ -44,7 +44,7 @@ def viewpoints(run: runs.Run, trained: Trained, options: Options) -> Scores:
     curves.Panel(
       "",
       f"{name} (degrees)",
-      "accuracy",
+      "accuracy (%)",
       robustness.lines_of(lines, name, f"{name}_accuracy"),
     )
     for name in _ANGLES
