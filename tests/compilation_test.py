@@ -2,6 +2,9 @@
 
 import importlib.metadata
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from kernels import compilation
@@ -29,3 +32,11 @@ def test_flag_is_for_releases_that_know_it(monkeypatch, version, before, after):
   compilation.keep_reductions()
   compilation.keep_reductions()  # once is enough
   assert compilation.os.environ["XLA_FLAGS"] == after
+
+
+def test_large_sums_of_logs_are_right_when_compiled():
+  """They are not on CPUs without `compilation.keep_reductions`."""
+  p = np.random.default_rng(0).uniform(0.5, 2, (20_000, 4)).astype(np.float32)
+  got = jax.jit(lambda p: jnp.sum(jnp.log(2 * p) + jnp.log(p), axis=1))(p)
+  want = np.sum(np.log(2 * np.float64(p)) + np.log(np.float64(p)), axis=1)
+  np.testing.assert_allclose(got, want, atol=1e-4)
