@@ -174,7 +174,7 @@ def test_information_is_that_of_scikit_learn():
   labels = random.integers(4, size=500)
   units = np.stack(
     [labels % 2, random.integers(2, size=500), labels == 0], axis=1
-  ).astype(np.float64)
+  ).astype(np.float32)
   got = latents.information(units, labels)
   want = [metrics.mutual_info_score(labels, unit) for unit in units.T]
   np.testing.assert_allclose(got, np.array(want) / np.log(2), atol=1e-6)

@@ -144,7 +144,7 @@ def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _entropy(chance: np.ndarray) -> np.ndarray:
-  chance = np.clip(chance, 1e-12, 1 - 1e-12)
+  chance = np.clip(np.float64(chance), 1e-12, 1 - 1e-12)
   off = 1 - chance
   return -(chance * np.log2(chance) + off * np.log2(off))
 
