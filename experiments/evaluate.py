@@ -39,6 +39,7 @@ _BESIDE = flags.DEFINE_list(
 # The suites that take these flags.
 _TAKERS = {
   "views": suites.TAKE_VIEWS,
+  "images": suites.TAKE_FEW_IMAGES,
   "beside": {*suites.DRAWN_BESIDE, "spectra"},
 }
 

@@ -15,15 +15,23 @@ from kernels import em, em_convolution
 
 # A border is left over along both axes, and windows overlap.
 _SIZE, _KERNEL, _TYPES, _PARENTS = (6, 8), (2, 3), 2, 3
+_VECTOR = (1, 9)  # a pose of more numbers than are summed one by one
 _STRIDE = em_cases.STRIDE
 _TEMPERATURES = em_cases.TEMPERATURES[1:]
 
 
-def _arguments(seed=0, form="paper", size=_SIZE, dtype=jnp.float32, scale=1.0):
+def _arguments(
+  seed=0,
+  form="paper",
+  size=_SIZE,
+  dtype=jnp.float32,
+  scale=1.0,
+  pose=(2, 3),
+):
   random = np.random.default_rng(seed)
-  poses = scale * random.normal(size=(*size, _TYPES, 2, 3))
+  poses = scale * random.normal(size=(*size, _TYPES, *pose))
   activations = random.uniform(0.1, 1.0, (*size, _TYPES))
-  transforms = random.normal(size=(*_KERNEL, _TYPES, _PARENTS, 3, 2))
+  transforms = random.normal(size=(*_KERNEL, _TYPES, _PARENTS, pose[1], 2))
   arrays = (jnp.array(x, dtype) for x in (poses, activations, transforms))
   return *arrays, *em_cases.betas(seed, _PARENTS, form, dtype)
 
@@ -48,8 +56,8 @@ def _route(
   )
 
 
-def check_matches_oracle(oracle, seed=0, **options):
-  arguments = _arguments(seed, options.get("form", "paper"))
+def check_matches_oracle(oracle, seed=0, pose=(2, 3), **options):
+  arguments = _arguments(seed, options.get("form", "paper"), pose=pose)
   got = _route(*arguments, **options)
   em_cases.assert_close(got, oracle(*arguments, **options), atol=1e-4)
 
@@ -134,6 +142,10 @@ class EMConvolutionTest(parameterized.TestCase):
     check_matches_oracle(
       em_cases.convolution_oracle, stride=1, temperatures=em_cases.TEMPERATURES
     )
+
+  def test_votes_of_many_terms(self):
+    """They are matrix products; those of few are written out."""
+    check_matches_oracle(em_cases.convolution_oracle, pose=_VECTOR)
 
   def test_one_iteration(self):
     check_matches_oracle(em_cases.convolution_oracle, temperatures=(0.5,))
@@ -223,12 +235,13 @@ class EMConvolutionTest(parameterized.TestCase):
       jax.tree.map(lambda x: x[1:4, 2:5], want),
     )
 
-  def test_gradients(self):
+  @parameterized.parameters((2, 3), _VECTOR)
+  def test_gradients(self, *pose):
     """In reverse mode, with windows that overlap."""
     with jax.enable_x64(True):
       check_grads(
         _route,
-        _arguments(0, size=(4, 5), dtype=jnp.float64),
+        _arguments(0, size=(4, 5), dtype=jnp.float64, pose=pose),
         order=1,
         modes=("rev",),
         eps=1e-6,

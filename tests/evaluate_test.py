@@ -80,7 +80,9 @@ def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   assert f"--{name}: the run" in printed and "Traceback" not in printed
 
 
-@pytest.mark.parametrize("word", ["--beside=nowhere", "--views=3"])
+@pytest.mark.parametrize(
+  "word", ["--beside=nowhere", "--views=3", "--images=5"]
+)
 def test_flags_that_no_suite_takes_are_refused(train, pair, word):
   code, printed = train(pair[0], "--suite=accuracy", word, binary="evaluate")
   assert code == 1

@@ -1,5 +1,6 @@
 """Which suites a model can take, and what runs are called beside each other."""
 
+import inspect
 from types import SimpleNamespace
 
 import jax
@@ -39,6 +40,15 @@ def capsnet(**options):
 def test_classifiers_take_these_suites_and_no_others(make, want):
   taken = suites.of_classifier(jax.eval_shape(make))
   assert set(taken) == want and len(taken) == len(want)
+
+
+def test_those_that_take_few_images_ask_how_many():
+  asking = {
+    name
+    for name, suite in suites.SUITES.items()
+    if "options.images" in inspect.getsource(suite)
+  }
+  assert asking == suites.TAKE_FEW_IMAGES
 
 
 def folders(tmp_path, *names):

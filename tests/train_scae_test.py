@@ -97,3 +97,13 @@ def test_absent_parts_hide_no_explosion():
   (message,) = objects.warn({**scores, "part_log_prob": 8 * 22.0}, num_parts=24)
   assert "22.0 nats" in message
   assert not objects.warn({**scores, "part_log_prob": 8 * 14.0}, num_parts=24)
+
+
+def test_warnings_are_said(train, tmp_path):
+  """One part cannot wake many objects."""
+  code, printed = train(
+    tmp_path, *SMALL, "--num_parts=1", "--num_objects=12", binary="train_scae"
+  )
+  assert code == 0, printed
+  assert "warning: " in printed
+  assert "explain no part best" in printed

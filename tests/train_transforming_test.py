@@ -1,5 +1,8 @@
 """Tests of the binary that trains transforming auto-encoders, and suites."""
 
+import signal
+import time
+
 import numpy as np
 import processes
 import pytest
@@ -103,3 +106,18 @@ def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
   )
   assert code == 1
   assert message in printed and "Traceback" not in printed
+
+
+def test_a_killed_run_ends_with_the_same_numbers(
+  train, start, trained, tmp_path
+):
+  process = start(tmp_path, *SMALL, *STEPS, binary="train_transforming")
+  deadline = time.monotonic() + 120
+  while not any(x["step"] >= 300 for x in processes.metrics_of(tmp_path)):
+    assert time.monotonic() < deadline and not process.has_ended()
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  code, printed = train(tmp_path, *SMALL, *STEPS, binary="train_transforming")
+  assert code == 0, printed
+  assert processes.metrics_of(tmp_path) == processes.metrics_of(trained)

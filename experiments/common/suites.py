@@ -113,6 +113,13 @@ SUITES = {
 DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints", "linear"}
 # Those that take affine views of test images.
 TAKE_VIEWS = {"affnist_like", "affnist_like_clusters"}
+# Those that can do with the first test images; others take all of them or none.
+TAKE_FEW_IMAGES = {
+  "affnist_like", "affnist_like_clusters", "attacks", "bound", "chains",
+  "coordinates", "diagnostics", "few_labels", "gcm", "importance", "linear",
+  "log_likelihood", "multi_crop", "multimnist", "ransac", "repair", "swaps",
+  "unseen_shifts", "views",
+}  # fmt: skip
 
 
 def of_classifier(model: nnx.Module) -> list[str]:
