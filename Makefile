@@ -32,5 +32,7 @@ lint: .venv
 	$(BIN)/python -m pip install --quiet --editable '.[data,viz,dev]'
 	touch $@
 
+include results/records.mk
+
 clean:
 	rm -rf .venv runs

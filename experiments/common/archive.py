@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from collections.abc import Iterable
 
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
@@ -17,7 +18,8 @@ def read(folder: str | pathlib.Path) -> list[dict]:
   """Returns the records in a folder's *.jsonl files, by file name and line.
 
   Args:
-    folder: its files have one object a line, each like a run's summary.json.
+    folder: its files, and those of its folder `records`, have one object a
+      line, each like a run's summary.json.
 
   Raises:
     ValueError: if the folder is missing, or a line is no such object; names the
@@ -26,13 +28,30 @@ def read(folder: str | pathlib.Path) -> list[dict]:
   folder = pathlib.Path(folder)
   if not folder.is_dir():
     raise ValueError(f"no folder {folder}; run this in the repository's root.")
+  return [
+    record
+    for pattern in ("*.jsonl", "records/*.jsonl")
+    for path in sorted(folder.glob(pattern))
+    for record in parse_lines(path.read_text("utf-8").splitlines(), path)
+  ]
+
+
+def parse_lines(lines: Iterable[str], path: pathlib.Path) -> list[dict]:
+  """Returns the records of a file's lines.
+
+  Args:
+    lines: one object each.
+    path: where they stand, for the message of an error.
+
+  Raises:
+    ValueError: if a line is no record; names the file, the line and the fault.
+  """
   records = []
-  for path in sorted(folder.glob("*.jsonl")):
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-      try:
-        records.append(_parse(line))
-      except ValueError as error:
-        raise ValueError(f"{path}, line {number}: {error}") from error
+  for number, line in enumerate(lines, 1):
+    try:
+      records.append(_parse(line))
+    except ValueError as error:
+      raise ValueError(f"{path}, line {number}: {error}") from error
   return records
 
 

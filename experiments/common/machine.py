@@ -20,8 +20,11 @@ def commit() -> str | None:
 
 
 def is_dirty() -> bool | None:
-  """Whether the code differs from its commit; None where git cannot say."""
-  changes = _git("status", "--porcelain")
+  """Whether the code differs from its commit; None where git cannot say.
+
+  Records are no code: those of earlier runs may lie in `results`.
+  """
+  changes = _git("status", "--porcelain", "--", ":/", ":(exclude,top)results")
   return None if changes is None else bool(changes)
 
 
