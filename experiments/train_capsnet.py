@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import optax
 from absl import app, flags
 from flax import nnx
 
@@ -53,8 +54,11 @@ def measure(
 ) -> training.Metrics:
   """What is said of each image when the label is not used to draw it."""
   if networks.is_baseline():
-    predictions = jnp.argmax(model(images), axis=-1)
-    return _right(predictions, labels)
+    logits = model(images)
+    return {
+      **_right(jnp.argmax(logits, axis=-1), labels),
+      "loss": optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+    }
   output = model(images)
   predictions = jnp.argmax(output.activations, axis=-1)
   present = jax.nn.one_hot(labels, output.activations.shape[1])

@@ -211,24 +211,29 @@ def loss(
     value, metrics = losses.classifier_loss(model(images, key), labels)
     return value + decay, metrics
   activations = model(images).activations
+  value = jnp.mean(_loss_of_each(activations, labels, step))
+  right = jnp.argmax(activations, axis=-1) == labels
+  return value + decay, {"loss": value, "accuracy": jnp.mean(right)}
+
+
+def _loss_of_each(
+  activations: jax.Array, labels: jax.Array, step: int | jax.Array
+) -> jax.Array:
+  """--loss of each image [B], at a step of training."""
   if _LOSS.value == "spread":
     timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / 10
     margin = losses.spread_margin(step, timescale=timescale)
-    each = losses.spread_loss(activations, labels, margin=margin)
-  elif _LOSS.value == "margin":
+    return losses.spread_loss(activations, labels, margin=margin)
+  if _LOSS.value == "margin":
     present = jax.nn.one_hot(labels, activations.shape[1])
-    each = losses.margin_loss(activations, present)
-  else:
-    each = losses.share_loss(activations, labels)
-  value = jnp.mean(each)
-  right = jnp.argmax(activations, axis=-1) == labels
-  return value + decay, {"loss": value, "accuracy": jnp.mean(right)}
+    return losses.margin_loss(activations, present)
+  return losses.share_loss(activations, labels)
 
 
 def measure(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> training.Metrics:
-  """What is said of each image."""
+  """What is said of each image; `loss` has the margin of the last step."""
   output = model(images)
   said = output if _MODEL.value == "baseline" else output.activations
   predictions = jnp.argmax(said, axis=-1)
@@ -236,7 +241,12 @@ def measure(
     "prediction": predictions,
     "accuracy": (predictions == labels).astype(jnp.float32),
   }
-  if _MODEL.value == "capsules":
+  if _MODEL.value == "baseline":
+    measures["loss"] = optax.softmax_cross_entropy_with_integer_labels(
+      said, labels
+    )
+  else:
+    measures["loss"] = _loss_of_each(said, labels, runs.NUM_STEPS.value)
     measures["activations"] = output.activations
     measures["routing_entropy"] = diagnostics.routing_entropy(
       output.coefficients

@@ -57,14 +57,20 @@ def test_the_folder_holds_what_the_contract_names(unbroken):
 
 
 def test_the_best_on_validation_is_reported(unbroken):
-  workdir, _ = unbroken
+  workdir, printed = unbroken
   validations = [
     m for m in processes.metrics_of(workdir) if m["split"] == "validation"
   ]
-  best = max(validations, key=lambda line: (line["accuracy"], -line["step"]))
+  best = max(
+    validations,
+    key=lambda line: (line["accuracy"], -line["margin_loss"], line["step"]),
+  )
   scores = processes.summary_of(workdir)["metrics"]
   assert scores["best_step"] == best["step"]
   assert scores["validation_accuracy"] == best["accuracy"]
+  chosen = "chosen on validation by accuracy"
+  assert processes.summary_of(workdir)["reported"] == chosen
+  assert f"(checkpoint of step {best['step']}, {chosen})" in printed
 
 
 def test_tensorboard_reads_the_curves(unbroken):

@@ -221,7 +221,15 @@ def test_validation_is_the_first_sixth():
   assert len(train.images) + len(validation.images) == NUM_EXAMPLES
 
 
-@pytest.mark.parametrize("count", [0, NUM_EXAMPLES, 1000])
+def test_validation_can_be_empty():
+  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
+  train, validation = loop.split_validation(dataset, 0, BATCH_SIZE)
+  np.testing.assert_array_equal(train.factors["angle"], LABELS)
+  assert len(train.images) == NUM_EXAMPLES
+  assert len(validation.images) == len(validation.labels) == 0
+
+
+@pytest.mark.parametrize("count", [NUM_EXAMPLES, 1000])
 def test_validation_leaves_something(count):
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
   with pytest.raises(ValueError, match="--num_validation"):

@@ -19,19 +19,23 @@ class Checkpoints:
   """Two series of checkpoints in one folder.
 
   `latest` holds the training states of the last two saved steps; `best` the
-  models with the two highest `score`s on validation so far, with their metrics.
-  Two, so that one damaged on disk does not end the run: it is renamed, to
-  `STEP.damaged`. Without a `score` the last model is the best.
+  models with the two highest `score`s on validation so far, with their metrics;
+  of equal scores the later step counts as higher. Two, so that one damaged on
+  disk does not end the run: it is renamed, to `STEP.damaged`. Without a `score`
+  the last model is the best.
   """
 
   def __init__(
     self,
     folder: pathlib.Path,
-    score: Callable[[dict[str, float]], float] | None,
+    score: Callable[[dict[str, float]], Any] | None,
   ):
     self._latest = _Series(folder / "latest", max_to_keep=2)
-    self._score = score or operator.itemgetter("step")
-    self._best = _Series(folder / "best", max_to_keep=2, best_fn=self._score)
+    self._score = score or (lambda metrics: None)
+    # Each is better than those before it: the newest two are the best two.
+    self._best = _Series(
+      folder / "best", max_to_keep=2, best_fn=operator.itemgetter("step")
+    )
 
   def save(self, step: int, state: Any) -> None:
     """Saves a training state; a step that is already there is kept."""
@@ -41,7 +45,7 @@ class Checkpoints:
     """Saves the model to report with its metrics, if it is the best so far."""
     metrics = {**metrics, "step": step}
     steps = self._best.steps()
-    if not steps or self._score(metrics) > self._score(
+    if not steps or self._rank(metrics) > self._rank(
       self._best.metrics(steps[-1])
     ):
       self._best.save(step, model, metrics)
@@ -98,6 +102,13 @@ class Checkpoints:
     """The metrics of the best checkpoint; None where there is none."""
     steps = self._best.steps()
     return self._metrics(steps[-1]) if steps else None
+
+  def best_step(self) -> int | None:
+    """The step of the best checkpoint; None where there is none."""
+    return max(self._best.steps(), default=None)
+
+  def _rank(self, metrics: dict[str, float]) -> tuple[Any, float]:
+    return self._score(metrics), metrics["step"]
 
   def _metrics(self, step: int) -> dict[str, float]:
     metrics = self._best.metrics(step)

@@ -27,7 +27,10 @@ _STYLES = {
 
 
 def learning_curves(
-  metrics: Sequence[Mapping[str, object]], path: str | os.PathLike
+  metrics: Sequence[Mapping[str, object]],
+  path: str | os.PathLike,
+  *,
+  reported: int | None = None,
 ) -> pathlib.Path:
   """Draws error and losses against the step, for training and validation.
 
@@ -36,6 +39,7 @@ def learning_curves(
       `accuracy`, `loss` and names that end in `_loss`. Other entries, other
       splits and what is not finite are left out.
     path: file to write.
+    reported: the step of the checkpoint that is reported, which is marked.
 
   Raises:
     ValueError: if there is nothing to draw.
@@ -44,7 +48,6 @@ def learning_curves(
   kinds = [k for k in ("error", "loss") if any(n.endswith(k) for n in curves)]
   if not kinds:
     raise ValueError("no line of the metrics has a finite accuracy or loss.")
-  judge = curves.get("error") or next(iter(curves.values()))
   sheet = new_sheet((4.6 * len(kinds), 3.8))
   grid = sheet.subplots(1, len(kinds), squeeze=False)[0]
   for panel, kind in zip(grid, kinds, strict=True):
@@ -55,11 +58,9 @@ def learning_curves(
         style = dict(color=f"C{n}", clip_on=False, **style)
         label = f"{name.replace('_', ' ')}, {split}"
         panel.plot(*zip(*points, strict=True), label=label, **style)
-    if "validation" in judge:
-      step, value = min(judge["validation"], key=lambda point: point[1])
-      label = f"best validation: {value:.3g} at step {step:,}"
-      label = label if panel is grid[0] else None
-      panel.axvline(step, color=GREY, linestyle=":", label=label)
+    if reported is not None:
+      label = f"reported: step {reported:,}" if panel is grid[0] else None
+      panel.axvline(reported, color=GREY, linestyle=":", label=label)
     _scale(panel, [curves[name] for name in names])
     panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
     bare(panel)

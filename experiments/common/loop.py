@@ -23,21 +23,22 @@ def split_validation(
 
   Args:
     dataset: the training set.
-    num_validation: how many; None for a sixth, 10,000 of MNIST's 60,000.
+    num_validation: how many; None for a sixth, 10,000 of MNIST's 60,000; 0 to
+      train on all.
     batch_size: examples an update, of which some must be left.
 
   Returns:
-    What is left to train on, and the validation set.
+    What is left to train on, and the validation set, which may be empty.
 
   Raises:
-    ValueError: if nothing would be left to validate, or no batch to train on.
+    ValueError: if no batch would be left to train on.
   """
   total = len(dataset.images)
   count = total // 6 if num_validation is None else num_validation
-  if not 0 < count < total:
+  if not 0 <= count < total:
     raise ValueError(
       f"cannot keep {count} of {total} training examples for validation; give "
-      f"--num_validation between 1 and {total - 1}"
+      f"--num_validation between 0 and {total - 1}"
     )
 
   require_a_batch(total - count, batch_size)
@@ -83,7 +84,8 @@ def fit(
   With `--stop_accuracy` it ends at the first validation that reaches it.
 
   The model that `saved` scores highest on validation is kept as its best; of
-  several with the same score, the first.
+  several with the same score, the last. Without validation no model is scored:
+  it is the last of all.
 
   Args:
     run: where metrics go.
@@ -94,6 +96,7 @@ def fit(
       measures `accuracy`.
     train: to draw batches from.
     validation: to choose the model by; its measures hold what `saved` scores.
+      It may be empty, if `saved` has no score.
     mesh: the devices.
     num_steps: updates in all.
     summarise: makes one number of each measure, to be logged.
@@ -169,20 +172,22 @@ def fit(
       line = {"epoch": step / epoch, **metrics, "images_per_second": rate}
       run.log(step, "train", line)
       _show(bar, step, num_steps, "train", metrics, rate)
-      validate = step % eval_every == 0 or step == num_steps
-      if validate:
+      pause = step % eval_every == 0 or step == num_steps
+      scores = {}
+      if pause and len(validation.images):
         measures = evaluate(state.model, validation.images, validation.labels)
         scores = summarise(measures)
         run.log(step, "validation", {"epoch": step / epoch, **scores})
         _show(bar, step, num_steps, "validation", scores)
         for message in warn({**metrics, **scores}):
           bar.write(f"step {step}: warning: {message}", file=sys.stderr)
+      if pause:
         saved.save_best(step, state.model, scores)
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
       )
       signal_number = interrupts.received
-      if validate or due or signal_number:
+      if pause or due or signal_number:
         saved.save(step, (state, seconds()))
       if signal_number:
         print(

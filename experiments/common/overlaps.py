@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from capjax import losses
@@ -59,7 +60,13 @@ def measure(
 ) -> training.Metrics:
   """What is said of each image: `accuracy` is that both classes are right."""
   if not hasattr(model, "decode"):  # a network without capsules
-    return _verdict(model(images), objects.labels)
+    logits = model(images)
+    present = losses.multi_hot(objects.labels, logits.shape[1])
+    entropies = optax.sigmoid_binary_cross_entropy(logits, present)
+    return {
+      **_verdict(logits, objects.labels),
+      "loss": jnp.sum(entropies, axis=-1),
+    }
   output = model(images)
   present = losses.multi_hot(objects.labels, output.activations.shape[1])
   measures = {

@@ -27,7 +27,7 @@ def fit(
     task: what to train.
     run: where checkpoints and metrics go; a drawing of them too.
     train_set: to draw batches from.
-    validation: to choose the checkpoint by.
+    validation: to choose the checkpoint by; may be empty.
     num_steps: updates.
 
   Returns:
@@ -38,9 +38,10 @@ def fit(
   model = tasks.make_model(task, train_set)
   earlier = task.begin(model, train_set, validation) or 0.0
   state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
+  saved = tasks.saved_by(run, task)
   step, seconds = loop.fit(
     run,
-    tasks.saved_by(run, task),
+    saved,
     state,
     update=training.make_update(
       task.loss,
@@ -59,7 +60,9 @@ def fit(
     restart=task.restart,
     warn=task.warn,
   )
-  figures.learning_curves(run.metrics(), run.figure("learning_curves"))
+  figures.learning_curves(
+    run.metrics(), run.figure("learning_curves"), reported=saved.best_step()
+  )
   return step, earlier + seconds
 
 
@@ -67,6 +70,8 @@ def train(task: tasks.Task) -> None:
   """Trains for a task, or goes on with it, and writes all that a run writes."""
   with runs.clear_errors():
     runs.configure()
+    if runs.NUM_VALIDATION.value == 0:
+      runs.refuse("--num_validation=0", ["stop_accuracy"])
     train_set = tasks.load_train()
     test = tasks.load_test()  # what is missing is said now, not after training
     if task.split:
@@ -81,6 +86,11 @@ def train(task: tasks.Task) -> None:
       task, run, train_set, validation, num_steps=runs.NUM_STEPS.value
     )
     trained = tasks.restore(run, task)
+    reported = (
+      "the last"
+      if tasks.reports_last(task)
+      else f"chosen on validation by {task.chosen_by}"
+    )
     metrics = {}
     for name in task.after_training:
       if name in task.suites(trained.model):
@@ -90,6 +100,7 @@ def train(task: tasks.Task) -> None:
         "num_parameters": training.num_parameters(trained.model),
         "num_steps": step,
         "restarts": sum(x["split"] == "restart" for x in run.metrics()),
+        "reported": reported,
         "metrics": metrics,
         "seconds": seconds,
         "images_per_second": run.images_per_second(),
@@ -99,7 +110,7 @@ def train(task: tasks.Task) -> None:
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "
       f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
-      "chosen on validation)"
+      f"{reported})"
     )
   else:
     for name in filter(lambda name: name.startswith("test_"), metrics):

@@ -39,8 +39,9 @@ NUM_VALIDATION = flags.DEFINE_integer(
   "num_validation",
   None,
   "Training examples, the first ones, kept to choose the checkpoint by; by "
-  "default a sixth (10,000 of MNIST).",
-  lower_bound=1,
+  "default a sixth (10,000 of MNIST). 0 trains on all of them and reports the "
+  "last checkpoint.",
+  lower_bound=0,
 )
 LOG_EVERY = flags.DEFINE_integer(
   "log_every", 20, "Steps between lines of metrics.", lower_bound=1

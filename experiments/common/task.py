@@ -1,6 +1,6 @@
 """What a binary trains, as functions of its flags, and what comes of it."""
 
-import operator
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from capjax.evaluation import diagnostics
 from experiments.common import checkpoints, runs, training
 
 Scores = dict[str, float | list[float]]
+# Of the validation losses, the first that is measured breaks ties.
+_LOSSES = ("loss", "margin_loss")
 
 
 class Options(NamedTuple):
@@ -47,9 +49,11 @@ class Task(NamedTuple):
     suites: `model -> names` of the evaluations that it can take.
     after_training: those of them that every run ends with.
     chosen_by: the measure of which the checkpoint to report has most, on
-      validation; None for the last one.
+      validation; of several with as much, the one with the lowest validation
+      loss, then the last. None, or no validation at all, for the last one.
     split: `(training set, test set) -> (training set, validation)`; None keeps
-      the first `--num_validation` of the training set.
+      the first `--num_validation` of the training set; with 0 the validation
+      set is empty.
     begin: `(model, training set, validation)`, sets what a fresh model takes
       from the data; if that takes training, the seconds spent are returned.
     diverged: `metrics -> bool`, whether training has gone astray; then, and
@@ -101,9 +105,9 @@ class Trained(NamedTuple):
 
   Attributes:
     task: what it was trained for.
-    model: the checkpoint chosen on validation, in evaluation mode.
+    model: the checkpoint to report, in evaluation mode.
     step: at which it was saved.
-    validation: its scores there, by name.
+    validation: its scores on validation, by name; empty without validation.
     test: the test set.
     measures: `{name: [N ...]}` of the test set.
   """
@@ -184,8 +188,19 @@ def load_test() -> data.Dataset:
 
 def saved_by(run: runs.Run, task: Task) -> checkpoints.Checkpoints:
   """The checkpoints of a run."""
-  score = operator.itemgetter(task.chosen_by) if task.chosen_by else None
+  score = None if reports_last(task) else functools.partial(_score, task)
   return checkpoints.Checkpoints(run.workdir / "checkpoints", score)
+
+
+def reports_last(task: Task) -> bool:
+  """Whether the last state is reported, none being chosen on validation."""
+  return task.chosen_by is None or runs.NUM_VALIDATION.value == 0
+
+
+def _score(task: Task, metrics: dict[str, float]) -> tuple[float, float]:
+  """The higher the better: of equal measures, that of the lower loss."""
+  loss = next((metrics[x] for x in _LOSSES if x in metrics), 0.0)
+  return metrics[task.chosen_by], -loss
 
 
 def restore_model(
