@@ -50,24 +50,29 @@ def warp(
   template_units = geometry.pixel_units(rows, columns)
   ratios = template_units[:, None] / geometry.pixel_units(height, width)
   to_template = geometry.invert(pose.astype(dtype)) * ratios.astype(dtype)
-  offsets = geometry.pixel_offsets(height, width, dtype=dtype)
-  samples = geometry.apply(to_template, offsets)
+  middle = jnp.array([columns - 1, rows - 1], dtype) / 2
+  to_corner = to_template[:2].at[:, 2].add(middle)
+  offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
+  points = jnp.concatenate([offsets.T, jnp.ones((1, len(offsets)), dtype)])
+  # As a product of matrices, which XLA computes once. A sum it would compute
+  # anew for the corners and for their weights, each rounded in its own way, so
+  # that near a pixel centre the weights could be those of another corner. All
+  # that follows up to the weights is exact: computed anew, it is the same.
+  x, y = jnp.matmul(to_corner, points, precision="highest")
 
   # Everything outside lands in the border of zeros that the padding adds.
-  x = jnp.clip(samples[..., 0] + (columns - 1) / 2, -1, columns).ravel()
-  y = jnp.clip(samples[..., 1] + (rows - 1) / 2, -1, rows).ravel()
-  left = jnp.minimum(jnp.floor(x), columns - 1)
-  top = jnp.minimum(jnp.floor(y), rows - 1)
+  x, y = jnp.clip(x, -1, columns), jnp.clip(y, -1, rows)
+  left, top = jnp.floor(x), jnp.floor(y)
   right_weight, low_weight = x - left, y - top
 
   # Four neighbours stored together cost one gather, and one scatter for the
   # gradient, in place of four.
-  padded = jnp.pad(template.astype(dtype), ((1, 1), (1, 1), (0, 0)))
+  padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
   upper, lower = padded[:-1], padded[1:]
   blocks = jnp.concatenate(
     [upper[:, :-1], upper[:, 1:], lower[:, :-1], lower[:, 1:]], axis=-1
-  ).reshape((rows + 1) * (columns + 1), 4 * channels)
-  index = ((top + 1) * (columns + 1) + left + 1).astype(jnp.int32)
+  ).reshape((rows + 2) * (columns + 2), 4 * channels)
+  index = ((top + 1) * (columns + 2) + left + 1).astype(jnp.int32)
   corners = blocks.at[index].get(mode="promise_in_bounds")  # [H W, 4 C]
 
   weights = jnp.stack(

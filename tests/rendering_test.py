@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -307,6 +308,17 @@ class WarpTest(chex.TestCase):
     # than bfloat16 can add one by one.
     gradient = jax.grad(total)(jnp.ones((2, 2, 1), jnp.bfloat16))
     np.testing.assert_allclose(gradient.astype(jnp.float32), 40_000, rtol=0.01)
+
+  def test_whole_shifts_are_exact_as_evaluations_compile_them(self):
+    """Corners and weights that are rounded apart are those of other pixels."""
+    optimised = (
+      "--xla_backend_optimization_level=3 "
+      "--xla_llvm_disable_expensive_passes=false"
+    )
+    code, printed = processes.Running(
+      "shifting", package="", xla_flags=optimised
+    ).wait()
+    assert code == 0 and "shifted" in printed, printed
 
   def test_bad_arguments_are_refused(self):
     template, pose = _case(0)
