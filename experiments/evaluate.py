@@ -89,16 +89,24 @@ def main(argv: Sequence[str]) -> None:
     options = task.Options(_VIEWS.value, _IMAGES.value, beside)
     for name in names:
       metrics = suites.SUITES[name](run, trained, options)
-      record = {"suite": name, "metrics": metrics}
-      run.write_evaluation(name, {**summary, **_about_now(), **record})
+      record = {
+        "suite": name,
+        "metrics": metrics,
+        "num_images": task.images_of(trained, metrics),
+      }
+      made = {**summary, **_about_now(summary), **record}
+      run.write_evaluation(name, made)
       print(f"{name}: {json.dumps(metrics, indent=2)}")
   print(f"evaluation.json and figures are in {run.workdir}")
 
 
-def _about_now() -> dict[str, object]:
+def _about_now(summary: dict[str, object]) -> dict[str, object]:
   """Of the provenance, what an evaluation does not share with its training."""
   now = runs.provenance()
-  return {name: now[name] for name in ("commit", "dirty", "versions", "device")}
+  return {
+    **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
+    **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
+  }
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import pathlib
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import app, flags
 
-from experiments.common import archive, published
+from experiments.common import archive, densities, published, tables
 
 _CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
 _README = flags.DEFINE_string("readme", "README.md", "With a block to rewrite.")
@@ -24,8 +24,13 @@ _RESULTS = flags.DEFINE_string("results", "results", "Folder of *.jsonl files.")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _TITLE = """# Results
 
-Every metric and curve of the records in this folder, as means and standard
-deviations over seeds; written by `python -m experiments.report`.
+Every metric and curve of the records in this folder; written by `python -m
+experiments.report`. Of three and more seeds a cell holds the mean and the
+sample standard deviation, of two both values; of a curve the means alone. A
+metric named `standard_error` is that of the mean over test images, of one seed.
+Seeds share a row only if all their flags and their device agree; where they are
+of several commits, the row names these. "Images" are the test images that a
+metric was measured on, - where the record does not say.
 """
 _SWEEPS = """# Sweeps
 
@@ -35,38 +40,57 @@ and of these with their poses; on test images as in training, on images turned
 by any angle, and in affine views. Where poses are taken as known, without
 `--gaussian_poses`, an ELBO is no bound on log p(x).
 """
+_DENSITIES = "Densities of test images"
 _NO_RUNS = "No runs are recorded yet.\n"
-_GROUP = ("experiment", "dataset", "preset", "device", "suite")
-# Flags with a column of their own, and of how often a run is looked at.
-_ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
 _RUN = (
   "Test error (%)",
+  "Images",
   "Seeds",
+  "Commit",
   "Published (%)",
   "Parameters",
   "Minutes",
   "Images/s",
 )
+_METRIC = ("Suite", "Metric", "Value", "Images", "Seeds", "Commit")
+_SWEPT = ("Seeds", "Commit", "Device")
+_PROVENANCE = """Every record is of code that its commit holds whole: no other \
+is taken. "Of
+training" is the commit that trained what an evaluation is of, where it is
+recorded, and "at the end" the commit in the folder when a run ended, where it
+was another. The numbers of packages are those of this list.
+"""
+_CARD_COMMITS = ("commit", "training_commit", "commit_at_end")
+_CARD = ("Suite", "Seeds", "Commit", "Of training", "At the end", "Packages")
 # The main measure of a run: the first of these that it has, what it is called,
 # and its factor.
 _ACCURACY = 100.0
+_RECONSTRUCTION = "test_reconstruction_error"
 _MAIN = {
   "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
   published.ERROR: ("test error (%)", 1.0),
   "posterior_match_accuracy": ("accuracy without labels (%)", _ACCURACY),
   "presence_and_pose_accuracy": ("accuracy of a probe (%)", _ACCURACY),
   "segmentation_accuracy": ("points right (%)", _ACCURACY),
-  "test_reconstruction_error": ("reconstruction error", 1.0),
+  _RECONSTRUCTION: ("reconstruction error", 1.0),
   "r2_coordinates_x": ("R^2 of x, by coordinates", 1.0),
 }
+# In its place, of models with two ways to infer what they redraw.
+_INFERENCES = {
+  f"{_RECONSTRUCTION}_mean_field": (
+    "reconstruction error, by mean field", 1.0
+  ),
+  f"{_RECONSTRUCTION}_exact": (
+    "reconstruction error, exact posterior", 1.0
+  ),
+}  # fmt: skip
 # Of the evaluations that are main results too.
 _MAIN_OF_SUITES = {
   "affnist": ("affnist_accuracy", "affNIST (%)", _ACCURACY),
   "affnist_like": (
     "affnist_like_accuracy", "affNIST-like views (%)", _ACCURACY
   ),
-  "log_likelihood": ("log_likelihood", "log-likelihood (nats)", 1.0),
 }  # fmt: skip
 # What the columns of sweeps are, in order, where any run has them.
 _COMPARED = {
@@ -94,6 +118,7 @@ _SUMMARY = (
   "Measure",
   "Ours",
   "Published",
+  "Images",
   "Seeds",
   "Parameters",
   "Steps",
@@ -104,7 +129,6 @@ _SUMMARY = (
 _SETTINGS = (
   "num_images",
   "num_rows",
-  "num_rotated",
   "views",
   "pad",
   "max_shift",
@@ -114,62 +138,66 @@ _SETTINGS = (
 
 
 def summary(records: Iterable[dict]) -> str:
-  """Returns a Markdown table of main measures, one row for each setting.
+  """Returns a Markdown table of main measures, a row or two for each setting.
 
   Raises:
     ValueError: if one setting holds a seed twice.
   """
   rows = []
-  for what, suite, group in _settings(records):
-    experiment, dataset, name, steps, device = what
-    first = group[0]
-    metric, label, factor = _MAIN_OF_SUITES.get(suite, ("", "-", 1.0))
-    if not suite:
-      metric = next((x for x in _MAIN if x in first["metrics"]), "")
-      label, factor = _MAIN.get(metric, ("-", 1.0))
-    if suite and not metric:
-      continue
-    values = [factor * r["metrics"][metric] for r in group if metric]
-    forms = (".2f", ".2f") if label.endswith("(%)") else (".4g", ".2g")
-    size, minutes, _ = _costs(group)
-    rows.append(
-      [
-        name if first["preset"] else name.replace("-", experiment, 1),
-        dataset,
-        label,
-        _mean(values, *forms) if values else "-",
-        "-" if suite else published.figure(first, metric),
-        str(len(group)),
-        size,
-        steps,
-        "-" if suite else minutes,
-        device,
-      ]
-    )
-  return _markdown(_SUMMARY, rows) or _NO_RUNS
+  for setting in tables.settings(records):
+    group, first = setting.records, setting.records[0]
+    name = setting.name
+    for metric, (label, factor) in _main_measures(setting).items():
+      values = [factor * r["metrics"][metric] for r in group if metric]
+      forms = (".2f", ".2f") if label.endswith("(%)") else (".4g", ".2g")
+      size, minutes, _ = _costs(group)
+      images = tables.images(group, metric)
+      # Older runs do not say so.
+      images = "all" if images == "-" and not setting.suite else images
+      experiment = setting.experiment
+      rows.append(
+        [
+          name if first["preset"] else name.replace("-", experiment, 1),
+          setting.dataset,
+          label,
+          tables.mean(values, *forms) if values else "-",
+          "-" if setting.suite else published.figure(first, metric),
+          images,
+          tables.seeds(group),
+          size,
+          setting.steps,
+          "-" if setting.suite else minutes,
+          setting.device,
+        ]
+      )
+  return tables.markdown(_SUMMARY, rows) or _NO_RUNS
 
 
 def table(records: Iterable[dict]) -> str:
   """Returns Markdown of all records, the seeds of one setting in one row.
 
   Runs with a test error make the first table. Evaluations (with a `suite`) and
-  other runs make the second, one row for each metric or curve. The commands
-  follow.
+  other runs make the second, one row for each metric or curve. What each row
+  was made by and the commands follow.
 
   Raises:
     ValueError: if one setting holds a seed twice.
   """
-  runs, others, commands = [], [], {}
-  for what, suite, group in _settings(records):
-    first = group[0]
+  runs, others, cards, commands = [], [], [], {}
+  environments = {}
+  for setting in tables.settings(records):
+    group, first = setting.records, setting.records[0]
     commands[first["command"]] = None
-    if not suite and published.ERROR in first["metrics"]:
+    cards.append([*setting.what, *_card(setting, environments)])
+    if not setting.suite and published.ERROR in first["metrics"]:
       errors = [record["metrics"][published.ERROR] for record in group]
-      cells = _mean(errors, ".2f", ".3f"), str(len(group))
       runs.append(
         [
-          *what,
-          *cells,
+          *setting.what,
+          tables.mean(errors, ".2f", ".3f"),
+          tables.images(group, published.ERROR),
+          str(len(group)),
+          tables.commits(group),
           published.figure(first, published.ERROR),
           *_costs(group),
         ]
@@ -178,18 +206,39 @@ def table(records: Iterable[dict]) -> str:
     for name in first["metrics"]:
       if name in _SETTINGS:
         continue
-      values = [r["metrics"][name] for r in group if name in r["metrics"]]
-      value = _cell(values)
-      others.append([*what, suite or "-", name, value, str(len(values))])
+      having = [record for record in group if name in record["metrics"]]
+      others.append(
+        [
+          *setting.what,
+          setting.suite or "-",
+          name,
+          _cell([record["metrics"][name] for record in having]),
+          tables.images(having, name),
+          str(len(having)),
+          tables.commits(having),
+        ]
+      )
   if not commands:
     return _NO_RUNS
   parts = [
-    _markdown([*_WHAT, *_RUN], runs),
-    *_section(
+    *tables.section("Test errors", tables.markdown([*_WHAT, *_RUN], runs)),
+    *tables.section(
       "Each metric or curve",
-      _markdown([*_WHAT, "Suite", "Metric", "Value", "Seeds"], others),
+      tables.markdown([*_WHAT, *_METRIC], others),
     ),
-    *_section(
+    *tables.section(_DENSITIES, densities.full(records)),
+    *tables.section(
+      "Provenance",
+      "\n".join(
+        [
+          _PROVENANCE,
+          *(f"{key}. {name}" for name, key in environments.items()),
+          "",
+          tables.markdown([*_WHAT, *_CARD], cards),
+        ]
+      ),
+    ),
+    *tables.section(
       "Commands, of each row for its lowest seed",
       "\n".join(["```sh", *commands, "```\n"]),
     ),
@@ -202,27 +251,29 @@ def sweeps(records: Iterable[dict]) -> str:
 
   What was measured in training and by evaluations stands in one row.
   """
-  presets = collections.defaultdict(lambda: collections.defaultdict(dict))
+  presets = collections.defaultdict(lambda: collections.defaultdict(list))
   for record in records:
-    flags_given = " ".join(
+    given = " ".join(
       f"`{word}`" for word in published.changes(record["command"])
     )
-    rows = presets[record["preset"], record["dataset"]]
-    measured = rows[flags_given or "as it is"].setdefault(record["seed"], {})
-    measured.update(record["metrics"])
+    preset = record["preset"], record["dataset"]
+    presets[preset][given or "as it is", record["device"]].append(record)
   parts = [_SWEEPS]
-  for (preset, dataset), rows in sorted(presets.items()):
-    columns = {
-      name: label
-      for name, label in _COMPARED.items()
-      if any(name in seed for seeds in rows.values() for seed in seeds.values())
-    }
-    cells = [
-      [setting, *(_compared(seeds, *column) for column in columns.items())]
-      for setting, seeds in sorted(rows.items(), key=_by_number)
-    ]
-    header = ["Flags", *(label for label, _ in columns.values())]
-    parts += _section(f"{preset} on {dataset}", _markdown(header, cells))
+  for (preset, dataset), settings in sorted(presets.items()):
+    rows = collections.defaultdict(list)
+    for (given, device), peers in settings.items():
+      for record in peers:
+        name = " ".join([given, *tables.words_apart(record, peers)])
+        rows[name, device].append(record)
+    having = {x for group in rows.values() for r in group for x in r["metrics"]}
+    columns = {x: form for x, form in _COMPARED.items() if x in having}
+    cells = [_compared(*row, columns) for row in rows.items()]
+    header = ["Flags", *(label for label, _ in columns.values()), *_SWEPT]
+    parts += tables.section(
+      f"{preset} on {dataset}",
+      tables.markdown(header, sorted(cells, key=_by_number)),
+    )
+  parts += tables.section(_DENSITIES, densities.full(records))
   return "\n".join(parts)
 
 
@@ -248,11 +299,14 @@ def main(argv: Sequence[str]) -> None:
   readme = pathlib.Path(_README.value)
   whole = pathlib.Path(_RESULTS.value) / "README.md"
   try:
-    records = archive.read(_RESULTS.value)
-    short = [x for x in records if (x["preset"] or "").endswith("_sweep")]
-    records = [x for x in records if x not in short]
+    every = archive.read(_RESULTS.value)
+    short = [x for x in every if (x["preset"] or "").endswith("_sweep")]
+    records = [x for x in every if x not in short]
+    block = summary(records), densities.compact(records)
     new = {
-      readme: replace_block(readme.read_text("utf-8"), summary(records)),
+      readme: replace_block(
+        readme.read_text("utf-8"), "\n".join(filter(None, block))
+      ),
       whole: f"{_TITLE}\n{table(records)}",
       whole.with_name("sweeps.md"): sweeps(short),
     }
@@ -265,65 +319,59 @@ def main(argv: Sequence[str]) -> None:
       sys.exit(f"{path} is out of date; run `python -m experiments.report`.")
 
 
-def _settings(
-  records: Iterable[dict],
-) -> Iterator[tuple[list[str], str, list[dict]]]:
-  """Yields the cells of `_WHAT`, the suite and the seeds of each setting."""
-  groups = collections.defaultdict(list)
-  for record in records:
-    key = tuple(record.get(name) or "" for name in _GROUP)
-    # Runs that stop at an accuracy make as many steps as each needs.
-    stops = record["flags"].get("stop_accuracy") is not None
-    key += (0 if stops else record["num_steps"],)
-    groups[key].append(record)
-  for key, peers in sorted(groups.items()):
-    experiment, dataset, preset, device, suite, _ = key
-    settings = collections.defaultdict(list)
-    for record in peers:
-      settings[_setting(record, peers)].append(record)
-    for setting, group in sorted(settings.items()):
-      group.sort(key=lambda record: record["seed"])
-      seeds = [record["seed"] for record in group]
-      if len(set(seeds)) < len(seeds):
-        raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
-      name = " ".join([preset or "-", *setting])
-      steps = round(statistics.fmean(record["num_steps"] for record in group))
-      yield [experiment, dataset, name, f"{steps:,}", device], suite, group
+def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:
+  """The labels and factors of the measures that the summary shows."""
+  if setting.suite:
+    metric, *form = _MAIN_OF_SUITES.get(setting.suite, ("",))
+    return {metric: form} if metric else {}
+  first = setting.records[0]
+  metric = next((x for x in _MAIN if x in first["metrics"]), "")
+  both = {x: form for x, form in _INFERENCES.items() if x in first["metrics"]}
+  if metric == _RECONSTRUCTION and both:
+    return both
+  label, factor = _MAIN.get(metric, ("-", 1.0))
+  iterations = first["flags"].get("mean_field_iterations")
+  if metric == _RECONSTRUCTION and iterations is not None:
+    label += ", by mean field" if iterations else ", exact posterior"
+  return {metric: (label, factor)}
 
 
-def _setting(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
-  """The flags that tell a run from its preset, and from its peers.
-
-  A flag that some peers do not have, being older than it, tells them apart only
-  if the others give it several values.
-  """
-  changes = published.changes(record["command"]) if record["preset"] else []
-  given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
-  differing = {
-    name: str(value)
-    for name, value in record["flags"].items()
-    if name not in published.FREE_FLAGS
-    and any(peer["flags"].get(name, value) != value for peer in peers)
-  }
-  return tuple(
-    f"`{name}={value}`" if value else f"`{name}`"
-    for name, value in sorted({**given, **differing}.items())
-    if name not in _ELSEWHERE
-  )
+def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
+  """What a row was made by; names of packages are added to `environments`."""
+  keys = {}
+  for record in setting.records:
+    packages = ", ".join(f"{x} {n}" for x, n in record["versions"].items())
+    number = str(len(environments) + 1)
+    keys[environments.setdefault(packages, number)] = None
+  return [
+    setting.suite or "-",
+    " ".join(str(record["seed"]) for record in setting.records),
+    *(tables.commits(setting.records, name) for name in _CARD_COMMITS),
+    " ".join(keys),
+  ]
 
 
-def _compared(seeds: dict[int, dict], name: str, form: tuple) -> str:
-  """The cell of a metric, of those seeds that have it."""
-  label, factor = form
-  values = [factor * x[name] for x in seeds.values() if name in x]
-  digits = ".1f" if label.endswith("(%)") else ".4g"
-  return _mean(values, digits, ".2g") if values else "-"
+def _compared(
+  name: tuple[str, str], group: Sequence[dict], columns: dict[str, tuple]
+) -> list[str]:
+  """The cells of a row of sweeps: what any record of each seed measured."""
+  seeds = collections.defaultdict(dict)
+  for record in group:
+    seeds[record["seed"]].update(record["metrics"])
+  cells = []
+  for metric, (label, factor) in columns.items():
+    values = [factor * x[metric] for x in seeds.values() if metric in x]
+    digits = ".1f" if label.endswith("(%)") else ".4g"
+    cells.append(tables.mean(values, digits, ".2g") or "-")
+  words, device = name
+  return [words, *cells, str(len(seeds)), tables.commits(group), device]
 
 
-def _by_number(row: tuple[str, dict]) -> list[str | float]:
-  """Sorts settings by their names, and by numbers within them as numbers."""
+def _by_number(row: Sequence[str]) -> tuple[list[str | float], str]:
+  """Sorts rows by their names, and by numbers within them as numbers."""
   words = re.split(r"(\d+\.?\d*)", row[0].replace("as it is", ""))
-  return [float(word) if i % 2 else word for i, word in enumerate(words)]
+  words = [float(word) if i % 2 else word for i, word in enumerate(words)]
+  return words, row[-1]
 
 
 def _costs(group: Sequence[dict]) -> list[str]:
@@ -341,27 +389,10 @@ def _costs(group: Sequence[dict]) -> list[str]:
 def _cell(values: Sequence[float | list[float]]) -> str:
   """One number, or those of a curve, as means over seeds."""
   if not isinstance(values[0], list):
-    return _mean(values, ".4g", ".2g")
+    return tables.mean(values, ".4g", ".2g")
   return " ".join(
     f"{statistics.fmean(point):.3g}" for point in zip(*values, strict=True)
   )
-
-
-def _mean(values: Sequence[float], form: str, spread_form: str) -> str:
-  """The mean and, of two or more, the sample standard deviation."""
-  spread = f" ± {statistics.stdev(values):{spread_form}}" if values[1:] else ""
-  return f"{statistics.fmean(values):{form}}{spread}"
-
-
-def _section(title: str, text: str) -> list[str]:
-  """Nothing where there is no text."""
-  return [f"## {title}\n", text] if text else []
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  lines = [header, ["---"] * len(header), *rows] if rows else []
-  lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

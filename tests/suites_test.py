@@ -51,6 +51,19 @@ def test_those_that_take_few_images_ask_how_many():
   assert asking == suites.TAKE_FEW_IMAGES
 
 
+def test_those_that_take_few_images_say_how_many():
+  for name in suites.TAKE_FEW_IMAGES:
+    source = inspect.getsource(suites.SUITES[name])
+    assert '"num_images"' in source or '"num_rotated"' in source, name
+
+
+def test_scores_are_of_all_test_images_unless_a_suite_says_otherwise():
+  trained = SimpleNamespace(test=SimpleNamespace(labels=np.arange(7)))
+  assert tasks.images_of(trained, {"a": 1.0}) == {"a": 7}
+  scores = {"a": 1.0, "num_images": np.int64(3)}
+  assert tasks.images_of(trained, scores)["a"] == 3
+
+
 def folders(tmp_path, *names):
   """Runs of one model in folders of these names."""
   made = []

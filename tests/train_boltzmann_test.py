@@ -32,6 +32,10 @@ def test_a_run_writes_what_all_runs_write(trained):
   summary = processes.summary_of(trained)
   assert summary["num_steps"] == 60
   assert 0 < summary["metrics"]["test_reconstruction_error"] < 0.5
+  counts = summary["num_images"]
+  assert counts["test_reconstruction_error"] == 360
+  assert counts["samples_free_energy"] == 360 and not counts["fields_spread"]
+  assert "num_images" not in summary["metrics"]
   figures = {path.stem for path in (trained / "figures").iterdir()}
   assert figures >= {
     "learning_curves", "samples", "spectra", "fields", "decompositions"
@@ -63,8 +67,13 @@ def test_likelihood_of_a_trained_model(train, trained):
     trained, "--suite=log_likelihood", "--images=50", binary="evaluate"
   )
   assert code == 0, printed
-  scores = processes.evaluation_of(trained)["log_likelihood"]["metrics"]
-  error = 5 * scores["log_partition_error"] + 0.05
+  record = processes.evaluation_of(trained)["log_likelihood"]
+  summary = processes.summary_of(trained)
+  assert set(record["num_images"].values()) == {50}
+  assert record["training_commit"] == summary["commit"]
+  assert record["training_dirty"] == summary["dirty"]
+  scores = record["metrics"]
+  error = 5 * scores["log_partition_standard_error"] + 0.05
   backwards = scores["log_partition_backwards"]
   assert abs(scores["log_partition"] - backwards) < error
   # 64 pixels: fair coins would give -44 nats.

@@ -3,14 +3,28 @@
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterable
 
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
   **dict.fromkeys(("seed", "num_parameters", "num_steps"), int),
   **dict.fromkeys(("seconds", "images_per_second"), int | float),
-  **dict.fromkeys(("flags", "metrics"), dict),
+  **dict.fromkeys(("flags", "metrics", "versions"), dict),
   **dict.fromkeys(("preset", "suite"), str | None),
+}
+# What metrics of older records are called now.
+_RENAMED = {
+  "elbo_error": "elbo_standard_error",
+  "importance_bound_error": "importance_bound_standard_error",
+  "log_likelihood_error": "log_likelihood_standard_error",
+  "log_partition_error": "log_partition_standard_error",
+  "log_partition_at_least": "mean_log_weight",
+  "log_partition_at_most": "mean_log_weight_backwards",
+  **{
+    f"bound_{count}_error": f"bound_{count}_standard_error"
+    for count in (1, 10, 100)
+  },
 }
 
 
@@ -22,8 +36,8 @@ def read(folder: str | pathlib.Path) -> list[dict]:
       line, each like a run's summary.json.
 
   Raises:
-    ValueError: if the folder is missing, or a line is no such object; names the
-      file, the line and the fault.
+    ValueError: if the folder is missing, or a line is no such object, or one
+      of code that no commit holds; names the file, the line and the fault.
   """
   folder = pathlib.Path(folder)
   if not folder.is_dir():
@@ -62,8 +76,29 @@ def _parse(line: str) -> dict:
   for name, kind in _FIELDS.items():
     if not isinstance(value := record.get(name), kind):
       raise ValueError(f"`{name}` is {value!r}, expected {kind}")
+  _refuse_unknown_code(record)
   for name, value in record["metrics"].items():
     points = value if isinstance(value, list) else [value]
     if not all(isinstance(x, int | float) and math.isfinite(x) for x in points):
       raise ValueError(f"metric `{name}` is {value!r}, expected a number")
+  record["metrics"] = {
+    _RENAMED.get(name, name): value for name, value in record["metrics"].items()
+  }
   return record
+
+
+def _refuse_unknown_code(record: dict) -> None:
+  """Raises a ValueError unless a commit holds all code that a record is of."""
+  for name in ("commit", "commit_at_end", "training_commit"):
+    optional = name != "commit" and name not in record
+    if not optional and not re.fullmatch("[0-9a-f]{40}", str(record.get(name))):
+      raise ValueError(
+        f"`{name}` is {record.get(name)!r}, expected 40 hexadecimal digits; "
+        "make the record again from a commit."
+      )
+  for name in ("dirty", "dirty_at_end", "training_dirty"):
+    if record.get(name, None if name == "dirty" else False) is not False:
+      raise ValueError(
+        f"`{name}` is {record.get(name)!r}, expected false: no commit holds "
+        "the code of this record; make it again from a clean tree."
+      )

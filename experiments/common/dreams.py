@@ -85,7 +85,7 @@ def importance(run: runs.Run, trained: Trained, options: Options) -> Scores:
     bounds, effective = (np.concatenate(x) for x in zip(*found, strict=True))
     scores |= {
       f"bound_{number}": float(np.mean(bounds)),
-      f"bound_{number}_error": float(np.std(bounds) / count**0.5),
+      f"bound_{number}_standard_error": float(np.std(bounds) / count**0.5),
       f"effective_samples_{number}": float(np.mean(effective)),
     }
   return scores

@@ -42,6 +42,7 @@ def samples(run: runs.Run, trained: Trained, options: Options) -> Scores:
     tests = latents.binary_images(trained, jax.random.key(1))
   tests = tests[:_NUM_LIKELY]
   return {
+    "num_images": len(tests),
     "samples_free_energy": float(jnp.mean(model.free_energy(images))),
     "images_free_energy": float(jnp.mean(model.free_energy(tests))),
   }
@@ -71,7 +72,9 @@ def fields(run: runs.Run, trained: Trained, options: Options) -> Scores:
       images, *_decompose(model, images), run.figure("decompositions")
     )
   energy_figures.tiles(alone, run.figure("fields"), columns=10)
-  return {"fields_spread": float(jnp.mean(jnp.std(alone, axis=0)))}
+  return {
+    "fields_spread": float(jnp.mean(jnp.std(alone, axis=0))), "num_images": 0
+  }  # fmt: skip
 
 
 def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
@@ -86,8 +89,8 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
 
   Returns:
     Nats of an image by either estimate, the standard errors, of log Z and of
-    the mean over images, and the means of the log weights, between which log Z
-    lies.
+    the mean over images, and the means of the log weights: estimates of bounds
+    between which log Z lies.
   """
   del run
   model = trained.model
@@ -109,12 +112,14 @@ def log_likelihood(run: runs.Run, trained: Trained, options: Options) -> Scores:
   return {
     "log_likelihood": -mean - float(below.estimate),
     "log_likelihood_backwards": -mean - float(above.estimate),
-    "log_likelihood_error": float(jnp.std(energies)) / len(images) ** 0.5,
+    "log_likelihood_standard_error": float(jnp.std(energies))
+    / len(images) ** 0.5,
     "log_partition": float(below.estimate),
-    "log_partition_error": float(below.error),
+    "log_partition_standard_error": float(below.error),
     "log_partition_backwards": float(above.estimate),
-    "log_partition_at_least": float(below.bound),
-    "log_partition_at_most": float(above.bound),
+    "log_partition_backwards_standard_error": float(above.error),
+    "mean_log_weight": float(below.bound),
+    "mean_log_weight_backwards": float(above.bound),
     "temperatures": _NUM_TEMPERATURES,
     "num_images": len(images),
   }

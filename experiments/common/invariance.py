@@ -91,8 +91,11 @@ def duplicates(run: runs.Run, trained: Trained, options: Options) -> Scores:
   flat, templates = float(np.mean(is_flat)), templates[~is_flat]
   if len(templates) < 2:
     return {
-      "near_duplicates": 0.0, "nearest_residual": 1.0, "flat_templates": flat
-    }  # fmt: skip
+      "near_duplicates": 0.0,
+      "nearest_residual": 1.0,
+      "flat_templates": flat,
+      "num_images": 0,
+    }
   align = jax.jit(alignment.align)
 
   def nearest(number):
@@ -114,6 +117,7 @@ def duplicates(run: runs.Run, trained: Trained, options: Options) -> Scores:
     "near_duplicates": float(np.mean(residuals < _NEAR)),
     "nearest_residual": float(np.mean(residuals)),
     "flat_templates": flat,
+    "num_images": 0,
   }
 
 

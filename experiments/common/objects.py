@@ -77,6 +77,7 @@ def explanations(run: runs.Run, trained: Trained, options: Options) -> Scores:
     run.figure("reconstructions"),
   )
   return {
+    "num_images": len(images),
     "object_error": float(jnp.mean(jnp.abs(by_objects.mean - targets))),
     "flat_templates": float(scae.flat_templates(model)),
   }

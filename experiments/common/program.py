@@ -91,10 +91,12 @@ def train(task: tasks.Task) -> None:
       if tasks.reports_last(task)
       else f"chosen on validation by {task.chosen_by}"
     )
-    metrics = {}
+    metrics, num_images = {}, {}
     for name in task.after_training:
       if name in task.suites(trained.model):
-        metrics |= suites.SUITES[name](run, trained, tasks.Options())
+        scores = suites.SUITES[name](run, trained, tasks.Options())
+        num_images |= tasks.images_of(trained, scores)
+        metrics |= {x: y for x, y in scores.items() if x != "num_images"}
     run.write_summary(
       {
         "num_parameters": training.num_parameters(trained.model),
@@ -102,6 +104,7 @@ def train(task: tasks.Task) -> None:
         "restarts": sum(x["split"] == "restart" for x in run.metrics()),
         "reported": reported,
         "metrics": metrics,
+        "num_images": num_images,
         "seconds": seconds,
         "images_per_second": run.images_per_second(),
       }

@@ -97,7 +97,7 @@ def gcm(run: runs.Run, trained: Trained, options: Options) -> Scores:
     scores[f"{prefix}_elbo"] = float(np.median(elbo))
     scores[f"{prefix}_precision"] = precision
   _picture(run, "gcm", drawn, pictures)
-  return scores
+  return {**scores, "num_images": len(drawn.points)}
 
 
 def ransac(run: runs.Run, trained: Trained, options: Options) -> Scores:
@@ -124,7 +124,9 @@ def ransac(run: runs.Run, trained: Trained, options: Options) -> Scores:
 
   found = np.asarray(jax.jit(functools.partial(_for_each, match))(drawn))
   _picture(run, "ransac", drawn, {"RANSAC": found})
-  return _scores("ransac", found, drawn)
+  return {
+    **_scores("ransac", found, drawn), "num_images": len(drawn.points)
+  }  # fmt: skip
 
 
 SUITES = {"segmentation": segmentation, "gcm": gcm, "ransac": ransac}

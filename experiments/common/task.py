@@ -176,6 +176,18 @@ def means(trained: Trained) -> dict[str, float]:
   }
 
 
+def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
+  """On how many test images each score of a suite was measured.
+
+  Args:
+    trained: what the suite was given.
+    scores: of the suite; `num_images` is the count where it is not all of them,
+      and 0 where no test image is looked at.
+  """
+  count = scores.get("num_images", len(trained.test.labels))
+  return dict.fromkeys(scores, int(count))
+
+
 def load_train() -> data.Dataset:
   """The training set that the flags name."""
   return data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)

@@ -70,7 +70,7 @@ def coordinates(run: runs.Run, trained: Trained, options: Options) -> Scores:
   if trained.model.pose == "affine":
     names = {**_PLACE, **_STRETCH}
   distance = int(run.flags()["max_shift"]) or 1
-  scores, panels = {}, []
+  scores, panels = {"num_images": len(images)}, []
   for name, entry in names.items():
     truth, seen = (x["place"][:, *entry] for x in (learnt, tested))
     readout, scores[f"r2_{name}"] = _regress(
@@ -143,6 +143,7 @@ def unseen_shifts(run: runs.Run, trained: Trained, options: Options) -> Scores:
   _draw_shifts(run, trained, distances[-1])
   beyond = distances > known
   return {
+    "num_images": len(images),
     "distance": distances.tolist(),
     "relative_error": error.tolist(),
     "relative_error_unmoved": unmoved.tolist(),
@@ -184,9 +185,11 @@ def few_labels(run: runs.Run, trained: Trained, options: Options) -> Scores:
     scaler = preprocessing.StandardScaler().fit(own)
     given = scaler.transform(own), labels, scaler.transform(others), test_labels
     scores |= {f"{key}_{name}": x for key, x in _few_labels(*given).items()}
-  return {"num_labels": scores["counts_capsules"], **{
-    name: x for name, x in scores.items() if not name.startswith("counts")
-  }}  # fmt: skip
+  return {
+    "num_images": len(tests),
+    "num_labels": scores["counts_capsules"],
+    **{n: x for n, x in scores.items() if not n.startswith("counts")},
+  }
 
 
 SUITES = {

@@ -78,7 +78,8 @@ def multi_crop(run: runs.Run, trained: Trained, options: Options) -> Scores:
 
   evaluate = tasks.make_evaluate(measure, draw)
   images, labels = tasks.first(trained, options.images)
-  return training.means(evaluate(trained.model, images, labels))
+  scores = training.means(evaluate(trained.model, images, labels))
+  return {**scores, "num_images": len(images)}
 
 
 SUITES = {"viewpoints": viewpoints, "multi_crop": multi_crop}

@@ -1,0 +1,65 @@
+"""Which records are taken."""
+
+import json
+
+import pytest
+from report_cases import make_record
+
+from experiments.common import archive
+
+
+def test_files_are_read_by_name(tmp_path):
+  for name in ("b", "a"):
+    text = json.dumps(make_record(command=name)) + "\n"
+    (tmp_path / f"{name}.jsonl").write_text(text)
+  (tmp_path / "notes.txt").write_text("not a record")
+  records = archive.read(tmp_path)
+  assert [record["command"] for record in records] == ["a", "b"]
+
+
+def test_old_names_of_metrics_are_mapped_to_new_ones(tmp_path):
+  old = {"elbo_error": 1, "log_partition_at_least": 2, "other_error": 3}
+  (tmp_path / "runs.jsonl").write_text(json.dumps(make_record(metrics=old)))
+  (record,) = archive.read(tmp_path)
+  new = {"elbo_standard_error": 1, "mean_log_weight": 2, "other_error": 3}
+  assert record["metrics"] == new
+
+
+@pytest.mark.parametrize(
+  "line, fault",
+  [
+    ("{", "Expecting property name"),
+    ("", "Expecting value"),
+    ("[1]", "expected an object"),
+    (
+      json.dumps(make_record(seed="0")),
+      "`seed` is '0', expected <class 'int'>",
+    ),
+    (json.dumps(make_record(seconds=None)), "`seconds` is None"),
+    (json.dumps(make_record(error=float("nan"))), "test_error_percent"),
+    (json.dumps(make_record(error="low")), "test_error_percent"),
+    ("{}", "`experiment` is None"),
+    (json.dumps(make_record(dirty=True)), "`dirty` is True, expected false"),
+    (json.dumps(make_record(dirty=None)), "`dirty` is None, expected false"),
+    (json.dumps(make_record(dirty_at_end=True)), "`dirty_at_end` is True"),
+    (json.dumps(make_record(training_dirty=None)), "`training_dirty` is None"),
+    (
+      json.dumps(make_record(commit="unknown")),
+      "`commit` is 'unknown', expected",
+    ),
+    (json.dumps(make_record(commit=None)), "`commit` is None, expected"),
+    (json.dumps(make_record(training_commit="")), "`training_commit` is ''"),
+    (json.dumps(make_record(versions=None)), "`versions` is None"),
+  ],
+)
+def test_malformed_line(tmp_path, line, fault):
+  good = json.dumps(make_record())
+  (tmp_path / "runs.jsonl").write_text(f"{good}\n{line}\n{good}\n")
+  with pytest.raises(ValueError, match="runs.jsonl, line 2: ") as caught:
+    archive.read(tmp_path)
+  assert fault in str(caught.value)
+
+
+def test_missing_folder(tmp_path):
+  with pytest.raises(ValueError, match="no folder"):
+    archive.read(tmp_path / "results")

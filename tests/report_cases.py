@@ -1,0 +1,40 @@
+"""A record, and the cells of a table made of some."""
+
+from experiments import report
+
+COMMIT = "0123456789" * 4
+
+
+def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
+  given = dict(model="capsnet", num_iterations=3, reconstruction="paper")
+  return {
+    "experiment": "train_capsnet",
+    "dataset": "mnist",
+    "preset": "mnist_paper",
+    "command": f"python -m experiments.train_capsnet --seed={seed}",
+    "flags": {**given, "seed": seed, **(flags or {})},
+    "seed": seed,
+    "commit": COMMIT,
+    "dirty": False,
+    "versions": {"python": "3.11", "jax": "0.10"},
+    "device": "CPU, 2 cores",
+    "num_parameters": 8_215_568,
+    "num_steps": 39_000,
+    "metrics": metrics or {"test_error_percent": error},
+    "seconds": 90,
+    "images_per_second": 1234.5,
+    **changes,
+  }
+
+
+def rows_of(records, table=report.table):
+  """The cells of the tables' lines, without the rules below the headers.
+
+  Without the table of provenance.
+  """
+  text = table(records).partition("## Provenance")[0]
+  return [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in text.splitlines()
+    if line.startswith("|") and "---" not in line
+  ]
