@@ -61,7 +61,14 @@ class PartEncoder(nnx.Module):
     *size, channels = image_shape
     widths = [channels, *[width] * len(_STRIDES)]
     self.convs = nnx.List(
-      layers.Conv(before, after, 3, stride=stride, rngs=rngs)
+      layers.Conv(
+        before,
+        after,
+        3,
+        stride=stride,
+        kernel_init=voting.draw_kernel(),
+        rngs=rngs,
+      )
       for before, after, stride in zip(
         widths[:-1], widths[1:], _STRIDES, strict=True
       )
@@ -76,7 +83,11 @@ class PartEncoder(nnx.Module):
     self.bias = nnx.Param(jnp.zeros((*size, width)))
     # Of every part: its map of attention, pose, presence and features.
     self.maps = layers.Conv(
-      width, num_parts * (1 + _POSE + 1 + num_features), 1, rngs=rngs
+      width,
+      num_parts * (1 + _POSE + 1 + num_features),
+      1,
+      kernel_init=voting.draw_kernel(),
+      rngs=rngs,
     )
     self.num_parts = num_parts
 
@@ -153,10 +164,12 @@ class Templates(nnx.Module):
     has_alphas = mixing == "alpha"
     self.alphas = nnx.Param(jnp.zeros((*shape[:3], 1))) if has_alphas else None
     self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
-    self.temperature = None if has_alphas else nnx.Param(jnp.zeros(()))
-    self.hidden = nnx.Linear(num_features, 32, rngs=rngs)
-    self.color = nnx.Linear(32, channels, rngs=rngs)
-    self.background = nnx.Param(jnp.zeros(channels))
+    self.temperature = None if has_alphas else nnx.Param(_draw_number(rngs))
+    self.hidden, self.color = (
+      nnx.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
+      for size in ((num_features, 32), (32, channels))
+    )
+    self.background = nnx.Param(_draw_number(rngs))
 
   def templates(self) -> Float[Array, "M U V C"]:
     """The templates without colour, in [0, 1]."""
@@ -196,6 +209,7 @@ class Templates(nnx.Module):
   def _explain_image(self, image, poses, presence, colors):
     templates = self.templates()
     background = jax.nn.sigmoid(self.background[...])
+    background = jnp.broadcast_to(background, image.shape[-1:])
     if self.alphas is not None:
       channels = templates.shape[-1]
       drawn = self._draw(
@@ -221,6 +235,15 @@ class Templates(nnx.Module):
     if self.nonlinearity == "sigmoid":
       return jax.nn.sigmoid(x)
     return jnp.clip(x, 0.0, 1.0)
+
+
+def _draw_number(rngs):
+  """One number [1] as TensorFlow 1 draws it where no initialiser is given.
+
+  The Glorot uniform of one input and one output: in +-sqrt(3).
+  """
+  bound = 3**0.5
+  return jax.random.uniform(rngs.params(), (1,), minval=-bound, maxval=bound)
 
 
 def _draw_templates(key, shape):

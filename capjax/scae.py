@@ -13,7 +13,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from capjax import object_capsules, part_capsules
+from capjax import object_capsules, part_capsules, voting
 from capjax.data import augment
 from kernels import rendering, sparsity
 
@@ -107,9 +107,11 @@ class SCAE(nnx.Module):
       rngs=rngs,
     )
     self.prior_probe, self.posterior_probe = (
-      nnx.Linear(num_objects, num_classes, rngs=rngs) for _ in range(2)
+      nnx.Linear(
+        num_objects, num_classes, kernel_init=voting.draw_kernel(), rngs=rngs
+      )
+      for _ in range(2)
     )
-
     self.edges = edges
 
   def targets(self, images: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:

@@ -19,6 +19,7 @@ Masking = Literal["log_presence", "near_hard"]
 _HARD = 1e32
 # Of the layer norm, as in the authors' code.
 _EPSILON = 1e-5
+_KERNEL_INIT = nnx.initializers.lecun_normal()
 
 
 class MultiHeadAttention(nnx.Module):
@@ -42,6 +43,7 @@ class MultiHeadAttention(nnx.Module):
     *,
     num_heads: int,
     masking: Masking = "log_presence",
+    kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -52,6 +54,7 @@ class MultiHeadAttention(nnx.Module):
       num_heads: of ceil(query_features / num_heads) numbers in queries and
         keys, and of ceil(features / num_heads) in values.
       masking: what presences do to the logits, see the class.
+      kernel_init: initialiser of all kernels.
       rngs: its `params` stream draws the parameters.
 
     Raises:
@@ -65,10 +68,11 @@ class MultiHeadAttention(nnx.Module):
       )
     key_size = num_heads * -(-query_features // num_heads)
     value_size = num_heads * -(-features // num_heads)
-    self.query = nnx.Linear(query_features, key_size, rngs=rngs)
-    self.key = nnx.Linear(features, key_size, rngs=rngs)
-    self.value = nnx.Linear(features, value_size, rngs=rngs)
-    self.output = nnx.Linear(value_size, features, rngs=rngs)
+    sizes = ((query_features, key_size), (features, key_size))
+    sizes += ((features, value_size), (value_size, features))
+    self.query, self.key, self.value, self.output = (
+      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs) for size in sizes
+    )
     self.num_heads = num_heads
     self.masking = masking
 
@@ -117,6 +121,7 @@ class SAB(nnx.Module):
     hidden: int | None = None,
     layer_norm: bool = True,
     masking: Masking = "log_presence",
+    kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -127,12 +132,18 @@ class SAB(nnx.Module):
       hidden: units of the MLP's hidden layer; 2 width by default.
       layer_norm: whether tokens are normalised after either step.
       masking: as for `MultiHeadAttention`.
+      kernel_init: as for `MultiHeadAttention`.
       rngs: its `params` stream draws the parameters.
     """
     self.attention = MultiHeadAttention(
-      width, width, num_heads=num_heads, masking=masking, rngs=rngs
+      width,
+      width,
+      num_heads=num_heads,
+      masking=masking,
+      kernel_init=kernel_init,
+      rngs=rngs,
     )
-    self.finish = _Finish(width, hidden, layer_norm, rngs)
+    self.finish = _Finish(width, hidden, layer_norm, kernel_init, rngs)
 
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
@@ -160,6 +171,7 @@ class ISAB(nnx.Module):
     hidden: int | None = None,
     layer_norm: bool = True,
     masking: Masking = "log_presence",
+    kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters, of `num_inducing` points and else as `SAB`.
@@ -172,11 +184,16 @@ class ISAB(nnx.Module):
     self.inducing = nnx.Param(_draw_seeds(rngs, num_inducing, width))
     self.gather, self.scatter = (
       MultiHeadAttention(
-        width, width, num_heads=num_heads, masking=masking, rngs=rngs
+        width,
+        width,
+        num_heads=num_heads,
+        masking=masking,
+        kernel_init=kernel_init,
+        rngs=rngs,
       )
       for _ in range(2)
     )
-    self.finish = _Finish(width, hidden, layer_norm, rngs)
+    self.finish = _Finish(width, hidden, layer_norm, kernel_init, rngs)
 
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
@@ -203,6 +220,7 @@ class PMA(nnx.Module):
     num_seeds: int,
     num_heads: int,
     masking: Masking = "log_presence",
+    kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -212,6 +230,7 @@ class PMA(nnx.Module):
       num_seeds: K, results, at least 1.
       num_heads: as for `MultiHeadAttention`.
       masking: as for `MultiHeadAttention`.
+      kernel_init: as for `MultiHeadAttention`.
       rngs: its `params` stream draws the parameters.
 
     Raises:
@@ -221,7 +240,12 @@ class PMA(nnx.Module):
       raise ValueError(f"num_seeds is {num_seeds}; give at least 1.")
     self.seeds = nnx.Param(_draw_seeds(rngs, num_seeds, features))
     self.attention = MultiHeadAttention(
-      features, features, num_heads=num_heads, masking=masking, rngs=rngs
+      features,
+      features,
+      num_heads=num_heads,
+      masking=masking,
+      kernel_init=kernel_init,
+      rngs=rngs,
     )
 
   def __call__(
@@ -250,6 +274,7 @@ class SetTransformer(nnx.Module):
     num_inducing: int | None = None,
     layer_norm: bool = True,
     masking: Masking = "log_presence",
+    kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -265,6 +290,7 @@ class SetTransformer(nnx.Module):
       num_inducing: inducing points of `ISAB`s; None for `SAB`s.
       layer_norm: whether blocks normalise.
       masking: as for `MultiHeadAttention`.
+      kernel_init: as for `MultiHeadAttention`.
       rngs: its `params` stream draws the parameters.
 
     Raises:
@@ -275,21 +301,25 @@ class SetTransformer(nnx.Module):
       "hidden": hidden,
       "layer_norm": layer_norm,
       "masking": masking,
+      "kernel_init": kernel_init,
       "rngs": rngs,
     }
-    self.embed = nnx.Linear(in_features, width, rngs=rngs)
+    self.embed, self.widen = (
+      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs)
+      for size in ((in_features, width), (width, out_features))
+    )
     self.blocks = nnx.List(
       SAB(width, **options)
       if num_inducing is None
       else ISAB(width, num_inducing=num_inducing, **options)
       for _ in range(num_blocks)
     )
-    self.widen = nnx.Linear(width, out_features, rngs=rngs)
     self.pool = PMA(
       out_features,
       num_seeds=num_outputs,
       num_heads=num_heads,
       masking=masking,
+      kernel_init=kernel_init,
       rngs=rngs,
     )
 
@@ -315,10 +345,12 @@ class SetTransformer(nnx.Module):
 class _Finish(nnx.Module):
   """What a block does after attention: residuals, presences, norms, an MLP."""
 
-  def __init__(self, width, hidden, layer_norm, rngs):
+  def __init__(self, width, hidden, layer_norm, kernel_init, rngs):
     hidden = 2 * width if hidden is None else hidden
-    self.rise = nnx.Linear(width, hidden, rngs=rngs)
-    self.fall = nnx.Linear(hidden, width, rngs=rngs)
+    self.rise, self.fall = (
+      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs)
+      for size in ((width, hidden), (hidden, width))
+    )
     self.norms = nnx.List(_norm(width, rngs) for _ in range(2 * layer_norm))
 
   def __call__(self, tokens, read, presence):

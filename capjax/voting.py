@@ -19,6 +19,21 @@ from kernels import geometry
 _POSE = 6  # raw numbers of a pose
 _NOISE = 2.0  # of the logits of presence in training, at most
 _SCALE = 0.01  # of votes, at least
+_LEFT = 0.87962566  # standard deviation of a normal that is cut off at 2
+
+
+def draw_kernel(**axes: int) -> nnx.Initializer:
+  """The initialiser of kernels in the authors' code: that of Sonnet 1.
+
+  A normal of standard deviation 1 / sqrt(fan in), cut off at two of them, so
+  that 0.88 of it is left; Flax's own makes up for the cut.
+
+  Args:
+    **axes: as for `jax.nn.initializers.variance_scaling`.
+  """
+  return nnx.initializers.variance_scaling(
+    _LEFT**2, "fan_in", "truncated_normal", **axes
+  )
 
 
 class Votes(NamedTuple):
@@ -85,13 +100,16 @@ class Voters(nnx.Module):
       num_outputs=num_objects,
       out_features=summary,
       masking=masking,
+      kernel_init=draw_kernel(),
       rngs=rngs,
     )
+    # A code ends with a 1, whose weights are a bias that is drawn: in the
+    # authors' code it says that no object was dropped.
     self.networks = nnx.List(
       [
         _OfEach(num_objects, summary, hidden, rngs=rngs),
         _OfEach(num_objects, hidden, code, rngs=rngs),
-        _OfEach(num_objects, code, hidden, rngs=rngs),
+        _OfEach(num_objects, code + 1, hidden, rngs=rngs),
       ]
     )
     # Without a bias, `relations` alone say what all images share.
@@ -124,6 +142,7 @@ class Voters(nnx.Module):
     """
     first, second, third = self.networks
     codes = second(jax.nn.relu(first(self.transformer(members, presence))))
+    codes = jnp.pad(codes, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)
     hidden = jax.nn.relu(third(codes))
     dynamics = self.vary(hidden)
     dynamics = dynamics.reshape(*hidden.shape[:2], -1, _POSE)
@@ -163,11 +182,8 @@ class _OfEach(nnx.Module):
   """A dense layer of its own for each object."""
 
   def __init__(self, num_objects, in_features, features, *, bias=True, rngs):
-    init = nnx.initializers.variance_scaling(
-      1.0, "fan_in", "truncated_normal", batch_axis=0
-    )
     shape = (num_objects, in_features, features)
-    self.kernel = nnx.Param(init(rngs.params(), shape))
+    self.kernel = nnx.Param(draw_kernel(batch_axis=0)(rngs.params(), shape))
     zeros = jnp.zeros((num_objects, features))
     self.bias = nnx.Param(zeros) if bias else None
 

@@ -85,9 +85,11 @@ def prepare_image(image: jax.Array) -> jax.Array:
 
 
 def test_image(key: jax.Array, image: jax.Array) -> jax.Array:
-  """Deforms one image as in training, and places it in the middle.
+  """Deforms and places one image as in training, but for --max_shift.
 
   To test models whose data is what deformed images are, not only made more by
-  deforming them.
+  deforming them: on a canvas Kosiorek et al. (2019) place test digits at random
+  too.
   """
-  return prepare_image(deform_image(key, image))
+  deform_key, place_key = jax.random.split(key)
+  return place_image(place_key, deform_image(deform_key, image))
