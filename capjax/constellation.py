@@ -3,7 +3,8 @@
 Axes: B batch, K objects (capsules), N votes of an object, M points.
 """
 
-from typing import NamedTuple
+import math
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from capjax import set_transformer, voting
 from kernels import likelihood, sparsity
+
+Sparsity = Literal["soft", "hard"]
+_DUMMY_WEIGHT = math.exp(likelihood.DUMMY)
 
 
 class Constellation(NamedTuple):
@@ -42,6 +46,13 @@ class Constellation(NamedTuple):
   def prior_presence(self) -> Float[Array, "B K"]:
     """Of each object, the presence of its most present point."""
     return jnp.max(self.presence, axis=-1)
+
+  def hard_presence(self) -> Float[Array, "B K"]:
+    """Whether any vote of an object weighs more than the dummy, 1 or 0.
+
+    What the authors' code takes for the prior presence; it has no gradient.
+    """
+    return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
 
   def objects(self) -> Int[Array, "B M"]:
     """The object whose vote explains each point best, there or not."""
@@ -175,6 +186,7 @@ def constellation_loss(
   presence: Float[Array, "B M"],
   *,
   num_classes: int = 2,
+  sparsity_of: Sparsity = "soft",
   within: float = 1.0,
   between: float = 1.0,
   activity: float = 10.0,
@@ -189,6 +201,8 @@ def constellation_loss(
     output: of the autoencoder in training.
     presence: of the points.
     num_classes: C, the kinds of objects, as for `sparsity.prior_within`.
+    sparsity_of: "soft" takes the prior presences, "hard" whether they are above
+      the weight of the dummy, which has no gradient.
     within: weight of `sparsity.prior_within`.
     between: weight of `sparsity.prior_between`.
     activity: weight of `active_objects_loss`.
@@ -197,11 +211,18 @@ def constellation_loss(
   Returns:
     The mean over the batch of the loss, and of its parts by name.
 
-  Differs from the authors' code in two errors of it: sparsity has a gradient,
-  where the code makes presences 0 or 1 before; and it has two weights, where
-  the code takes that within images for both.
+  Raises:
+    ValueError: if `sparsity_of` is neither of the two.
+
+  Differs from the authors' code: it has "hard" presences alone, so that
+  sparsity is in its loss but teaches nothing; and it takes the weight within
+  images for both. "soft" is what the paper says, and no more right for that:
+  it draws every image to K / C objects (3 / 2), where the truth is 0 to 3.
   """
-  prior = output.prior_presence()
+  if sparsity_of not in ("soft", "hard"):
+    raise ValueError(f"sparsity_of={sparsity_of!r}; pass 'soft' or 'hard'.")
+  hard = sparsity_of == "hard"
+  prior = output.hard_presence() if hard else output.prior_presence()
   squares = jnp.square(output.deformations)
   parts = {
     "log_prob": jnp.mean(output.log_prob),

@@ -50,6 +50,13 @@ _WITHIN = flags.DEFINE_float(
 _BETWEEN = flags.DEFINE_float(
   "prior_between", 1.0, "Weight of sparsity between images."
 )
+_SPARSITY = flags.DEFINE_enum(
+  "sparsity",
+  "soft",
+  ["soft", "hard"],
+  "What sparsity is of: the presences of objects, or whether these are above "
+  "the weight of the dummy, as in the authors' code, which teaches nothing.",
+)
 _ACTIVITY = flags.DEFINE_float(
   "activity", 10.0, "Weight of objects' presence against what they explain."
 )
@@ -109,6 +116,7 @@ def loss(
   return constellation.constellation_loss(
     output,
     drawn.presence,
+    sparsity_of=_SPARSITY.value,
     within=_WITHIN.value,
     between=_BETWEEN.value,
     activity=_ACTIVITY.value,

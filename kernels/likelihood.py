@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from kernels import numerics
 
-_DUMMY = -2 * 2.302585092994046  # -2 log 10
+# Log weight and log density of the component that explains anything: 1 / 100.
+DUMMY = -2 * 2.302585092994046
 
 
 class Explanation(NamedTuple):
@@ -35,8 +36,8 @@ def explain_parts(
   log_weights: Float[Array, "K M"],
   *,
   normalise: Literal["none", "votes", "all"] = "none",
-  dummy_log_weight: float = _DUMMY,
-  dummy_log_density: float = _DUMMY,
+  dummy_log_weight: float = DUMMY,
+  dummy_log_density: float = DUMMY,
 ) -> Explanation:
   """Scores parts under a mixture of votes (Kosiorek et al., 2019, Eq. 9).
 
