@@ -83,21 +83,15 @@ _WEIGHT_DECAY = flags.DEFINE_float(
 _MAX_SHIFT = flags.DEFINE_integer(
   "max_shift",
   2,
-  "Pixels that images are shifted by at most; stereo pairs are cropped.",
+  "Pixels that images are shifted by at most; of no stereo pairs.",
   lower_bound=0,
 )
-_BRIGHTNESS = flags.DEFINE_float(
-  "brightness",
-  2.0,
-  "Changed by at most, in standard deviations of the image; of stereo pairs.",
-  lower_bound=0.0,
-)
-_CONTRAST = flags.DEFINE_float(
-  "contrast",
-  0.8,
-  "Changed by at most, as a share; of stereo pairs.",
-  lower_bound=0.0,
-  upper_bound=1.0,
+_AUGMENTATION = flags.DEFINE_enum(
+  "augmentation",
+  "official",
+  list(stereo.PIPELINES),
+  "Of stereo pairs: brightness, contrast and crops in the order and by the "
+  "amounts of the authors' code or of IBM's.",
 )
 _VIEWPOINTS = flags.DEFINE_enum(
   "viewpoints",
@@ -173,8 +167,8 @@ def prepare(image: jax.Array) -> jax.Array:
 def standardise(image: jax.Array) -> jax.Array:
   """What the network sees of an image in [0, 1].
 
-  Of a stereo pair the crop is standardised, where the paper crops what was
-  standardised, so that attacks can change what is cropped.
+  Of a stereo pair the crop is standardised, as in the authors' code. The text
+  of the paper crops what was standardised.
   """
   return stereo.standardise(255 * image) if is_stereo() else image
 
@@ -187,14 +181,9 @@ def draw(
   if not is_stereo():
     shifted = augment.shift(key, image, max_shift=_MAX_SHIFT.value)
     return shifted, labels[index]
-  crop_key, brightness_key, contrast_key = jax.random.split(key, 3)
-  image = standardise(stereo.random_crop(crop_key, stereo.downsample(image)))
-  image = stereo.random_brightness(
-    brightness_key, image, max_change=_BRIGHTNESS.value
-  )
-  spread = (1 - _CONTRAST.value, 1 + _CONTRAST.value)
-  image = stereo.random_contrast(contrast_key, image, contrast_range=spread)
-  return image, labels[index]
+  pair = 255 * stereo.downsample(image)
+  pair = stereo.augment(key, pair, pipeline=_AUGMENTATION.value)
+  return pair, labels[index]
 
 
 def loss(
@@ -333,7 +322,7 @@ def main(argv: Sequence[str]) -> None:
     )
     if is_baseline or _LOSS.value != "spread":
       runs.refuse("without the spread loss, training", ["margin_steps"])
-    unused = ["max_shift"] if is_stereo() else ["brightness", "contrast"]
+    unused = ["max_shift"] if is_stereo() else ["augmentation"]
     runs.refuse(f"--dataset={runs.DATASET.value}", unused)
   program.train(TASK)
 

@@ -96,6 +96,57 @@ _CHECKS = (
 )
 
 
+def check_official_order(augment):
+  """Each draw is one factor of contrast, and one crop, standardised last.
+
+  The eyes differ in their means, by more where rows are bright that some crops
+  leave out: so the result tells in which order it was made.
+  """
+  image = np.array(_image(shape=(34, 33, 2)) * jnp.array([1.0, 0.4]))
+  image[:2, :, 0] += 400
+  drawn = _draw(augment, jnp.asarray(image), 300)
+  means = np.float64(image).mean((0, 1))
+  factors = np.linspace(0.2, 1.8, 1601)
+  found = {}
+  for got in drawn:
+    np.testing.assert_allclose(got.mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(got.std(), 1, atol=1e-5)
+    fits = []
+    for row in range(3):
+      for column in range(2):
+        crop = _square(np.float64(image), row, column, 32) - means
+        # mean + f crop, standardised: its eyes' means differ by
+        # (means + f crop means) / deviation.
+        gap = (
+          means[0]
+          - means[1]
+          + factors * (crop[..., 0].mean() - crop[..., 1].mean())
+        )
+        inside = (crop - crop.mean((0, 1))).var(axis=(0, 1)).mean()
+        deviation = np.sqrt(factors**2 * inside + gap**2 / 4)
+        seen = got[..., 0].mean() - got[..., 1].mean()
+        best = np.argmin(abs(gap / deviation - seen))
+        f = factors[best]
+        want = means + f * crop
+        want = (want - want.mean()) / want.std()
+        fits.append((abs(want - got).max(), f, (row, column)))
+    error, factor, place = min(fits)
+    assert error < 0.02, error
+    found.setdefault(place, []).append(factor)
+  assert len(found) == 6
+  # Contrast about the mean of a crop would count as others in some places.
+  for each in found.values():
+    assert min(each) < 0.4 and max(each) > 1.65
+
+
+def _augment_crop_first(key, image):
+  crop_key, contrast_key = jax.random.split(key)
+  crop = stereo.random_crop(crop_key, image)
+  return stereo.standardise(
+    stereo.random_contrast(contrast_key, crop, contrast_range=(0.2, 1.8))
+  )
+
+
 class StereoTest(parameterized.TestCase):
   @parameterized.parameters((12, 4), (12, 3), (6, 6))
   def test_downsample_is_the_mean_of_blocks(self, height, size):
@@ -178,20 +229,58 @@ class StereoTest(parameterized.TestCase):
     with self.assertRaises(AssertionError):
       check(broken)
 
-  def test_brightness_is_lost_where_standardising_follows(self):
+  def test_official_training_pair(self):
+    """Brightness, contrast, a crop, and only then standardising, in float64."""
+    check_official_order(stereo.augment)
+
+  def test_other_orders_are_found(self):
+    """Crop before contrast; standardise before contrast, as IBM's code."""
+    for broken in (
+      _augment_crop_first,
+      lambda key, image: stereo.augment(key, image, pipeline="ibm"),
+    ):
+      with self.assertRaises(AssertionError):
+        check_official_order(broken)
+
+  def test_ibm_training_pair(self):
+    """Standardise, crop, then change: other means and deviations remain."""
+    image = _image(shape=(34, 33, 2))
+    drawn = _draw(stereo.augment, image, 300, pipeline="ibm")
+    whole = np.asarray(stereo.standardise(image))
+    crops = [_square(whole, r, c, 32) for r in range(3) for c in range(2)]
+    slopes, changes = [], []
+    for got in drawn:
+      fits = []
+      for crop in crops:
+        means = crop.mean((0, 1))
+        slope = np.sum((got - got.mean((0, 1))) * (crop - means))
+        slope /= np.sum((crop - means) ** 2)
+        change = (got - means).mean()
+        error = abs(means + change + slope * (crop - means) - got).max()
+        fits.append((error, slope, change))
+      error, slope, change = min(fits)
+      self.assertLess(error, 1e-4)
+      slopes.append(slope)
+      changes.append(change)
+    self.assertBetween(min(slopes), 0.499, 0.53)
+    self.assertBetween(max(slopes), 1.47, 1.501)
+    self.assertBetween(max(np.abs(changes)), 1.9, 2.001)
+
+  def test_no_brightness_is_left_where_standardising_follows(self):
     image = _image()
     key = jax.random.key(0)
     changed = stereo.random_brightness(key, image, max_change=63.0)
     np.testing.assert_allclose(
       stereo.standardise(changed), stereo.standardise(image), atol=1e-4
     )
-    after = stereo.random_brightness(key, stereo.standardise(image))
-    self.assertGreater(abs(after - stereo.standardise(image)).max(), 0.1)
 
-  def test_defaults_change_no_dtype(self):
+  def test_no_dtype_is_changed(self):
     key, image = jax.random.key(0), _image().astype(jnp.bfloat16)
-    for function in (stereo.random_brightness, stereo.random_contrast):
-      self.assertEqual(function(key, image).dtype, jnp.bfloat16)
+    for changed in (
+      stereo.random_brightness(key, image, max_change=63.0),
+      stereo.random_contrast(key, image, contrast_range=(0.2, 1.8)),
+    ):
+      self.assertEqual(changed.dtype, jnp.bfloat16)
     self.assertEqual(stereo.standardise(image).dtype, jnp.bfloat16)
 
   @parameterized.parameters(
@@ -200,6 +289,11 @@ class StereoTest(parameterized.TestCase):
     (lambda x: stereo.centre_crop(x, size=7), "size=7.*1 to 6"),
     (lambda x: stereo.multi_crop(x, size=0), "size=0"),
     (lambda x: stereo.random_crop(jax.random.key(0), x), "size=32"),
+    (lambda x: stereo.augment(jax.random.key(0), x), "size=32"),
+    (
+      lambda x: stereo.augment(jax.random.key(0), x, pipeline="paper"),
+      "'paper'; pass 'official' or 'ibm'",
+    ),
     (
       lambda x: stereo.random_brightness(jax.random.key(0), x, max_change=-1.0),
       "max_change=-1.0",

@@ -171,7 +171,7 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
     (("--cnn_dense=8",), "--model=capsules has no use for --cnn_dense"),
     (("--model=baseline", "--cnn_features=8"), "give 2 whole numbers"),
     (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
-    (("--brightness=1",), "no use for --brightness"),
+    (("--augmentation=ibm",), "no use for --augmentation"),
     (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),
     (("--padding=VALID",), "images of 8x8 are too small"),
     (("--padding=SAME", "--coordinates=pixels"), "windows without padding"),

@@ -1,10 +1,8 @@
 """What is done to ONE stereo pair before a network sees it.
 
 Images are [H, W, C], C = 2 for a pair, floats. Hinton et al. (2018) take
-smallNORB from 96x96 to 48x48, standardise it and cut 32x32 out of it.
-
-Brightness and contrast are changed AFTER `standardise`: before it, a change of
-brightness has no effect at all, and one of contrast next to none.
+smallNORB from 96x96 to 48x48 and cut 32x32 out of it; `augment` is the whole
+pipeline of training in one of two published orders.
 """
 
 import jax
@@ -14,6 +12,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from kernels import numerics
 
+PIPELINES = ("official", "ibm")
 _SIZE = 48
 _CROP = 32
 
@@ -136,15 +135,60 @@ def multi_crop(
   return jax.vmap(lambda offset: crop(image, offset, size=size))(offsets)
 
 
+def augment(
+  key: PRNGKeyArray, image: Num[Array, "H W C"], *, pipeline: str = "official"
+) -> Float[Array, "32 32 C"]:
+  """Makes what a network trains on out of a downsampled image.
+
+  - "official", the authors' code (Hinton et al., 2018, `capsule_em`): change
+    brightness by at most 63 and contrast by a factor in 0.2 to 1.8, crop, then
+    standardise the crop. Standardising undoes any change of brightness, and one
+    of contrast except for what the eyes differ in and for what is cropped, so
+    that crops are nearly all that remains of this augmentation.
+  - "ibm" (Gritzman, 2019), the order in the paper's text: standardise, crop,
+    then change brightness by at most 2 standard deviations and contrast by a
+    factor in 0.5 to 1.5. What the network trains on then has other means and
+    standard deviations than what it is tested on.
+
+  Neither clips. Test images are standardised centre crops; IBM's are centre
+  crops of standardised images.
+
+  Args:
+    key: random key.
+    image: [H, W, C] in 0..255, at least 32x32.
+    pipeline: one of `PIPELINES`.
+
+  Returns:
+    [32, 32, C]; with "official" of mean 0 and standard deviation 1.
+
+  Raises:
+    ValueError: the pipeline is unknown, or the image is too small.
+  """
+  if pipeline not in PIPELINES:
+    raise ValueError(
+      f"pipeline={pipeline!r}; pass {' or '.join(map(repr, PIPELINES))}."
+    )
+  crop_key, brightness_key, contrast_key = jax.random.split(key, 3)
+  image = image.astype(jnp.result_type(image, float))
+  if pipeline == "official":
+    image = random_brightness(brightness_key, image, max_change=63.0)
+    image = random_contrast(contrast_key, image, contrast_range=(0.2, 1.8))
+    return standardise(random_crop(crop_key, image))
+  image = random_crop(crop_key, standardise(image))
+  image = random_brightness(brightness_key, image, max_change=2.0)
+  return random_contrast(contrast_key, image, contrast_range=(0.5, 1.5))
+
+
 def random_brightness(
-  key: PRNGKeyArray, image: Float[Array, "H W C"], *, max_change: float = 2.0
+  key: PRNGKeyArray, image: Float[Array, "H W C"], *, max_change: float
 ) -> Float[Array, "H W C"]:
   """Adds one number to a whole image.
 
   Args:
     key: random key.
-    image: [H, W, C], standardised.
-    max_change: the number is uniform in -max_change to max_change.
+    image: [H, W, C].
+    max_change: the number is uniform in -max_change to max_change, in the unit
+      of `image`.
 
   Returns:
     [H, W, C], not clipped.
@@ -162,7 +206,7 @@ def random_contrast(
   key: PRNGKeyArray,
   image: Float[Array, "H W C"],
   *,
-  contrast_range: tuple[float, float] = (0.2, 1.8),
+  contrast_range: tuple[float, float],
 ) -> Float[Array, "H W C"]:
   """Scales what each channel differs from its mean by.
 
