@@ -40,7 +40,12 @@ class MatrixCapsulesOutput(NamedTuple):
 
 
 class PrimaryMatrixCaps(nnx.Module):
-  """A pose and an activation for each capsule, linear in the features."""
+  """A pose for each capsule, linear in the features, and an activation.
+
+  The activation is sigmoid(logit - 1) of a linear logit, as in the authors'
+  code, so that capsules start rather off; the paper has sigmoid(logit)
+  (Hinton et al., 2018).
+  """
 
   def __init__(
     self,
@@ -67,7 +72,7 @@ class PrimaryMatrixCaps(nnx.Module):
     self, features: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B H W I P Q"], Float[Array, "B H W I"]]:
     """Returns poses and activations in [0, 1]."""
-    activations = jax.nn.sigmoid(self.activations(features))
+    activations = jax.nn.sigmoid(self.activations(features) - 1)
     poses = self.poses(features)
     shape = (*activations.shape, *self.pose_shape)
     return poses.reshape(shape), activations

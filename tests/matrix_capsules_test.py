@@ -76,6 +76,15 @@ class SizesTest(parameterized.TestCase):
 
 
 class LayersTest(parameterized.TestCase):
+  def test_primary_activations_are_those_of_the_authors(self):
+    """sigmoid(logit - 1): a capsule whose logit is 0 is on by 0.27."""
+    model = _model()
+    features = jax.nn.relu(model.conv(_images(2)))
+    got = model.primary(features)[1]
+    kernel = np.float64(model.primary.activations.kernel[...])[0, 0]
+    logits = np.float64(features) @ kernel
+    np.testing.assert_allclose(got, 1 / (1 + np.exp(1 - logits)), rtol=1e-4)
+
   @parameterized.product(
     coordinates=matrix_capsules.COORDINATES, pose=("matrix", "vector")
   )
