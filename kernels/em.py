@@ -31,6 +31,8 @@ class Form(NamedTuple):
       every position; without positions that is the same.
     variance_floor: > 0, added to variances.
     mass_floor: > 0, added to the mass of each parent.
+    cost_scale: > 0, factor of the cost. `amount_of_data_scale` gives the one of
+      Gritzman (2019), by which one lambda fits layers of any size.
   """
 
   beta_a_scale: float
@@ -40,6 +42,7 @@ class Form(NamedTuple):
   even_over_positions: bool
   variance_floor: float = 5e-4
   mass_floor: float = 1e-7
+  cost_scale: float = 1.0
 
 
 # Hinton et al., 2018; its floors, which the paper has not, are the code's.
@@ -129,6 +132,32 @@ def inverse_temperature_schedule(
   return tuple(final * (1 - 0.95 ** (t + 1)) for t in range(num_iterations))
 
 
+def amount_of_data_scale(
+  num_children: int, num_parents: int, *, amount: float = 100.0
+) -> float:
+  """Returns amount / (I / J), which makes costs those of as much data.
+
+  Gritzman (2019) multiplies the cost of a parent by it, with an amount of 100.
+  A capsule of a convolutional layer has a mass of a few children at the start,
+  and a class one of many, so that no lambda fits both without it.
+
+  Args:
+    num_children: I, that a parent sees, of all types and positions.
+    num_parents: J, types of parents.
+    amount: children that a parent of any layer counts as having.
+
+  Raises:
+    ValueError: if a number is below 1, or the amount is not above 0.
+  """
+  if min(num_children, num_parents) < 1:
+    raise ValueError(
+      f"num_children={num_children}, num_parents={num_parents}; give 1 or more."
+    )
+  if not 0 < amount < math.inf:
+    raise ValueError(f"amount={amount}; give a finite number above 0.")
+  return amount * num_parents / num_children
+
+
 def em_routing(
   votes: Float[Array, "I J D"],
   activations: Float[Array, " I"],
@@ -151,7 +180,8 @@ def em_routing(
   That is the paper's form; `form` scales the betas and ln v_jd, and damps mu_j.
 
   Mind the amount of data: cost_j grows with the number of parts, so layers of
-  different size want different lambda_t or betas.
+  different size want different lambda_t or betas, or the `cost_scale` of
+  `amount_of_data_scale`.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j.
@@ -257,7 +287,8 @@ def maximise(
   variances = jnp.maximum(squares / total, 0) + form.variance_floor
   cost = form.beta_u_scale * means.shape[-2] * beta_u
   cost += form.log_variance_scale * jnp.sum(jnp.log(variances), axis=-2)
-  logits = inverse_temperature * (form.beta_a_scale * beta_a - mass * cost)
+  cost *= form.cost_scale * mass
+  logits = inverse_temperature * (form.beta_a_scale * beta_a - cost)
   return Gaussians(means, variances, logits)
 
 

@@ -12,7 +12,17 @@ STRIDE = 2
 BETA_A_SCALES = {"paper": 1.0, "official": 1e-3}
 
 
-def oracle(votes, activations, beta_a, beta_u, shares, temperatures, form):
+def oracle(
+  votes,
+  activations,
+  beta_a,
+  beta_u,
+  shares,
+  temperatures,
+  form,
+  *,
+  cost_scale=1.0,
+):
   """Loops over pairs; densities as products, not as sums of logarithms.
 
   Args:
@@ -23,6 +33,7 @@ def oracle(votes, activations, beta_a, beta_u, shares, temperatures, form):
     shares: {(child, parent): r_ij} of the first iteration.
     temperatures: lambda of each iteration.
     form: "paper" or "official".
+    cost_scale: the ratio by which Gritzman (2019) multiplies costs.
 
   Returns:
     Means, activations, shares and variances, by parent or by pair.
@@ -61,15 +72,17 @@ def oracle(votes, activations, beta_a, beta_u, shares, temperatures, form):
       if form == "official":
         win = -mass * np.sum(np.log(variance[j]))
         win -= mass * size * beta_u[j] * (np.log(2 * np.pi) + 1)
-        logit = temperature * (win - 5000 * beta_a[j])
+        logit = temperature * (cost_scale * win - 5000 * beta_a[j])
       else:
         cost = sum((beta_u[j] + np.log(np.sqrt(variance[j]))) * mass)
-        logit = temperature * (beta_a[j] - cost)
+        logit = temperature * (beta_a[j] - cost_scale * cost)
       a[j] = 1 / (1 + np.exp(-logit))
   return mean, a, shares, variance
 
 
-def dense_oracle(votes, activations, beta_a, beta_u, temperatures, form):
+def dense_oracle(
+  votes, activations, beta_a, beta_u, temperatures, form, **options
+):
   """Of votes [I J D], all of which count; gives arrays as `em.EMOutput`."""
   arrays = (np.float64(x) for x in (votes, activations, beta_a, beta_u))
   votes, activations, beta_a, beta_u = arrays
@@ -82,6 +95,7 @@ def dense_oracle(votes, activations, beta_a, beta_u, temperatures, form):
     dict.fromkeys(pairs, 1 / votes.shape[1]),
     temperatures,
     form,
+    **options,
   )
   parents = range(votes.shape[1])
   return em.EMOutput(

@@ -1,12 +1,55 @@
-"""Inverse temperatures of EM routing, and where votes come from."""
+"""Inverse temperatures of EM routing, amounts of data, coordinates of votes."""
 
+import functools
+
+import em_cases
+import jax
+import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from kernels import em
 
 
-class ScheduleTest(absltest.TestCase):
+def check_costs_are_scaled(form, scale):
+  """As IBM's code: (beta_v + ln sigma) sum_i r_ij times the ratio."""
+  random = np.random.default_rng(0)
+  votes = jnp.array(random.normal(size=(7, 4, 5)), jnp.float32)
+  activations = jnp.array(random.uniform(0.1, 1.0, 7), jnp.float32)
+  arguments = votes, activations, *em_cases.betas(form=form)
+  got = jax.jit(
+    functools.partial(
+      em.em_routing,
+      inverse_temperatures=em_cases.TEMPERATURES,
+      form=em_cases.FORMS[form]._replace(cost_scale=scale),
+    )
+  )(*arguments)
+  want = em_cases.dense_oracle(
+    *arguments, em_cases.TEMPERATURES, form, cost_scale=2.5
+  )
+  em_cases.assert_close(got, want)
+
+
+class ScheduleTest(parameterized.TestCase):
+  @parameterized.parameters(*em_cases.FORMS)
+  def test_costs_of_as_much_data(self, form):
+    check_costs_are_scaled(form, 2.5)
+
+  def test_costs_that_are_not_scaled_are_found(self):
+    with self.assertRaises(AssertionError):
+      check_costs_are_scaled("paper", 1.0)
+
+  def test_amounts_of_data_of_a_published_network(self):
+    """IBM's: 9 x 8 children of 16 types; 5 x 5 x 16 of 5 classes."""
+    np.testing.assert_allclose(em.amount_of_data_scale(72, 16), 100 / 4.5)
+    np.testing.assert_allclose(em.amount_of_data_scale(400, 5), 100 / 80)
+    np.testing.assert_allclose(em.amount_of_data_scale(8, 4, amount=3.0), 1.5)
+
+  @parameterized.parameters((0, 4, 1.0), (4, 0, 1.0), (4, 4, 0.0))
+  def test_no_data_is_refused(self, children, parents, amount):
+    with self.assertRaisesRegex(ValueError, "=0.*; give"):
+      em.amount_of_data_scale(children, parents, amount=amount)
+
   def test_schedule(self):
     np.testing.assert_allclose(
       em.inverse_temperature_schedule(3), [5e-4, 9.75e-4, 1.42625e-3]
