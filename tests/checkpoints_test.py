@@ -2,6 +2,7 @@
 
 import operator
 import pathlib
+import shutil
 from typing import NamedTuple
 
 import chex
@@ -124,7 +125,11 @@ def test_a_damaged_checkpoint_is_put_aside_and_not_deleted(tmp_path):
     for step in (10, 20):
       saved.save(step, state_of(step))
     damage(tmp_path / "latest" / "20")
-    saved.restore(state_of(0))
+    again = checkpoints.Checkpoints(tmp_path, _ACCURACY)
+    again.restore(state_of(0))
+    assert (tmp_path / "latest" / "20").exists()  # reading changes nothing
+    again.save(11, state_of(11))
+    shutil.rmtree(tmp_path / "latest" / "11")
     names = sorted(path.name for path in (tmp_path / "latest").iterdir())
     assert names == ["10", "20.damaged"]
   again = checkpoints.Checkpoints(tmp_path, _ACCURACY)
@@ -144,9 +149,9 @@ def test_damaged_best_gives_the_one_before(tmp_path):
   chex.assert_trees_all_equal(
     jax.tree.leaves(model), jax.tree.leaves(state_of(20).model)
   )
-  assert (tmp_path / "best" / "30.damaged").exists()
   assert again.best_metrics() == {"accuracy": 0.5}
   again.save_best(30, state_of(30).model, {"accuracy": 0.75})
+  assert (tmp_path / "best" / "30.damaged").exists()
   assert again.restore_best(state_of(0).model)[0] == 30
 
 
