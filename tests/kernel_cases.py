@@ -1,0 +1,25 @@
+"""All public kernels with arguments to call them with, for tests that hold all.
+
+Each row says of each argument its axes and what its numbers may be, so that a
+test can draw it at any size and magnitude.
+"""
+
+import model_rows
+import routing_rows
+from kernel_arguments import KINDS, SIZES, Case, draw, kind_of, shape_of
+
+__all__ = [
+  "CASES", "KINDS", "NOT_OF_ARRAYS", "SIZES", "Case", "draw", "kind_of",
+  "shape_of",
+]  # fmt: skip
+
+CASES: dict[str, Case] = routing_rows.CASES | model_rows.CASES
+
+# Public functions that take no arrays, or give none that was computed.
+NOT_OF_ARRAYS = {
+  "compilation.keep_reductions", "em.inverse_temperature_schedule",
+  "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
+  "em_windows.over", "em_windows.same_padding", "gcm.templates",
+  "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
+  "numerics.accumulation_dtype", "selection.check_scales",
+}  # fmt: skip
