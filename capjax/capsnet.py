@@ -11,6 +11,15 @@ from jaxtyping import Array, Float, Int
 
 from capjax import layers, routers
 
+# Of the decoder's layers, by name; see `Decoder`.
+DECODER_INITS = {
+  "lecun": {},
+  "official": {
+    "kernel_init": jax.nn.initializers.truncated_normal(0.1),
+    "bias_init": nnx.initializers.constant(0.1),
+  },
+}
+
 
 class CapsNetOutput(NamedTuple):
   """What the network says of a batch of images.
@@ -34,7 +43,7 @@ class CapsNet(nnx.Module):
 
   Parameters start as in the authors' code: normal, cut at two standard
   deviations of 0.05 in the first convolution and 0.1 in the capsule layers;
-  biases at 0.1. The decoder starts as Flax's dense layers do.
+  biases at 0.1. The decoder starts as `decoder_init` says.
   """
 
   def __init__(
@@ -48,11 +57,13 @@ class CapsNet(nnx.Module):
     part_size: int = 8,
     primary_kernel: int = 9,
     primary_stride: int = 2,
+    primary_scale: float | None = None,
     pose_size: int = 16,
     routing: str = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
     decoder_features: Sequence[int] = (512, 1024),
+    decoder_init: str = "lecun",
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
@@ -67,6 +78,8 @@ class CapsNet(nnx.Module):
       part_size: C, length of a primary capsule.
       primary_kernel: taps along each axis of the primary capsules.
       primary_stride: their stride.
+      primary_scale: factor of their convolution; None for 1 / num_types, as
+        in the authors' code, see `layers.PrimaryCaps`.
       pose_size: D, length of a class capsule.
       routing: one of `routers.NAMES`; the paper's is dynamic.
       num_iterations: of routing; 1 shares every vote out evenly. By default
@@ -74,12 +87,14 @@ class CapsNet(nnx.Module):
       leaky: adds an orphan class to the routing, as for CIFAR-10.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
+      decoder_init: one of `DECODER_INITS`.
       dtype: of the convolutions; routing and decoder stay in float32.
       rngs: its `params` stream draws the parameters.
 
     Raises:
       ValueError: where the images are too small for the kernels, the stride is
-        below 1, or the routing is unknown or has no such options.
+        below 1, or the routing or `decoder_init` is unknown or has no such
+        options.
     """
     if primary_stride < 1:
       raise ValueError(f"primary_stride is {primary_stride}; give at least 1.")
@@ -112,6 +127,7 @@ class CapsNet(nnx.Module):
       stride=primary_stride,
       kernel_init=truncated(0.1),
       bias_init=bias_init,
+      scale=primary_scale,
       dtype=dtype,
       rngs=rngs,
     )
@@ -136,7 +152,13 @@ class CapsNet(nnx.Module):
       rngs=rngs,
     )
     self.decoder = (
-      Decoder(num_classes * pose_size, decoder_features, image_shape, rngs=rngs)
+      Decoder(
+        num_classes * pose_size,
+        decoder_features,
+        image_shape,
+        init=decoder_init,
+        rngs=rngs,
+      )
       if decoder_features
       else None
     )
@@ -166,7 +188,12 @@ class CapsNet(nnx.Module):
 
 
 class Decoder(nnx.Module):
-  """Dense layers from class capsules to an image (the paper's figure 2)."""
+  """Dense layers from class capsules to an image (the paper's figure 2).
+
+  The parameters start as one of `DECODER_INITS`. "lecun" is Flax's: variance
+  1 / inputs, biases at 0. "official" is the authors' code: normal with a
+  standard deviation of 0.1, cut at two of them, biases at 0.1.
+  """
 
   def __init__(
     self,
@@ -174,11 +201,17 @@ class Decoder(nnx.Module):
     hidden_features: Sequence[int],
     image_shape: Sequence[int],
     *,
+    init: str = "lecun",
     rngs: nnx.Rngs,
   ):
+    if init not in DECODER_INITS:
+      raise ValueError(
+        f"decoder_init is {init!r}; give one of {', '.join(DECODER_INITS)}."
+      )
     sizes = (in_features, *hidden_features, math.prod(image_shape))
+    options = DECODER_INITS[init]
     self.layers = nnx.List(
-      nnx.Linear(*pair, rngs=rngs)
+      nnx.Linear(*pair, **options, rngs=rngs)
       for pair in zip(sizes, sizes[1:], strict=False)
     )
     self.image_shape = tuple(image_shape)

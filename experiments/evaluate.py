@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments.common import runs, suites, task
+from experiments.common import newer, runs, suites, task
 
 _CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
 _OF_VIEWS = " and ".join(sorted(suites.TAKE_VIEWS))
@@ -72,7 +72,8 @@ def main(argv: Sequence[str]) -> None:
         "own; give none here"
       )
     flagfile = f"--flagfile={run.workdir / 'flags.cfg'}"
-    flags.FLAGS([sys.argv[0], flagfile, *sys.argv[1:]])
+    older = newer.words(summary["flags"])
+    flags.FLAGS([sys.argv[0], flagfile, *older, *sys.argv[1:]])
     runs.configure()
     trained = task.restore(run, binary.TASK)
     fit = binary.TASK.suites(trained.model)

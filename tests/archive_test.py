@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from report_cases import make_record
+from report_cases import make_record, rows_of
 
 from experiments.common import archive
 
@@ -23,6 +23,26 @@ def test_old_names_of_metrics_are_mapped_to_new_ones(tmp_path):
   (record,) = archive.read(tmp_path)
   new = {"elbo_standard_error": 1, "mean_log_weight": 2, "other_error": 3}
   assert record["metrics"] == new
+
+
+def test_a_record_older_than_a_flag_says_what_its_code_did(tmp_path):
+  old, new = make_record(0, 0.4), make_record(1, 0.2)
+  other = make_record(0, 0.3, flags={"model": "baseline"})
+  for record in (old, other):
+    del record["flags"]["primary_scale"]
+  lines = [json.dumps(record) for record in (old, new, other)]
+  (tmp_path / "runs.jsonl").write_text("\n".join(lines))
+  read = archive.read(tmp_path)
+  scales = [record["flags"].get("primary_scale", "-") for record in read]
+  assert scales == [1.0, None, "-"]
+  # Alone it says so too, and its command makes it again.
+  (row,) = rows_of(read[:1])[1:]
+  assert row[2] == "mnist_paper `primary_scale=1.0`"
+  assert read[0]["command"].endswith(" --primary_scale=1.0")
+  names = [row[2] for row in rows_of(read[:2])[1:]]
+  assert names == [
+    "mnist_paper `primary_scale=1.0`", "mnist_paper `primary_scale=None`"
+  ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

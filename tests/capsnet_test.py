@@ -9,6 +9,7 @@ import optax
 import oracles
 from absl.testing import absltest, parameterized
 from flax import nnx
+from sklearn import datasets
 
 from capjax import capsnet, losses
 
@@ -26,7 +27,8 @@ def _oracle(model, image, label):
   features = oracles.convolve(image[None], conv["kernel"]) + conv["bias"]
   features = np.maximum(0, features)
   features = oracles.convolve(features, primary["kernel"], stride=2)[0]
-  features += primary["bias"]
+  # The one parent below shares itself out evenly over the three types.
+  features = features / 3 + primary["bias"]
   parts = [
     oracles.squash(features[y, x, 4 * kind : 4 * kind + 4])
     for y in range(features.shape[0])
@@ -292,6 +294,44 @@ class CapsNetTest(chex.TestCase):
     chex.assert_type(jax.tree.leaves(got), jnp.float32)
     chex.assert_trees_all_close(got, want, atol=0.02)
     self.assertGreater(np.max(np.abs(got[0].poses - want[0].poses)), 0)
+
+  @parameterized.parameters(
+    # Of nine capsules in ten; and the median gain of the squash along a pose,
+    # 2|s| / (1 + |s|^2)^2.
+    dict(scale=None, lengths=(0.04, 0.25), gain=(0.5, 0.6)),
+    dict(scale=1.0, lengths=(0.92, 1.0), gain=(0.001, 0.02)),
+  )
+  def test_primary_capsules_start_within_reach(self, scale, lengths, gain):
+    """At full width; without the authors' factor they start saturated."""
+    model = capsnet.CapsNet(
+      primary_scale=scale, decoder_features=(), rngs=nnx.Rngs(0)
+    )
+    digits = datasets.load_digits().images[:4, :, :, None] / 16
+    images = np.pad(
+      digits.repeat(3, 1).repeat(3, 2), ((0, 0), *[(2, 2)] * 2, (0, 0))
+    )
+    poses = model.primary(jax.nn.relu(model.conv(jnp.float32(images))))
+    norms = np.linalg.norm(poses, axis=-1)
+    squares = norms / (1 - norms)
+    gains = 2 * np.sqrt(squares) / (1 + squares) ** 2
+    low, high = np.quantile(norms, (0.05, 0.95))
+    self.assertBetween(low, *lengths)
+    self.assertBetween(high, *lengths)
+    self.assertBetween(np.median(gains), *gain)
+
+  def test_official_decoder_starts_as_the_authors(self):
+    decoder = capsnet.Decoder(
+      160, (512,), (9, 9, 1), init="official", rngs=nnx.Rngs(0)
+    )
+    for layer in decoder.layers:
+      kernel = np.asarray(layer.kernel[...])
+      # Normal, cut at two deviations: less than half a percent above 0.199.
+      self.assertLessEqual(np.max(np.abs(kernel)), 0.2)
+      self.assertGreater(np.max(np.abs(kernel)), 0.199)
+      self.assertAlmostEqual(np.std(kernel), 0.08796, delta=1e-3)
+      np.testing.assert_array_equal(layer.bias[...], np.float32(0.1))
+    with self.assertRaisesRegex(ValueError, "decoder_init.*lecun, official"):
+      capsnet.Decoder(2, (), (1, 1, 1), init="other", rngs=nnx.Rngs(0))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,25 @@ def test_routing_follows_the_flags():
   assert np.ptp(want.coefficients) > 0.001
 
 
+def test_the_scale_of_primary_capsules_follows_its_flag():
+  want, same, other = (
+    output_of(*words).poses
+    for words in ([], ["--primary_scale=0.5"], ["--primary_scale=1"])
+  )
+  np.testing.assert_array_equal(same, want)  # of two types
+  assert np.max(np.abs(other - want)) > 1e-3
+
+
+def test_the_start_of_the_decoder_follows_its_flag():
+  weights = [
+    make_model(*processes.SMALL, *words).decoder.layers[0]
+    for words in ((), ("--decoder_init=official",))
+  ]
+  assert [float(layer.bias[0]) for layer in weights] == [0, pytest.approx(0.1)]
+  for layer, deviation in zip(weights, (1 / np.sqrt(160), 0.088), strict=True):
+    assert np.std(layer.kernel[...]) == pytest.approx(deviation, rel=0.1)
+
+
 def test_bfloat16_stays_close():
   got, want = (output_of(*words).poses for words in (["--bfloat16"], []))
   assert 0 < np.max(np.abs(got - want)) < 0.02

@@ -6,7 +6,10 @@ COMMIT = "0123456789" * 4
 
 
 def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
-  given = dict(model="capsnet", num_iterations=3, reconstruction="paper")
+  given = dict(
+    model="capsnet", num_iterations=3, reconstruction="paper",
+    primary_scale=None,
+  )  # fmt: skip
   return {
     "experiment": "train_capsnet",
     "dataset": "mnist",

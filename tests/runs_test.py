@@ -88,6 +88,19 @@ def test_flags_younger_than_the_run_must_be_at_their_defaults(tmp_path):
     claim(tmp_path, "--log_every=7")
 
 
+def test_a_run_older_than_a_flag_does_not_resume_otherwise(tmp_path):
+  claim(tmp_path)
+  path = tmp_path / "provenance.json"
+  told = files.read_json(path)
+  told["flags"] |= {"model": "capsnet", "primary_scale": None}
+  files.write_json(path, told)
+  claim(tmp_path)
+  del told["flags"]["primary_scale"]
+  files.write_json(path, told)
+  with pytest.raises(ValueError, match="--primary_scale=1.0 is now unset"):
+    claim(tmp_path)
+
+
 @pytest.mark.parametrize(
   ("word", "name"),
   [

@@ -6,6 +6,8 @@ import pathlib
 import re
 from collections.abc import Iterable
 
+from experiments.common import newer
+
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
   **dict.fromkeys(("seed", "num_parameters", "num_steps"), int),
@@ -30,6 +32,9 @@ _RENAMED = {
 
 def read(folder: str | pathlib.Path) -> list[dict]:
   """Returns the records in a folder's *.jsonl files, by file name and line.
+
+  What a record did where it is older than a flag is told by its flags and by
+  its command, which gives the same numbers again, and is `filled` beside them.
 
   Args:
     folder: its files, and those of its folder `records`, have one object a
@@ -84,6 +89,11 @@ def _parse(line: str) -> dict:
   record["metrics"] = {
     _RENAMED.get(name, name): value for name, value in record["metrics"].items()
   }
+  filled = newer.missing(record["flags"])
+  if filled:
+    command = " ".join([record["command"], *newer.words(record["flags"])])
+    flags = {**record["flags"], **filled}
+    record |= {"flags": flags, "command": command, "filled": filled}
   return record
 
 

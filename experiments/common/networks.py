@@ -13,7 +13,7 @@ from absl import flags
 from flax import nnx
 
 import capjax
-from capjax import baselines, losses, routers
+from capjax import baselines, capsnet, losses, routers
 from experiments.common import runs
 
 MODEL = flags.DEFINE_enum(
@@ -51,11 +51,25 @@ _PRIMARY_KERNEL = flags.DEFINE_integer(
 _PRIMARY_STRIDE = flags.DEFINE_integer(
   "primary_stride", 2, "Stride of the primary capsules.", lower_bound=1
 )
+_PRIMARY_SCALE = flags.DEFINE_float(
+  "primary_scale",
+  None,
+  "Factor of the convolution that makes the primary capsules; by default "
+  "1 / num_types, as in the authors' code. With 1 they start saturated.",
+  lower_bound=0.0,
+)
 _POSE_SIZE = flags.DEFINE_integer(
   "pose_size", 16, "Length of a class capsule.", lower_bound=1
 )
 _DECODER_FEATURES = flags.DEFINE_list(
   "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
+)
+_DECODER_INIT = flags.DEFINE_enum(
+  "decoder_init",
+  "lecun",
+  list(capsnet.DECODER_INITS),
+  "How the decoder's weights start: as Flax's dense layers, or as in the "
+  "authors' code.",
 )
 _CNN_FEATURES = flags.DEFINE_list(
   "cnn_features",
@@ -100,7 +114,8 @@ _CAPSULE_FLAGS = (
 )  # fmt: skip
 _CAPSNET_FLAGS = (
   "routing", "num_iterations", "leaky", "conv_features", "conv_kernel",
-  "num_types", "primary_kernel", "primary_stride",
+  "num_types", "primary_kernel", "primary_stride", "primary_scale",
+  "decoder_init",
 )  # fmt: skip
 
 
@@ -131,7 +146,7 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   }
   runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
   if not reconstruction_weight():
-    runs.refuse("--reconstruction=none", ["decoder_features"])
+    runs.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
   rngs = nnx.Rngs(runs.SEED.value)
   if is_baseline():
     return baselines.CapsNetBaseline(
@@ -162,9 +177,11 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     num_types=_NUM_TYPES.value,
     primary_kernel=_PRIMARY_KERNEL.value,
     primary_stride=_PRIMARY_STRIDE.value,
+    primary_scale=_PRIMARY_SCALE.value,
     routing=ROUTING.value,
     num_iterations=_NUM_ITERATIONS.value,
     leaky=_LEAKY.value,
+    decoder_init=_DECODER_INIT.value,
     **options,
   )
 

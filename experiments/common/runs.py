@@ -17,7 +17,7 @@ import tensorboardX
 from absl import flags, logging
 
 from capjax import data
-from experiments.common import files, machine
+from experiments.common import files, machine, newer
 
 WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder that the run writes to and resumes from."
@@ -141,7 +141,7 @@ class Run:
 
     No other process can claim it until this object is gone, or its process, in
     whichever way it ends. A flag that the code did not have when the run was
-    begun counts as at its default then.
+    begun counts as at its default then, or as `newer` says.
 
     Raises:
       ValueError: if the folder holds a run with other flags, or another process
@@ -165,6 +165,7 @@ class Run:
       files.write_json(self.workdir / "provenance.json", provenance())
       return
     old = {flag_name(line): line for line in path.read_text().splitlines()}
+    old |= {flag_name(word): word for word in newer.words(self.flags())}
     changed = [
       f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
       for name in sorted((old.keys() | new.keys()) - _FREE_FLAGS)

@@ -155,6 +155,7 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
   """The flags that tell a run from its preset, and from its peers."""
   changes = published.changes(record["command"]) if record["preset"] else []
   given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
+  given |= {name: str(x) for name, x in record.get("filled", {}).items()}
   return tuple(
     _word(name, value)
     for name, value in sorted({**given, **differing(record, peers)}.items())
