@@ -111,7 +111,8 @@ class GenerativeCapsules(nnx.Module):
         bounds by poses that are taken as known grow without limit otherwise.
       scale_prior: deviation of log sigma_ij about log `scale_floor`, which is
         no floor then; see `log_scale_prior`. None for the floor.
-      off_scale: sigma_off, deviation of the pose of a child that is not there.
+      off_scale: sigma_off, standard deviation of the pose of a child that is
+        not there; see `absence_cost`.
       dummy_scale: sigma_0, deviation of the pose of a child without parent.
       top_scale: sigma_top, deviation of poses at the top.
       dummy_affinity: rho_0 of the dummy parent.
@@ -248,6 +249,23 @@ class GenerativeCapsules(nnx.Module):
       logs = jnp.log(relations().scales)[..., None]
       total += jnp.sum(selection.gaussian(logs, median, spread))
     return total
+
+  def absence_cost(self) -> list[Float[Array, "I J"]]:
+    """What absence costs a child in the pose that a parent expects; nats.
+
+    6 log(sigma_off / sigma_ij), by which the density of its six numbers falls
+    where `off_scale` takes the place of sigma_ij. A pose that is taken as known
+    follows its parent exactly, present or not, so that every child gains this
+    much by being present, whatever it draws: 11.6 nats at sigma_off = 2 and the
+    median scale of 0.292 of a trained model, in which 15.999 of 16 parts are
+    present in the mean. Gaussian poses can be as wide as `off_scale` and are
+    paid back what absence costs.
+
+    Returns:
+      From the parts up, for each layer but the top.
+    """
+    off_scale = self.wide_scales["off_scale"]
+    return [6 * jnp.log(off_scale / x().scales) for x in self.relations]
 
   def select(
     self, layers: Layers, *, temperature: Temperature | None = None

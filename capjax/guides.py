@@ -283,11 +283,16 @@ def elbo(
   *,
   temperature: Temperature | None = None,
 ) -> Float[Array, " B"]:
-  """A bound on log p(x) by one sample of each image (eq. 8), in nats.
+  """The objective by one sample of each image (eq. 8), in nats.
 
-  E_q[log p(x, t, A) - log q(t, A | x)] with the selections summed out. Where
-  poses are taken as known it is that of their best values, not of their
-  distribution: a bound on max_A log p(x, A), whose value depends on their unit.
+  E_q[log p(x, t, A) - log q(t, A | x)] with the selections summed out. With
+  Gaussian poses it is the ELBO, a bound on log p(x). Where poses are taken as
+  known it is not: log q of a pose counts 0 in the place of infinity, so that
+  the objective is a bound on max_A log p(x, A) alone, a density in poses. It
+  depends on the unit of poses (6 log c more for each child if they are given
+  in numbers c times as small) and grows without limit as scales of poses fall.
+  It compares models with the same scales and numbers of capsules; it ranks
+  neither floors nor priors of scales nor numbers of capsules.
 
   Args:
     capsules: the model.
@@ -334,7 +339,7 @@ class AmortisedCapsules(nnx.Module):
     *,
     temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:
-    """The bound of `elbo`."""
+    """The objective of `elbo`, which is one only with Gaussian poses."""
     return elbo(self.capsules, self.guide, images, key, temperature=temperature)
 
 

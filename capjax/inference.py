@@ -110,7 +110,9 @@ def bound(
   images: Float[Array, "B H W C"],
   key: Key[Array, ""],
 ) -> Float[Array, " B"]:
-  """The bound of `guides.elbo` of what is thought of each image.
+  """The objective of `guides.elbo` of what is thought of each image.
+
+  Like that it bounds log p(x) only where poses are Gaussian.
 
   Args:
     capsules: the model.

@@ -37,8 +37,12 @@ _SWEEPS = """# Sweeps
 Short runs of one preset, each with other flags; written by `python -m
 experiments.report`. Accuracies are of probes: of the presences of objects (t),
 and of these with their poses; on test images as in training, on images turned
-by any angle, and in affine views. Where poses are taken as known, without
-`--gaussian_poses`, an ELBO is no bound on log p(x).
+by any angle, and in affine views. Settings are to be chosen by the columns of
+validation; older runs do not have them all. The objective of generative
+capsules is the ELBO with `--gaussian_poses`. Without, where poses are taken as
+known, it bounds no log p(x): it depends on the unit of poses, grows as their
+scales fall, and so ranks neither floors and priors of scales nor numbers of
+capsules.
 """
 _DENSITIES = "Densities of test images"
 _NO_RUNS = "No runs are recorded yet.\n"
@@ -89,14 +93,24 @@ _INFERENCES = {
 _MAIN_OF_SUITES = {
   "affnist": ("affnist_accuracy", "affNIST (%)", _ACCURACY),
   "affnist_like": (
-    "affnist_like_accuracy", "affNIST-like views (%)", _ACCURACY
+    "affnist_like_accuracy", "affNIST-like views, {canvas} (%)", _ACCURACY
   ),
 }  # fmt: skip
 # What the columns of sweeps are, in order, where any run has them.
 _COMPARED = {
+  "validation_objective": ("validation: objective (nats)", 1.0),
+  "validation_reconstruction_loss": ("validation: squared error", 1.0),
+  "validation_reconstruction_error": ("validation: absolute error", 1.0),
+  "validation_posterior_match_accuracy": (
+    "validation: without labels (%)", _ACCURACY
+  ),
+  "validation_presence_accuracy": ("validation: t (%)", _ACCURACY),
+  "validation_presence_and_pose_accuracy": (
+    "validation: t, poses (%)", _ACCURACY
+  ),
   "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
   "test_familiar_accuracy": ("familiar viewpoints (%)", _ACCURACY),
-  "test_elbo": ("ELBO (nats)", 1.0),
+  "test_objective": ("objective (nats)", 1.0),
   "bound_1": ("bound, 1 sample", 1.0),
   "bound_100": ("bound, 100 samples", 1.0),
   "effective_samples_100": ("effective of 100", 1.0),
@@ -210,7 +224,7 @@ def table(records: Iterable[dict]) -> str:
       others.append(
         [
           *setting.what,
-          setting.suite or "-",
+          _suite(setting),
           name,
           _cell([record["metrics"][name] for record in having]),
           tables.images(having, name),
@@ -322,18 +336,35 @@ def main(argv: Sequence[str]) -> None:
 def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:
   """The labels and factors of the measures that the summary shows."""
   if setting.suite:
-    metric, *form = _MAIN_OF_SUITES.get(setting.suite, ("",))
-    return {metric: form} if metric else {}
+    metric, label, factor = _MAIN_OF_SUITES.get(setting.suite, ("", "", 1.0))
+    label = label.format(canvas=tables.canvas(setting.records[0]))
+    return {metric: (label, factor)} if metric else {}
   first = setting.records[0]
   metric = next((x for x in _MAIN if x in first["metrics"]), "")
   both = {x: form for x, form in _INFERENCES.items() if x in first["metrics"]}
   if metric == _RECONSTRUCTION and both:
     return both
   label, factor = _MAIN.get(metric, ("-", 1.0))
+  if metric == published.ERROR and _is_routed_at_the_end(first):
+    label = "test error, this routing in the last layer alone (%)"
   iterations = first["flags"].get("mean_field_iterations")
   if metric == _RECONSTRUCTION and iterations is not None:
     label += ", by mean field" if iterations else ", exact posterior"
   return {metric: (label, factor)}
+
+
+def _is_routed_at_the_end(record: dict) -> bool:
+  """Whether a routing for many layers stands in the last of a CapsNet."""
+  flag = record["flags"].get
+  is_capsnet = flag("model", "capsnet") == "capsnet"
+  return is_capsnet and flag("routing", "dynamic") != "dynamic"
+
+
+def _suite(setting: tables.Setting) -> str:
+  """Its name; with the canvas where views depend on it."""
+  if setting.suite.startswith("affnist_like"):
+    return f"{setting.suite}, {tables.canvas(setting.records[0])}"
+  return setting.suite or "-"
 
 
 def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:

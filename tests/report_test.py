@@ -9,6 +9,7 @@ import pytest
 from report_cases import make_record, rows_of
 
 from experiments import report
+from experiments.common import archive
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _EMPTY = f"# Title\n\n{report.BEGIN}\n{report.END}\n\nThe rest.\n"
@@ -151,6 +152,63 @@ def test_the_summary_has_a_row_for_each_main_measure():
     ["train_matrix_capsules", "error, novel viewpoints (%)", "9.00", "-", "1"],
     ["new", "-", "-", "-", "1"],
   ]
+
+
+@pytest.mark.parametrize(
+  ("flags", "metrics", "dataset", "want"),
+  [
+    ({"canvas": 40}, {}, "mnist", "40x40"),
+    ({"canvas": 0}, {}, "mnist", "28x28"),
+    ({}, {}, "fashion_mnist", "28x28"),
+    ({}, {"num_rows": 32}, "another", "32x32"),
+    ({}, {}, "another", "size unknown"),
+  ],
+)
+def test_views_on_another_canvas_are_another_measure(
+  flags, metrics, dataset, want
+):
+  record = make_record(
+    suite="affnist_like", dataset=dataset, flags=flags,
+    metrics={"affnist_like_accuracy": 0.7, **metrics},
+  )  # fmt: skip
+  (row,) = rows_of([record], report.summary)[1:]
+  assert row[2] == f"affNIST-like views, {want} (%)"
+  assert f"| affnist_like, {want} |" in report.table([record])
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "self"])
+def test_routings_made_for_many_layers_are_said_to_be_of_one(routing):
+  flags = {"model": "capsnet", "routing": routing}
+  (row,) = rows_of([make_record(flags=flags)], report.summary)[1:]
+  assert ("in the last layer alone" in row[2]) == (routing != "dynamic")
+
+
+def test_sweeps_show_validation_before_test():
+  metrics = {
+    "presence_accuracy": 0.9,
+    "validation_presence_accuracy": 0.8,
+    "validation_objective": 7.0,
+  }
+  record = make_record(preset="a_sweep", metrics=metrics)
+  header, _ = rows_of([record], report.sweeps)
+  assert header[1:4] == [
+    "validation: objective (nats)", "validation: t (%)", "t (%)",
+  ]  # fmt: skip
+
+
+def test_bounds_of_nothing_have_another_name(tmp_path):
+  """Of generative capsules; an auto-encoder's ELBO is one."""
+  metrics = {"test_elbo": 1.0, "adam_bound_after": 2.0, "bound_1": 3.0}
+  _write(
+    tmp_path,
+    make_record(experiment="train_generative", metrics=metrics),
+    make_record(experiment="train_vae", metrics=metrics),
+  )
+  ours, others = (record["metrics"] for record in archive.read(tmp_path))
+  assert ours == {
+    "test_objective": 1.0, "adam_objective_after": 2.0, "bound_1": 3.0
+  }  # fmt: skip
+  assert others == metrics
 
 
 def test_sweeps_stand_beside_each_other(tmp_path):

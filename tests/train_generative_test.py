@@ -31,12 +31,14 @@ def trained(train, tmp_path_factory):
 def test_a_run_learns_and_draws(trained):
   scores = processes.summary_of(trained)["metrics"]
   assert np.isfinite(list(scores.values())).all()
-  bounds = [
-    line["elbo"]
+  values = [
+    line["objective"]
     for line in processes.metrics_of(trained)
     if line["split"] == "validation"
   ]
-  assert bounds[-1] > bounds[0]
+  assert values[-1] > values[0]
+  # Of validation too, by which settings are chosen.
+  assert 0 <= scores["validation_presence_and_pose_accuracy"] <= 1
   figures = {path.stem for path in (trained / "figures").iterdir()}
   assert figures >= {
     "learning_curves", "samples", "templates", "decompositions"
@@ -61,8 +63,9 @@ def test_suites_of_rotations(train, trained):
   assert max(record["swaps"]["same_owner"][1:]) < 1
   assert 0 <= record["duplicates"]["flat_templates"] <= 1
   repaired = record["repair"]
-  assert np.less(repaired["bound_before"], repaired["bound_after"]).all()
-  assert repaired["adam_bounds"][0] < repaired["adam_bounds"][-1]
+  before, after = (repaired[f"objective_{x}"] for x in ("before", "after"))
+  assert np.less(before, after).all()
+  assert repaired["adam_objectives"][0] < repaired["adam_objectives"][-1]
   code, printed = train(
     trained, "--suite=linear", f"--beside={trained}", binary="evaluate"
   )

@@ -29,6 +29,25 @@ _RENAMED = {
   },
 }
 
+# The same, of one binary: with poses that are taken as known these are bounds
+# of nothing.
+_RENAMED_OF = {
+  "train_generative": {
+    "test_elbo": "test_objective",
+    "validation_elbo": "validation_objective",
+    "bound_before": "objective_before",
+    "bound_after": "objective_after",
+    **{
+      f"{name}_{old}": f"{name}_{new}"
+      for name in ("adam", "lbfgs")
+      for old, new in (
+        ("bounds", "objectives"),
+        ("bound_after", "objective_after"),
+      )
+    },
+  }
+}
+
 
 def read(folder: str | pathlib.Path) -> list[dict]:
   """Returns the records in a folder's *.jsonl files, by file name and line.
@@ -86,8 +105,9 @@ def _parse(line: str) -> dict:
     points = value if isinstance(value, list) else [value]
     if not all(isinstance(x, int | float) and math.isfinite(x) for x in points):
       raise ValueError(f"metric `{name}` is {value!r}, expected a number")
+  names = _RENAMED | _RENAMED_OF.get(record["experiment"], {})
   record["metrics"] = {
-    _RENAMED.get(name, name): value for name, value in record["metrics"].items()
+    names.get(name, name): value for name, value in record["metrics"].items()
   }
   filled = newer.missing(record["flags"])
   if filled:

@@ -124,14 +124,16 @@ def duplicates(run: runs.Run, trained: Trained, options: Options) -> Scores:
 def repair(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Redraws turned images, before and after inference of each image's own.
 
-  The network says what to start from, and Adam climbs the bound from there
-  (section 2.4, figure 3); at one angle L-BFGS does so too, on fixed noise.
+  The network says what to start from, and Adam climbs the objective from there
+  (section 2.4, figure 3); at one angle L-BFGS does so too, on fixed noise. The
+  objective bounds log p(x) only where poses are Gaussian.
 
   Returns:
-    The angles in degrees; at each the bound in nats, by 20 samples, and the
+    The angles in degrees; at each the objective in nats, by 20 samples, and the
     mean squared error of the redrawn pixels, before and after; for each
-    optimiser the bound before each step, on the noise that it climbs on, the
-    seconds that all steps took, and the bound after them, by 20 new samples.
+    optimiser the objective before each step, on the noise that it climbs on,
+    the seconds that all steps took, and the objective after them, by 20 new
+    samples.
   """
   images, _ = tasks.first(trained, options.images or _NUM_REPAIRED)
   images = jax.vmap(trained.task.prepare)(
@@ -146,17 +148,17 @@ def repair(run: runs.Run, trained: Trained, options: Options) -> Scores:
     for when, posteriors in (("before", start), ("after", found)):
       bound, redrawn = _judge(trained.model, posteriors, turned)
       error = jnp.mean(jnp.square(redrawn - turned))
-      scores.setdefault(f"bound_{when}", []).append(float(bound))
+      scores.setdefault(f"objective_{when}", []).append(float(bound))
       scores.setdefault(f"error_{when}", []).append(float(error))
       drawn.append(redrawn)
     columns.append(jnp.stack([turned, *drawn])[:, :_NUM_SHOWN])
     if angle == _COMPARED:
       for name in _OPTIMIZERS:
         way, seconds = _timed(_climb, trained.model, start, turned, name=name)
-        scores[f"{name}_bounds"] = np.mean(way.bounds, axis=0).tolist()
+        scores[f"{name}_objectives"] = np.mean(way.bounds, axis=0).tolist()
         scores[f"{name}_seconds"] = seconds
         bound, _ = _judge(trained.model, way.posteriors, turned)
-        scores[f"{name}_bound_after"] = float(bound)
+        scores[f"{name}_objective_after"] = float(bound)
   rows = jnp.stack(columns, axis=2)  # of pictures: what, which image, angle
   rows = jnp.swapaxes(rows, 0, 1)
   energy_figures.tiles(
@@ -165,7 +167,7 @@ def repair(run: runs.Run, trained: Trained, options: Options) -> Scores:
     columns=len(_ANGLES),
   )
   part_figures.climbs(
-    {name: scores[f"{name}_bounds"] for name in _OPTIMIZERS},
+    {name: scores[f"{name}_objectives"] for name in _OPTIMIZERS},
     {name: scores[f"{name}_seconds"] for name in _OPTIMIZERS},
     run.figure("climbs"),
   )
@@ -203,7 +205,7 @@ def _see(model: guides.AmortisedCapsules, images: jax.Array):
 
 @jax.jit
 def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
-  """The mean bound, and images redrawn without noise."""
+  """The mean objective, and images redrawn without noise."""
   keys = jax.random.split(jax.random.key(1), _NUM_SAMPLES)
   bounds = jax.lax.map(
     lambda key: inference.bound(model.capsules, posteriors, images, key), keys

@@ -121,24 +121,35 @@ def objects(run: runs.Run, trained: Trained, options: Options) -> Scores:
 def clusters(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Classifies without labels, and by probes, from presences (section 3).
 
+  Nothing of the validation images is fitted, so that settings can be chosen by
+  what is right of them.
+
   Returns:
     For prior and posterior presence: accuracy of k-means fitted and named on
     the training set (`match`), the same fitted and named on the test set, as
-    the authors' code does (`refit`), and of logistic regression (`probe`).
+    the authors' code does (`refit`), and of logistic regression (`probe`); on
+    the test set, and of the first on validation too.
   """
   del run, options
-  train = tasks.load_train()
-  learnt, tested = (
+  train, validation = tasks.load_split()
+  learnt, held, tested = (
     _features(trained, trained.task.draw_test, x.images)
-    for x in (train, trained.test)
+    if len(x.images)
+    else None
+    for x in (train, validation, trained.test)
   )
   labels = trained.test.labels
   scores = {}
   for kind in _KINDS:
-    both = learnt[kind], train.labels, tested[kind], labels
+    learnt_from = learnt[kind], train.labels
+    both = *learnt_from, tested[kind], labels
     scores[f"{kind}_match_accuracy"] = clustering.match_accuracy(*both)
     scores[f"{kind}_refit_accuracy"] = clustering.refit_accuracy(*both[2:])
     scores[f"{kind}_probe_accuracy"] = clustering.probe_accuracy(*both)
+    if held:
+      scores[f"validation_{kind}_match_accuracy"] = clustering.match_accuracy(
+        *learnt_from, held[kind], validation.labels
+      )
   return scores
 
 
@@ -185,7 +196,11 @@ def affnist_like_clusters(
       learnt[kind], train.labels, tested[kind], labels
     )
     for kind in _KINDS
-  } | {"views": options.views, "num_images": len(images)}
+  } | {
+    "views": options.views,
+    "num_images": len(images),
+    "num_rows": tasks.canvas(trained)[0],
+  }
 
 
 SUITES = {

@@ -32,24 +32,24 @@ def coded(
 
 
 def climbs(
-  bounds: Mapping[str, Sequence[float]],
+  objectives: Mapping[str, Sequence[float]],
   seconds: Mapping[str, float],
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws bounds against steps, and against the seconds that they took.
+  """Draws objectives against steps, and against the seconds that they took.
 
   Args:
-    bounds: before each step, in nats, by the optimiser's name.
+    objectives: before each step, in nats, by the optimiser's name.
     seconds: that all steps took.
     path: file to write.
   """
   sheet = figures.new_sheet((7.5, 3.2))
   by_steps, by_seconds = sheet.subplots(1, 2, sharey=True)
-  for name, values in bounds.items():
+  for name, values in objectives.items():
     steps = np.arange(len(values))
     by_steps.plot(steps, values, label=name)
     by_seconds.plot(steps * seconds[name] / len(values), values, label=name)
-  by_steps.set(xlabel="steps", ylabel="bound (nats)")
+  by_steps.set(xlabel="steps", ylabel="objective (nats)")
   by_seconds.set(xlabel="seconds")
   by_steps.legend(frameon=False)
   return figures.save(sheet, path)

@@ -18,7 +18,13 @@ from experiments.common.task import Options, Scores, Trained
 
 
 def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
-  """What the probes read of the top capsules [B J] and their poses [B J 6]."""
+  """What the probes read of the top capsules.
+
+  Args:
+    presence: [B J]; posterior presences of a stacked capsule autoencoder, log
+      odds of generative capsules (Smith et al., 2020, appendix D).
+    poses: [B J 6].
+  """
   flat = poses.reshape(len(poses), -1)
   return {
     "presence": presence,
@@ -29,10 +35,11 @@ def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
 def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
   """Probes presences, and presences and poses (table 1 and figure 4).
 
-  Logistic regression is fitted to the training set and tested on test images;
-  both are drawn as the model was tested, deformed as in training if it was
-  trained so. The same probe is then tested on images turned by up to 180
-  degrees, and on affine views as those of affNIST.
+  Logistic regression is fitted to what the model was trained on, and tested on
+  validation images, by which settings can be chosen, and on test images; all
+  are drawn as the model was tested, deformed as in training if it was trained
+  so. The same probe is then tested on images turned by up to 180 degrees, and
+  on affine views as those of affNIST.
 
   Beside other runs, the accuracy of all is drawn against the rotations that
   they were trained on, seeds in the mean.
@@ -41,7 +48,7 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
     The accuracy of each probe on each set, those rotations in degrees, and the
     rows of the images that the model takes: affNIST's have 40.
   """
-  train = tasks.load_train()
+  train, validation = tasks.load_split()
   images, labels = tasks.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   scores = {
@@ -49,15 +56,18 @@ def linear(run: runs.Run, trained: Trained, options: Options) -> Scores:
     "num_images": len(images),
     "num_rows": tasks.canvas(trained)[0],
   }
-  for prefix, draw in (
-    ("", trained.task.draw_test),
-    ("rotated_", _moved(trained, _turn)),
-    ("affnist_like_", _moved(trained, _see)),
+  draw_test = trained.task.draw_test
+  held = validation.images, validation.labels
+  for prefix, draw, (tried, classes) in (
+    *([("validation_", draw_test, held)] if len(held[1]) else []),
+    ("", draw_test, (images, labels)),
+    ("rotated_", _moved(trained, _turn), (images, labels)),
+    ("affnist_like_", _moved(trained, _see), (images, labels)),
   ):
-    tested = _features(trained, draw, images)
+    tested = _features(trained, draw, tried)
     for name, features in learnt.items():
       scores[f"{prefix}{name}_accuracy"] = clustering.probe_accuracy(
-        features, train.labels, tested[name], labels
+        features, train.labels, tested[name], classes
       )
   if options.beside:
     _draw_rotations(run, scores, options)

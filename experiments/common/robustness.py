@@ -57,6 +57,7 @@ def affnist_like(run: runs.Run, trained: Trained, options: Options) -> Scores:
     "clean_accuracy": float(np.mean(trained.measures["accuracy"])),
     "views": options.views,
     "num_images": len(images),
+    "num_rows": canvas[0],
   }
   official = pathlib.Path(runs.DATA_DIR.value or ".").expanduser() / "affnist"
   if official.exists() and canvas != (40, 40):

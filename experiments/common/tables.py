@@ -11,6 +11,9 @@ _GROUP = ("experiment", "dataset", "preset", "device", "suite")
 # Flags with a column of their own, and of how often a run is looked at.
 _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 
+# Of the images of data sets that have views.
+_ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
+
 
 class Setting(NamedTuple):
   """The seeds of one setting.
@@ -125,6 +128,16 @@ def images(records: Sequence[dict], metric: str) -> str:
   if len(counts) > 1:
     return f"{min(counts):,} to {max(counts):,}"
   return f"{counts.pop():,}" if counts else "-"
+
+
+def canvas(record: dict) -> str:
+  """Rows and columns of the images that a model takes, such as 40x40.
+
+  By what the suite says, or by the flag `--canvas`, or those of the data set.
+  """
+  rows = record["metrics"].get("num_rows") or record["flags"].get("canvas")
+  rows = rows or _ROWS.get(record["dataset"])
+  return f"{rows}x{rows}" if rows else "size unknown"
 
 
 def mean(values: Sequence[float], form: str, spread_form: str) -> str:

@@ -14,7 +14,7 @@ from flax import nnx
 from capjax import data
 from capjax.data import affnist
 from capjax.evaluation import diagnostics
-from experiments.common import checkpoints, runs, training
+from experiments.common import checkpoints, loop, runs, training
 
 Scores = dict[str, float | list[float]]
 # Of the validation losses, the first that is measured breaks ties.
@@ -191,6 +191,13 @@ def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
 def load_train() -> data.Dataset:
   """The training set that the flags name."""
   return data.load(runs.DATASET.value, "train", runs.DATA_DIR.value)
+
+
+def load_split() -> tuple[data.Dataset, data.Dataset]:
+  """What a task without a split of its own trains on, and its validation."""
+  return loop.split_validation(
+    load_train(), runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
+  )
 
 
 def load_test() -> data.Dataset:
