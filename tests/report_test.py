@@ -9,7 +9,7 @@ import pytest
 from report_cases import make_record, rows_of
 
 from experiments import report
-from experiments.common import archive
+from experiments.common import archive, sweeps
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _EMPTY = f"# Title\n\n{report.BEGIN}\n{report.END}\n\nThe rest.\n"
@@ -190,7 +190,7 @@ def test_sweeps_show_validation_before_test():
     "validation_objective": 7.0,
   }
   record = make_record(preset="a_sweep", metrics=metrics)
-  header, _ = rows_of([record], report.sweeps)
+  header, _ = rows_of([record], sweeps.page)
   assert header[1:4] == [
     "validation: objective (nats)", "validation: t (%)", "t (%)",
   ]  # fmt: skip
@@ -228,7 +228,7 @@ def test_sweeps_stand_beside_each_other(tmp_path):
     short("", suite="importance", metrics={"bound_1": -1.5, "num_images": 9}),
   ]
   where = ["0123456", "CPU, 2 cores"]
-  assert rows_of(records, report.sweeps)[:4] == [
+  assert rows_of(records, sweeps.page)[:4] == [
     ["Flags", "bound, 1 sample", "t (%)", "Seeds", "Commit", "Device"],
     ["as it is", "-1.5", "90.0", "1", *where],
     ["`--max_rotation=20`", "-", "90.0, 80.0", "2", *where],
@@ -238,7 +238,7 @@ def test_sweeps_stand_beside_each_other(tmp_path):
   newer = short("", 1)
   newer["flags"]["newer"] = 2
   others = [*records, newer, short("", 1, device="CPU, 1 core")]
-  names = [row[0] for row in rows_of(others, report.sweeps)[1:6]]
+  names = [row[0] for row in rows_of(others, sweeps.page)[1:6]]
   assert sorted(names) == [
     "`--max_rotation=100`", "`--max_rotation=20`",
     "as it is", "as it is `newer=2`", "as it is before `--newer`",

@@ -9,6 +9,7 @@ from experiments.common import tables
 # The suites that measure it.
 _SUITES = ("bound", "importance", "log_likelihood")
 # What the suite `importance` measures, by the names of the suite `bound`.
+TITLE = "Densities of test images"
 _ALIASES = {"bound_1": "elbo", "bound_100": "importance_bound"}
 _NUM_SAMPLES = 100  # where a record does not say
 _ESTIMATORS = {
