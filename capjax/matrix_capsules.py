@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax import layers
-from kernels import em, em_convolution
+from capjax import layers, matrix_layers
+from kernels import em
 
+STARTS = matrix_layers.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
 COORDINATES = ("relative", "pixels", "none")
 _POSE_SHAPES = {"matrix": (4, 4), "vector": (1, 16)}
@@ -21,7 +22,6 @@ _BETAS = {"layers": (-1.0, 0.0), "classes": (-1.0, 0.0)}
 _OFFICIAL_BETAS = {"layers": (0.5, 0.5), "classes": (1.0, 2.0)}
 # The code's class capsules have more children than its other capsules.
 _CLASS_COOLING = 0.25
-_CLASS_MASS_FLOOR = 1e-5
 
 
 class MatrixCapsulesOutput(NamedTuple):
@@ -37,171 +37,6 @@ class MatrixCapsulesOutput(NamedTuple):
   activations: Float[Array, "B J"]
   poses: Float[Array, "B J P R"]
   coefficients: Float[Array, "B I J"]
-
-
-class PrimaryMatrixCaps(nnx.Module):
-  """A pose for each capsule, linear in the features, and an activation.
-
-  The activation is sigmoid(logit - 1) of a linear logit, as in the authors'
-  code, so that capsules start rather off; the paper has sigmoid(logit)
-  (Hinton et al., 2018).
-  """
-
-  def __init__(
-    self,
-    in_features: int,
-    num_types: int,
-    *,
-    pose_shape: tuple[int, int] = (4, 4),
-    rngs: nnx.Rngs,
-  ):
-    """Draws the parameters.
-
-    Args:
-      in_features: channels of the features.
-      num_types: I, capsules at each position.
-      pose_shape: P, Q.
-      rngs: its `params` stream draws the parameters.
-    """
-    size = pose_shape[0] * pose_shape[1]
-    self.poses = layers.Conv(in_features, num_types * size, 1, rngs=rngs)
-    self.activations = layers.Conv(in_features, num_types, 1, rngs=rngs)
-    self.pose_shape = pose_shape
-
-  def __call__(
-    self, features: Float[Array, "B H W C"]
-  ) -> tuple[Float[Array, "B H W I P Q"], Float[Array, "B H W I"]]:
-    """Returns poses and activations in [0, 1]."""
-    activations = jax.nn.sigmoid(self.activations(features) - 1)
-    poses = self.poses(features)
-    shape = (*activations.shape, *self.pose_shape)
-    return poses.reshape(shape), activations
-
-
-class ConvMatrixCaps(nnx.Module):
-  """Windows of capsules vote for the capsules above them, by EM routing."""
-
-  def __init__(
-    self,
-    num_below: int,
-    num_types: int,
-    kernel_size: int,
-    *,
-    stride: int,
-    padding: str,
-    pose_shape: tuple[int, int],
-    inverse_temperatures: Sequence[float],
-    form: em.Form,
-    betas: tuple[float, float],
-    rngs: nnx.Rngs,
-  ):
-    """Draws the parameters.
-
-    Args:
-      num_below: I, types below.
-      num_types: J, types above.
-      kernel_size: capsules along each axis of a window.
-      stride: between windows.
-      padding: "VALID" or "SAME".
-      pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: of each iteration.
-      form: of EM routing.
-      betas: beta_a and beta_u at the start.
-      rngs: its `params` stream draws the parameters.
-    """
-    shape = (kernel_size, kernel_size, num_below, num_types)
-    self.transforms = nnx.Param(_transforms(rngs, shape, pose_shape[1]))
-    self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_types, start)) for start in betas
-    )
-    self.options = {
-      "inverse_temperatures": tuple(inverse_temperatures),
-      "stride": stride,
-      "padding": padding,
-      "form": form,
-    }
-
-  def __call__(
-    self,
-    poses: Float[Array, "B H W I P Q"],
-    activations: Float[Array, "B H W I"],
-  ) -> em.EMOutput:
-    """Returns capsules with leading axes [B oH oW]."""
-    return jax.vmap(
-      lambda *children: em_convolution.em_convolution(
-        *children,
-        self.transforms[...],
-        self.beta_a[...],
-        self.beta_u[...],
-        **self.options,
-      )
-    )(poses, activations)
-
-
-class ClassMatrixCaps(nnx.Module):
-  """All capsules vote for the classes, and tell where they are.
-
-  Capsules of one type share their transforms at all positions.
-  """
-
-  def __init__(
-    self,
-    num_below: int,
-    num_classes: int,
-    offsets: Float[Array, "H W D"],
-    *,
-    pose_shape: tuple[int, int],
-    inverse_temperatures: Sequence[float],
-    form: em.Form,
-    betas: tuple[float, float],
-    rngs: nnx.Rngs,
-  ):
-    """Draws the parameters.
-
-    Args:
-      num_below: I, types below.
-      num_classes: J.
-      offsets: added to the votes from each position.
-      pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: of each iteration.
-      form: of EM routing.
-      betas: beta_a and beta_u at the start.
-      rngs: its `params` stream draws the parameters.
-    """
-    shape = (num_below, num_classes)
-    self.transforms = nnx.Param(_transforms(rngs, shape, pose_shape[1]))
-    self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_classes, start)) for start in betas
-    )
-    self.offsets = layers.Fixed(offsets)
-    self.options = {
-      "inverse_temperatures": tuple(inverse_temperatures),
-      "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
-    }
-
-  def __call__(
-    self,
-    poses: Float[Array, "B H W I P Q"],
-    activations: Float[Array, "B H W I"],
-  ) -> em.EMOutput:
-    """Returns the classes with leading axis [B]."""
-    size = poses.shape[-2] * poses.shape[-1]
-
-    def route(poses, activations):
-      votes = jnp.einsum(
-        "hwipq,ijqr->hwijpr", poses, self.transforms[...], precision="highest"
-      )
-      votes = votes.reshape(*votes.shape[:4], size)
-      votes += self.offsets[...][:, :, None, None]
-      return em.em_routing(
-        votes.reshape(-1, *votes.shape[-2:]),
-        activations.ravel(),
-        self.beta_a[...],
-        self.beta_u[...],
-        **self.options,
-      )
-
-    return jax.vmap(route)(poses, activations)
 
 
 class MatrixCapsules(nnx.Module):
@@ -224,6 +59,8 @@ class MatrixCapsules(nnx.Module):
     coordinates: str = "relative",
     pose: str = "matrix",
     form: str = "paper",
+    start: str = "identity",
+    data_amount: float | None = None,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -242,6 +79,10 @@ class MatrixCapsules(nnx.Module):
         IBM's code or as in the authors', or none.
       pose: "matrix" of 4x4, or "vector" of 16 with transforms of 16x16.
       form: one of `FORMS`.
+      start: one of `STARTS`, scales of the parameters.
+      data_amount: above 0, children that a parent of any layer counts as having
+        in its cost, 100 in IBM's code; see `em.amount_of_data_scale`. None
+        leaves costs as they are.
       rngs: its `params` stream draws the parameters.
 
     Raises:
@@ -260,6 +101,7 @@ class MatrixCapsules(nnx.Module):
       ("coordinates", coordinates, COORDINATES),
       ("pose", pose, tuple(_POSE_SHAPES)),
       ("form", form, tuple(FORMS)),
+      ("start", start, tuple(STARTS)),
     ):
       if value not in known:
         raise ValueError(f"{name} is {value!r}; give {' or '.join(known)}.")
@@ -268,11 +110,14 @@ class MatrixCapsules(nnx.Module):
         "coordinates='pixels' are of windows without padding; give "
         "padding='VALID' or coordinates='relative'."
       )
-    if not 0 < final_inverse_temperature < math.inf:
-      raise ValueError(
-        f"final_inverse_temperature is {final_inverse_temperature}; give a "
-        "finite number above 0, such as 0.01."
-      )
+    for name, value, usual in (
+      ("final_inverse_temperature", final_inverse_temperature, "0.01"),
+      ("data_amount", data_amount, "100, or None"),
+    ):
+      if value is not None and not 0 < value < math.inf:
+        raise ValueError(
+          f"{name} is {value}; give a finite number above 0, such as {usual}."
+        )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     grid = [_grid(size, windows, padding) for size in image_shape[:2]]
     if min(grid) < 1:
@@ -292,21 +137,36 @@ class MatrixCapsules(nnx.Module):
       scale = 1 / temperatures[-1]
       constants = constants._replace(beta_a_scale=scale)
       betas, cooling = _BETAS, 1.0
-    options = {"pose_shape": pose_shape, "form": constants, "rngs": rngs}
+    start = STARTS[start]
+
+    def form_for(num_children, num_parents):
+      if data_amount is None:
+        return constants
+      scale = em.amount_of_data_scale(
+        num_children, num_parents, amount=data_amount
+      )
+      return constants._replace(cost_scale=scale)
+
+    options = {"pose_shape": pose_shape, "start": start, "rngs": rngs}
     self.conv = layers.Conv(
-      image_shape[2], features, 5, stride=2, padding=padding, rngs=rngs
+      image_shape[2],
+      features,
+      5,
+      stride=2,
+      padding=padding,
+      kernel_init=matrix_layers.kernel_init(start.convolution),
+      rngs=rngs,
     )
-    self.primary = PrimaryMatrixCaps(
-      features, primary, pose_shape=pose_shape, rngs=rngs
-    )
+    self.primary = matrix_layers.PrimaryMatrixCaps(features, primary, **options)
     self.layers = nnx.List(
-      ConvMatrixCaps(
+      matrix_layers.ConvMatrixCaps(
         below,
         above,
         kernel,
         stride=stride,
         padding=padding,
         inverse_temperatures=temperatures,
+        form=form_for(kernel**2 * below, above),
         betas=betas["layers"],
         **options,
       )
@@ -314,11 +174,12 @@ class MatrixCapsules(nnx.Module):
         types[:-1], upper, windows[2:], strict=True
       )
     )
-    self.classes = ClassMatrixCaps(
+    self.classes = matrix_layers.ClassMatrixCaps(
       types[-1],
       num_classes,
       _offsets(image_shape, windows, grid, coordinates, pose_shape),
       inverse_temperatures=[cooling * t for t in temperatures],
+      form=form_for(math.prod(grid) * types[-1], num_classes),
       betas=betas["classes"],
       **options,
     )
@@ -333,12 +194,6 @@ class MatrixCapsules(nnx.Module):
     return MatrixCapsulesOutput(
       classes.activations, classes.poses.reshape(shape), classes.coefficients
     )
-
-
-def _transforms(rngs, shape, size):
-  """Matrices [... size size] near the identity."""
-  noise = jax.random.normal(rngs.params(), (*shape, size, size))
-  return jnp.eye(size) + 0.1 * noise
 
 
 def _grid(size, windows, padding):

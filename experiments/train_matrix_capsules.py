@@ -46,6 +46,24 @@ _FORM = flags.DEFINE_enum(
   list(matrix_capsules.FORMS),
   "Constants of EM routing: those of the authors' code or of the paper.",
 )
+_START = flags.DEFINE_enum(
+  "start",
+  "identity",
+  list(matrix_capsules.STARTS),
+  "Scales of the parameters: transforms near the identity, or all as in the "
+  "authors' code.",
+)
+_FINAL_INVERSE_TEMPERATURE = flags.DEFINE_float(
+  "final_inverse_temperature",
+  0.01,
+  "Limit of lambda over the iterations of EM routing; above 0.",
+)
+_DATA_AMOUNT = flags.DEFINE_float(
+  "data_amount",
+  None,
+  "Children that a parent of any layer counts as having in its cost, 100 in "
+  "IBM's code; above 0. By default as many as it has.",
+)
 _COORDINATES = flags.DEFINE_enum(
   "coordinates",
   "relative",
@@ -64,8 +82,8 @@ _LOSS = flags.DEFINE_enum(
 _MARGIN_STEPS = flags.DEFINE_float(
   "margin_steps",
   None,
-  "Timescale of the spread loss's margin, which is halfway at four of them; a "
-  "tenth of --num_steps by default, 50,000 in the paper.",
+  "Timescale of the spread loss's margin, which is halfway at four of them; by "
+  "default a fortieth of --num_steps, as 50,000 of the authors' 2,000,000.",
   lower_bound=1.0,
 )
 _CNN_FEATURES = flags.DEFINE_list(
@@ -103,7 +121,7 @@ _VIEWPOINTS = flags.DEFINE_enum(
 )
 flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
-flags.set_default(rates.DECAY_STEPS, 20_000)
+flags.set_default(rates.DECAY_STEPS, None)
 for _counts, _example in ((_TYPES, "8,16,16"), (_CNN_FEATURES, "32,64")):
   _number = len(_example.split(","))
   flags.register_validator(
@@ -115,9 +133,12 @@ for _counts, _example in ((_TYPES, "8,16,16"), (_CNN_FEATURES, "32,64")):
   )
 
 _CAPSULE_FLAGS = (
-  "features", "types", "num_iterations", "form", "coordinates", "pose",
-  "padding", "loss",
+  "features", "types", "num_iterations", "form", "start",
+  "final_inverse_temperature", "data_amount", "coordinates", "pose", "padding",
+  "loss",
 )  # fmt: skip
+# Of the authors' 2,000,000 steps the timescale of the margin is 50,000.
+_MARGIN_SHARE = 40
 _BASELINE_FLAGS = ("cnn_features", "cnn_dense")
 _FAMILIAR = {
   "azimuth": smallnorb.familiar_azimuths,
@@ -155,6 +176,9 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     coordinates=_COORDINATES.value,
     pose=_POSE.value,
     form=_FORM.value,
+    start=_START.value,
+    final_inverse_temperature=_FINAL_INVERSE_TEMPERATURE.value,
+    data_amount=_DATA_AMOUNT.value,
     rngs=rngs,
   )
 
@@ -210,7 +234,7 @@ def _loss_of_each(
 ) -> jax.Array:
   """--loss of each image [B], at a step of training."""
   if _LOSS.value == "spread":
-    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / 10
+    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / _MARGIN_SHARE
     margin = losses.spread_margin(step, timescale=timescale)
     return losses.spread_loss(activations, labels, margin=margin)
   if _LOSS.value == "margin":

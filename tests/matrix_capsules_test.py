@@ -12,6 +12,7 @@ from capjax import baselines, matrix_capsules
 from kernels import em, em_convolution
 
 _SHAPE = (18, 22, 2)
+_IDENTITY_SCALES = (0.1, 0.1)
 _SMALL = dict(features=3, types=(2, 3, 4), num_iterations=2)
 
 
@@ -143,6 +144,40 @@ class LayersTest(parameterized.TestCase):
         atol=1e-5,
       )
 
+  def test_costs_are_of_as_much_data_in_every_layer(self):
+    """By I / J: of windows of 3x3, and of a grid of 1x2 under the classes."""
+    model = _model(data_amount=100.0)
+    for layer, children, parents in (
+      (model.layers[0], 3 * 3 * 2, 3),
+      (model.layers[1], 3 * 3 * 3, 4),
+      (model.classes, 1 * 2 * 4, 5),
+    ):
+      scale = layer.options["form"].cost_scale
+      self.assertAlmostEqual(scale, 100 / (children / parents))
+    for layer in (*_model().layers, _model().classes):
+      self.assertEqual(layer.options["form"].cost_scale, 1.0)
+
+  @parameterized.parameters(
+    ("official", 0.0, 0.3, 0.01), ("identity", 1.0, *_IDENTITY_SCALES)
+  )
+  def test_scales_at_the_start(self, start, diagonal, layers, classes):
+    """Of normal distributions that end at two standard deviations."""
+    model = matrix_capsules.MatrixCapsules(start=start, rngs=nnx.Rngs(0))
+    scales = [(x.transforms[...], layers) for x in model.layers]
+    scales.append((model.classes.transforms[...], classes))
+    for transforms, scale in scales:
+      noise = np.asarray(transforms - diagonal * jnp.eye(4))
+      np.testing.assert_allclose(noise.std(), 0.8796 * scale, rtol=0.03)
+      np.testing.assert_allclose(abs(noise).max(), 2 * scale, rtol=0.03)
+    if start == "official":
+      for conv, scale in (
+        (model.conv, 0.05),
+        (model.primary.poses, 0.5),
+        (model.primary.activations, 3.0),
+      ):
+        kernel = np.asarray(conv.kernel[...])
+        np.testing.assert_allclose(kernel.std(), 0.8796 * scale, rtol=0.06)
+
   def test_layers_route_with_their_own_betas(self):
     model = _model()
     layer = model.layers[0]
@@ -235,6 +270,8 @@ class HardInputsTest(parameterized.TestCase):
     (dict(coordinates="polar"), "coordinates is 'polar'"),
     (dict(pose="tensor"), "pose is 'tensor'"),
     (dict(form="hybrid"), "form is 'hybrid'"),
+    (dict(start="random"), "start is 'random'"),
+    (dict(data_amount=0.0), "data_amount is 0.0; give a finite number above 0"),
     (dict(num_iterations=0), "num_iterations is 0"),
     *(
       (

@@ -8,6 +8,7 @@ import numpy as np
 import processes
 import pytest
 from absl import flags
+from flax import nnx
 
 from experiments.common import steps
 
@@ -122,12 +123,61 @@ def test_attacks_have_slopes_to_follow():
   assert np.abs(slopes[0]).max() > 0
 
 
+def schedules():
+  """Rates of learning and losses of a run that is short."""
+  from experiments import train_matrix_capsules as binary
+  from experiments.common import optimizers
+
+  flags.FLAGS(["binary", "--num_steps=40", "--padding=SAME", *TINY])
+  optimizer = optimizers.make_optimizer()
+  slope = jnp.ones(())
+  state, rates = optimizer.init(slope), []
+  for _ in range(41):
+    update, state = optimizer.update(slope, state)
+    rates.append(-float(update))
+  model = binary.make_model((8, 8, 1), 3)
+  images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
+  labels = jnp.array([0, 2])
+  parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
+  decay = 1e-7 * sum(float(jnp.sum(x**2)) for x in parameters)
+  measured = [
+    float(binary.loss(model, images, labels, jax.random.key(0), step)[0])
+    for step in (0, 4, 40)
+  ]
+  activations = np.asarray(model(images).activations)
+  return rates, np.array(measured) - decay, activations
+
+
+def test_schedules_are_fractions_of_the_run():
+  """As the authors': 20,000 and 50,000 of 2,000,000 steps."""
+  rates, measured, activations = steps.in_process(schedules)
+  np.testing.assert_allclose(rates[0], 3e-3, rtol=1e-4)
+  np.testing.assert_allclose(rates[20], 3e-3 * 0.96**50, rtol=1e-4)
+  np.testing.assert_allclose(rates[40], 3e-3 * 0.96**100, rtol=1e-4)
+  for got, margin in zip(
+    measured, (0.2 + 0.79 / (1 + np.exp(4)), 0.595, 0.98996), strict=True
+  ):
+    want = 0.0
+    for a, label in zip(activations, (0, 2), strict=True):
+      others = [x for j, x in enumerate(a) if j != label]
+      want += sum(max(0, margin - (a[label] - x)) ** 2 for x in others) / 2
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
   "words",
   [
     (*TINY, "--num_iterations=2"),
     (*TINY, "--loss=margin", "--pose=vector", "--coordinates=none"),
-    (*TINY, "--loss=cross_entropy", "--form=official", "--coordinates=pixels"),
+    (
+      *TINY,
+      "--loss=cross_entropy",
+      "--form=official",
+      "--coordinates=pixels",
+      "--start=official",
+      "--data_amount=100",
+      "--augmentation=ibm",
+    ),
   ],
 )
 def test_other_networks_and_losses_train(train, data_dir, tmp_path, words):
@@ -170,6 +220,12 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
     (("--model=baseline", "--types=8,8,8"), "no use for --types"),
     (("--cnn_dense=8",), "--model=capsules has no use for --cnn_dense"),
     (("--model=baseline", "--cnn_features=8"), "give 2 whole numbers"),
+    (
+      ("--final_inverse_temperature=0", "--padding=SAME"),
+      "final_inverse_temperature is 0.0",
+    ),
+    (("--data_amount=-1", "--padding=SAME"), "data_amount is -1.0"),
+    (("--model=baseline", "--data_amount=100"), "no use for --data_amount"),
     (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
     (("--augmentation=ibm",), "no use for --augmentation"),
     (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),

@@ -74,8 +74,11 @@ def _make_optimizer() -> optax.GradientTransformation:
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
     # optax's takes a rate of 0 for none, and of 1 for growth.
+    # Its holder would refuse None, which is a default of some binaries.
+    decay_steps = flags.FLAGS.decay_steps or runs.NUM_STEPS.value / 100
+
     def schedule(step):
-      decay = rates.DECAY_RATE.value ** (step / rates.DECAY_STEPS.value)
+      decay = rates.DECAY_RATE.value ** (step / decay_steps)
       return jnp.maximum(peak * decay, final)
 
   else:

@@ -12,5 +12,8 @@ DECAY_RATE = flags.DEFINE_float(
   lower_bound=0.0,
 )
 DECAY_STEPS = flags.DEFINE_integer(
-  "decay_steps", 2000, "See --decay_rate.", lower_bound=1
+  "decay_steps",
+  2000,
+  "See --decay_rate; where there is no default, a hundredth of --num_steps.",
+  lower_bound=1,
 )
