@@ -60,7 +60,7 @@ class MatrixCapsules(nnx.Module):
     pose: str = "matrix",
     form: str = "paper",
     start: str = "identity",
-    data_amount: float | None = None,
+    data_amount: float | None = 100.0,
     rngs: nnx.Rngs,
   ):
     """Draws the parameters.
@@ -78,23 +78,30 @@ class MatrixCapsules(nnx.Module):
       coordinates: one of `COORDINATES`: the paper's coordinate addition as in
         IBM's code or as in the authors', or none.
       pose: "matrix" of 4x4, or "vector" of 16 with transforms of 16x16.
-      form: one of `FORMS`.
+      form: one of `FORMS`. The whole of the authors' code is form="official",
+        start="official", data_amount=None.
       start: one of `STARTS`, scales of the parameters.
       data_amount: above 0, children that a parent of any layer counts as having
-        in its cost, 100 in IBM's code; see `em.amount_of_data_scale`. None
-        leaves costs as they are.
+        in its cost, 100 in IBM's code (Gritzman, 2019); see
+        `em.amount_of_data_scale`. None leaves costs as they are.
       rngs: its `params` stream draws the parameters.
 
     Raises:
       ValueError: if an option is unknown or out of range, or the images are too
         small.
 
-    Differs from paper: with its form beta_a counts in units of the last
-    iteration's logit, lambda beta_a, and starts at -1, since with lambda below
-    0.01 no optimiser would move it; the classes then have the lambda of the
-    other layers, not the quarter of the authors' code. Transforms start at the
-    identity and noise, convolutions as is usual for them; the paper is silent,
-    and the deviations in the authors' code are 0.3, 0.5 and 3.
+    Differs from paper:
+      - With its form beta_a counts in units of the last iteration's logit,
+        lambda beta_a, and starts at -1, since with lambda below 0.01 no
+        optimiser would move it; IBM's starts at -1000 and its logit so at -1.4.
+        The classes have the lambda of the other layers, not the quarter of the
+        authors' code.
+      - Costs are scaled to an amount of data. Without it activations of
+        convolutional capsules hardly depend on the votes at the start.
+      - Transforms start at the identity with little noise, convolutions as is
+        usual for them; the paper is silent. With more noise, which gives the
+        parents of a child unlike votes, the iterations of EM decide between
+        parents by that noise.
     """
     for name, value, known in (
       ("padding", padding, ("VALID", "SAME")),

@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 # Near the identity, or those of the authors' code (Hinton et al., 2018).
 STARTS = {
-  "identity": Start(1.0, layers=0.1, classes=0.1),
+  "identity": Start(1.0, layers=0.01, classes=0.01),
   "official": Start(
     0.0, layers=0.3, classes=0.01, convolution=0.05, poses=0.5, activations=3.0
   ),

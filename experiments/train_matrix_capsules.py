@@ -60,9 +60,10 @@ _FINAL_INVERSE_TEMPERATURE = flags.DEFINE_float(
 )
 _DATA_AMOUNT = flags.DEFINE_float(
   "data_amount",
-  None,
-  "Children that a parent of any layer counts as having in its cost, 100 in "
-  "IBM's code; above 0. By default as many as it has.",
+  100.0,
+  "Children that a parent of any layer counts as having in its cost, as in "
+  "IBM's code. 0: as many as it has, as in the paper.",
+  lower_bound=0.0,
 )
 _COORDINATES = flags.DEFINE_enum(
   "coordinates",
@@ -178,7 +179,7 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     form=_FORM.value,
     start=_START.value,
     final_inverse_temperature=_FINAL_INVERSE_TEMPERATURE.value,
-    data_amount=_DATA_AMOUNT.value,
+    data_amount=_DATA_AMOUNT.value or None,
     rngs=rngs,
   )
 

@@ -9,10 +9,11 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from capjax import baselines, matrix_capsules
+from capjax.evaluation import diagnostics
 from kernels import em, em_convolution
 
 _SHAPE = (18, 22, 2)
-_IDENTITY_SCALES = (0.1, 0.1)
+_IDENTITY_SCALES = (0.01, 0.01)
 _SMALL = dict(features=3, types=(2, 3, 4), num_iterations=2)
 
 
@@ -121,7 +122,9 @@ class LayersTest(parameterized.TestCase):
         model.classes.beta_u[...],
         inverse_temperatures=temperatures,
         form=em.PAPER._replace(
-          mass_floor=1e-5, beta_a_scale=1 / temperatures[-1]
+          mass_floor=1e-5,
+          beta_a_scale=1 / temperatures[-1],
+          cost_scale=100 * 5 / (np.prod(grid) * 4),
         ),
       )
       np.testing.assert_allclose(
@@ -146,7 +149,7 @@ class LayersTest(parameterized.TestCase):
 
   def test_costs_are_of_as_much_data_in_every_layer(self):
     """By I / J: of windows of 3x3, and of a grid of 1x2 under the classes."""
-    model = _model(data_amount=100.0)
+    model, unscaled = _model(), _model(data_amount=None)
     for layer, children, parents in (
       (model.layers[0], 3 * 3 * 2, 3),
       (model.layers[1], 3 * 3 * 3, 4),
@@ -154,7 +157,7 @@ class LayersTest(parameterized.TestCase):
     ):
       scale = layer.options["form"].cost_scale
       self.assertAlmostEqual(scale, 100 / (children / parents))
-    for layer in (*_model().layers, _model().classes):
+    for layer in (*unscaled.layers, unscaled.classes):
       self.assertEqual(layer.options["form"].cost_scale, 1.0)
 
   @parameterized.parameters(
@@ -191,7 +194,9 @@ class LayersTest(parameterized.TestCase):
       layer.beta_u[...],
       inverse_temperatures=(5e-4, 9.75e-4),
       stride=2,
-      form=em.PAPER._replace(beta_a_scale=1 / 9.75e-4),
+      form=em.PAPER._replace(
+        beta_a_scale=1 / 9.75e-4, cost_scale=100 * 3 / (9 * 2)
+      ),
     )
     chex.assert_trees_all_close(
       jax.tree.map(lambda x: x[0], got), want, atol=1e-5
@@ -199,6 +204,56 @@ class LayersTest(parameterized.TestCase):
     means = jnp.mean(got.activations, axis=(0, 1, 2))
     self.assertGreater(means[0], means[2])
     self.assertGreater(means[2], means[1])
+
+
+def _blobs(count):
+  """Smooth figures, so that neighbouring capsules have like poses."""
+  random = np.random.default_rng(0)
+  places = random.uniform(8, 24, (count, 3, 1, 1, 2))
+  sizes = random.uniform(2, 5, (count, 3, 1, 1))
+  squares = np.sum((np.mgrid[:32, :32].transpose(1, 2, 0) - places) ** 2, -1)
+  images = np.sum(np.exp(-squares / 2 / sizes**2), axis=1)[..., None]
+  return jnp.array((images - images.mean()) / images.std(), jnp.float32)
+
+
+class FreshNetworkTest(absltest.TestCase):
+  """Three iterations of EM find no clusters where there is only noise."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.model = matrix_capsules.MatrixCapsules(
+      (32, 32, 1), 5, features=16, types=(3, 6, 8), rngs=nnx.Rngs(0)
+    )
+
+  def _entropy(self, model):
+    coefficients = _call(model, _blobs(8)).coefficients
+    return float(jnp.mean(diagnostics.routing_entropy(coefficients)))
+
+  def test_shares_of_classes_are_open(self):
+    self.assertGreater(self._entropy(self.model), 0.9)
+
+  def test_more_noise_closes_them(self):
+    """As 0.1 would, ten times as much."""
+    model = nnx.clone(self.model)
+    for layer in (*model.layers, model.classes):
+      noise = layer.transforms[...] - jnp.eye(4)
+      layer.transforms[...] = jnp.eye(4) + 10 * noise
+    self.assertLess(self._entropy(model), 0.85)
+
+  def test_activations_tell_votes_apart(self):
+    """Of convolutional capsules, whose cost would be small next to beta_a."""
+    poses, activations = self.model.primary(
+      jax.nn.relu(self.model.conv(_blobs(8)))
+    )
+    layer = self.model.layers[0]
+    got = _call(layer, poses, activations).activations
+    self.assertGreater(float(jnp.std(got)), 0.01)
+    form = layer.options["form"]
+    layer = nnx.clone(layer)
+    layer.options = dict(layer.options, form=form._replace(cost_scale=1.0))
+    got = _call(layer, poses, activations).activations
+    self.assertLess(float(jnp.std(got)), 0.005)
 
 
 @jax.jit

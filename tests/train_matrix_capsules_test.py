@@ -132,20 +132,23 @@ def schedules():
   optimizer = optimizers.make_optimizer()
   slope = jnp.ones(())
   state, rates = optimizer.init(slope), []
+  update_of = jax.jit(optimizer.update)
   for _ in range(41):
-    update, state = optimizer.update(slope, state)
+    update, state = update_of(slope, state)
     rates.append(-float(update))
   model = binary.make_model((8, 8, 1), 3)
   images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
   labels = jnp.array([0, 2])
   parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
   decay = 1e-7 * sum(float(jnp.sum(x**2)) for x in parameters)
-  measured = [
-    float(binary.loss(model, images, labels, jax.random.key(0), step)[0])
-    for step in (0, 4, 40)
-  ]
-  activations = np.asarray(model(images).activations)
-  return rates, np.array(measured) - decay, activations
+
+  @jax.jit
+  def loss_at(model, step):
+    return binary.loss(model, images, labels, jax.random.key(0), step)[0]
+
+  measured = np.array([loss_at(model, step) for step in (0, 4, 40)])
+  activations = jax.jit(lambda model: model(images).activations)(model)
+  return rates, measured - decay, np.asarray(activations)
 
 
 def test_schedules_are_fractions_of_the_run():
@@ -224,8 +227,8 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
       ("--final_inverse_temperature=0", "--padding=SAME"),
       "final_inverse_temperature is 0.0",
     ),
-    (("--data_amount=-1", "--padding=SAME"), "data_amount is -1.0"),
-    (("--model=baseline", "--data_amount=100"), "no use for --data_amount"),
+    (("--data_amount=inf", "--padding=SAME"), "data_amount is inf"),
+    (("--model=baseline", "--data_amount=0"), "no use for --data_amount"),
     (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
     (("--augmentation=ibm",), "no use for --augmentation"),
     (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),
