@@ -1,10 +1,14 @@
 """The setting of XLA that keeps sums on CPUs right."""
 
 import importlib.metadata
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
 
 from kernels import compilation
@@ -32,6 +36,35 @@ def test_flag_is_for_releases_that_know_it(monkeypatch, version, before, after):
   compilation.keep_reductions()
   compilation.keep_reductions()  # once is enough
   assert compilation.os.environ["XLA_FLAGS"] == after
+
+
+@pytest.mark.parametrize(
+  ("before", "options", "warned"),
+  [
+    ("import jax; jax.numpy.ones(1)", "", True),
+    ("import jax; jax.numpy.ones(1)", f"{_FLAG}=-reduce", False),
+    ("import jax", "", False),
+  ],
+)
+def test_import_after_the_first_computation_warns(before, options, warned):
+  code = (
+    "import sys, types\n"
+    "package = types.ModuleType('kernels')\n"
+    "package.__path__ = ['kernels']  # its modules are slow to import\n"
+    "sys.modules['kernels'] = package\n"
+    f"{before}\n"
+    "from kernels import compilation; compilation.keep_reductions()"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=processes.ROOT,
+    env=os.environ | {"XLA_FLAGS": options, "JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert ("RuntimeWarning" in done.stderr) == warned, done.stderr
+  assert (f"XLA_FLAGS={_FLAG}=-reduce" in done.stderr) == warned
 
 
 def test_large_sums_of_logs_are_right_when_compiled():
