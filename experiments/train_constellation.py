@@ -45,17 +45,17 @@ _NOISE = flags.DEFINE_float(
   lower_bound=0.0,
 )
 _WITHIN = flags.DEFINE_float(
-  "prior_within", 1.0, "Weight of sparsity within images."
+  "prior_within", 1.0, "Weight of --sparsity=soft within images."
 )
 _BETWEEN = flags.DEFINE_float(
-  "prior_between", 1.0, "Weight of sparsity between images."
+  "prior_between", 1.0, "Weight of --sparsity=soft between images."
 )
 _SPARSITY = flags.DEFINE_enum(
   "sparsity",
-  "soft",
-  ["soft", "hard"],
-  "What sparsity is of: the presences of objects, or whether these are above "
-  "the weight of the dummy, as in the authors' code, which teaches nothing.",
+  "hard",
+  ["hard", "soft"],
+  "What sparsity is of: whether presences of objects are above the weight of "
+  "the dummy, as the authors' code has it, without gradient; or the presences.",
 )
 _ACTIVITY = flags.DEFINE_float(
   "activity", 10.0, "Weight of objects' presence against what they explain."
@@ -175,6 +175,9 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
     runs.refuse("train_constellation", ["stop_accuracy"])
+    if _SPARSITY.value == "hard":
+      weights = ["prior_within", "prior_between"]
+      runs.refuse("--sparsity=hard, which has no gradient,", weights)
   program.train(TASK)
 
 

@@ -131,7 +131,10 @@ def check_loss_matches_oracle(loss):
     for weights in ((1.0, 1.0, 10.0, 10.0), (0.5, 2.0, 3.0, 7.0)):
       names = ("within", "between", "activity", "deformation")
       value, got = loss(
-        output, presence, **dict(zip(names, weights, strict=True))
+        output,
+        presence,
+        sparsity_of="soft",
+        **dict(zip(names, weights, strict=True)),
       )
       terms = [want[n] for n in list(want)[1:]]
       total = np.dot(weights, terms) - want["log_prob"]

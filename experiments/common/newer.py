@@ -19,6 +19,10 @@ class _Before(NamedTuple):
 _BEFORE = {
   # The primary capsules of CapsNet were made without the factor 1 / num_types.
   "primary_scale": _Before(1.0, lambda flags: flags.get("model") == "capsnet"),
+  # Sparsity of constellations had a gradient.
+  "sparsity": _Before(
+    "soft", lambda flags: flags.get("dataset") == "constellations"
+  ),
 }
 
 
