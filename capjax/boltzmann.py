@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from kernels import energy, families
 
@@ -31,16 +31,30 @@ class Fantasies(NamedTuple):
   Attributes:
     hidden: [N K J], h.
     switches: [N K], z.
-    age: sweeps since they were started from data; at 0 they are to be.
+    age: sweeps since they were started from data; at 0 they are to be. A
+      floating-point number, so that `jax.grad` takes the module that holds it.
   """
 
   hidden: Float[Array, "N K J"]
   switches: Float[Array, "N K"]
-  age: Int[Array, ""]
+  age: Float[Array, ""]
 
 
 class Fantasy(nnx.Variable):
   """Holds `Fantasies`; not trained."""
+
+
+class Learned(NamedTuple):
+  """What `contrastive_loss` finds beside its value.
+
+  Attributes:
+    errors: [B], the mean absolute error of each image's reconstruction.
+    chains: where the persistent chains come to, for `CapsuleRBM.go_on_from`;
+      None of a model without them.
+  """
+
+  errors: Float[Array, " B"]
+  chains: Fantasies | None
 
 
 class CapsuleRBM(nnx.Module):
@@ -112,7 +126,7 @@ class CapsuleRBM(nnx.Module):
         Fantasies(
           jnp.zeros((num_chains, *shape[1:])),
           jnp.zeros((num_chains, num_capsules)),
-          jnp.int32(0),
+          jnp.float32(0),
         )
       )
       if num_chains
@@ -272,6 +286,11 @@ class CapsuleRBM(nnx.Module):
     )(jax.random.split(capsule_key, len(images)), capsules, self.drive(images))
     return capsules, images
 
+  def go_on_from(self, chains: Fantasies | None) -> None:
+    """Keeps the chains that a loss came to; nothing where there are none."""
+    if chains is not None:
+      self.fantasy.set_value(chains)
+
   def _visible_parameters(self, capsules):
     return jax.vmap(
       lambda capsules: energy.visible_parameters(capsules, self.parameters)
@@ -325,17 +344,18 @@ def contrastive_loss(
   num_iterations: int | None,
   num_sweeps: int,
   block: bool = False,
-) -> tuple[Float[Array, ""], Float[Array, " B"]]:
+) -> tuple[Float[Array, ""], Learned]:
   """A loss whose gradient is that of learning: eq. 11, estimated.
 
   It is the mean energy of the data with what the capsules are expected to be,
   less that of the model's own fantasies. Its value means nothing.
 
   Args:
-    model: with chains of its own they go on from where they were (Tieleman,
-      2008), and are left where they come to; the first time they start from
-      these data and run ten times longer. Without, they start from the data at
-      every call (contrastive divergence).
+    model: left as it is. With chains of its own they continue from where they
+      were (Tieleman, 2008); the first time they start from these data and run
+      ten times longer. The chains that come of it are returned: give them to
+      `go_on_from` of the model that learns. Without chains, they start from
+      the data at every call (contrastive divergence).
     images: the data.
     key: of the chains, and of the start of mean field.
     num_iterations: of mean field for the data term, as in the paper; None for
@@ -344,7 +364,7 @@ def contrastive_loss(
     block: samples z and h together; see `CapsuleRBM.sweep`.
 
   Returns:
-    The loss, and the mean absolute error of each image's reconstruction.
+    The loss; and the errors of reconstructions with the chains.
 
   Raises:
     ValueError: if there are no sweeps.
@@ -358,9 +378,9 @@ def contrastive_loss(
   redrawn = still.reconstruct(data).reshape(images.shape)
   error = jnp.abs(redrawn - images)
 
-  start = still.sample_capsules(start_key, images)
+  start, chains = still.sample_capsules(start_key, images), None
   if model.fantasy is not None:
-    kept = model.fantasy.get_value()
+    kept = still.fantasy.get_value()
     fresh = kept.age == 0
     going_on = still.capsules(kept)
     start = jax.tree.map(
@@ -382,12 +402,10 @@ def contrastive_loss(
   )
   if model.fantasy is not None:
     age = kept.age + num_sweeps
-    model.fantasy.set_value(
-      Fantasies(dreams.statistics[:, 0], dreams.switches, age)
-    )
+    chains = Fantasies(dreams.statistics[:, 0], dreams.switches, age)
   loss = jnp.mean(model.energies(images, data))
   loss -= jnp.mean(model.energies(dreamt, dreams))
-  return loss, jnp.mean(error, axis=range(1, error.ndim))
+  return loss, Learned(jnp.mean(error, axis=range(1, error.ndim)), chains)
 
 
 def _value(variable):

@@ -225,34 +225,60 @@ class CapsuleHM(nnx.Module):
     return [capsules.switches for capsules in self.infer(images)]
 
   def bound(
-    self, key: Key[Array, ""], images: Float[Array, "B ..."], num_samples: int
+    self,
+    key: Key[Array, ""],
+    images: Float[Array, "B ..."],
+    num_samples: int,
+    *,
+    from_expectations: bool = False,
+    num_iterations: int | None = None,
   ) -> losses.Bound:
     """Bounds on log p(x) from samples of the recognition model.
+
+    There are two recognition models of the same weights, and each gives valid
+    bounds. In one, every layer is driven by the sample of the layer below.
+    Wake and sleep do not train it so: there every layer is driven by the
+    expectations of the layer below, as `infer` has them. The other one is
+    q(h, z | x) of that form, whose layers are independent given x.
 
     Args:
       key: of the samples.
       images: of a Bernoulli model 0 and 1.
       num_samples: of each image.
+      from_expectations: takes the second of the two.
+      num_iterations: of mean field for these expectations; None for what is
+        exact given those below.
 
     Returns:
       Two bounds for each image; they need no estimate of a partition function.
+
+    Raises:
+      ValueError: if iterations are given that no expectations need.
     """
+    if num_iterations is not None and not from_expectations:
+      raise ValueError(
+        f"num_iterations is {num_iterations}, which samples have no use for; "
+        "give it with from_expectations=True."
+      )
 
-    def weight(key, x):
-      layers, log_q = [], 0.0
-      for layer in self.recognition:
+    def weight(key, x, expected):
+      drawn, log_q = [], 0.0
+      for number, layer in enumerate(self.recognition):
         key, layer_key = jax.random.split(key)
-        drive = layer.driven_by(layers[-1] if layers else x)
-        layers.append(self._draw(layer_key, layer.bias, drive))
-        log_q += self._log_prob(layers[-1], layer.bias, drive)
-      return self._joint(x, layers) - log_q
+        below = [x, *(expected if from_expectations else drawn)][number]
+        drive = layer.driven_by(below)
+        drawn.append(self._draw(layer_key, layer.bias, drive))
+        log_q += self._log_prob(drawn[-1], layer.bias, drive)
+      return self._joint(x, drawn) - log_q
 
-    def one(key, x):
+    def one(key, x, expected):
       keys = jax.random.split(key, num_samples)
-      return losses.likelihood_bound(jax.vmap(weight, (0, None))(keys, x))
+      weights = jax.vmap(weight, (0, None, None))(keys, x, expected)
+      return losses.likelihood_bound(weights)
 
+    expected = self.infer(images, num_iterations=num_iterations)
     keys = jax.random.split(key, len(images))
-    return jax.vmap(one)(keys, images.reshape(len(images), -1))
+    return jax.vmap(one)(keys, images.reshape(len(images), -1), expected)
 
   def visible_parameters(
     self, capsules: energy.Capsules

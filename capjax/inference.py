@@ -169,10 +169,10 @@ def free_form(
   if num_samples < 1:
     raise ValueError(f"num_samples is {num_samples}; give at least 1.")
 
-  def climb(start, image, key):
-    def loss(posteriors, key):
+  def climb(start, image, image_key):
+    def loss(posteriors, noise):
       batch = jax.tree.map(lambda x: x[None], posteriors)
-      keys = jax.random.split(key, num_samples)
+      keys = jax.random.split(noise, num_samples)
       bounds = jax.lax.map(
         lambda key: bound(capsules, batch, image[None], key)[0], keys
       )
@@ -180,7 +180,9 @@ def free_form(
 
     def step(carry, number):
       posteriors, state = carry
-      noise = key if fixed_noise else jax.random.fold_in(key, number)
+      noise = image_key
+      if not fixed_noise:
+        noise = jax.random.fold_in(image_key, number)
       value, gradient = jax.value_and_grad(loss)(posteriors, noise)
       updates, state = optimizer.update(
         gradient,

@@ -88,7 +88,9 @@ def wake_sleep_loss(
   learn to predict each layer from the one above. Sleep: from the same top layer
   the machine dreams an image, and the recognition parameters learn to infer the
   layers it came from. Each layer is compared with its mean field given the
-  other one (the paper), or with what is exact.
+  other one (the paper), or with what is exact. The recognition model that so
+  learns infers each layer from the expectations of the layer below, not from
+  samples of it: `CapsuleHM.bound` bounds the likelihood by either.
 
   Args:
     model: of which both kinds of parameters learn.

@@ -42,7 +42,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
 
   def loss(model, images, labels, key, step):
     del labels, step
-    value, errors = boltzmann.contrastive_loss(
+    value, learned = boltzmann.contrastive_loss(
       model,
       images,
       key,
@@ -50,7 +50,8 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
       num_sweeps=_SWEEPS.value,
       block=sweep == "block",
     )
-    return value, {"error": jnp.mean(errors)}
+    model.go_on_from(learned.chains)
+    return value, {"error": jnp.mean(learned.errors)}
 
   mesh = training.data_mesh(_BATCH.value)
   update = training.make_update(
@@ -101,11 +102,12 @@ def numpy_loops(steps: int) -> float:
     noise = 0.1 * random.standard_normal((batch, _K), single)
     mean_z = special.expit(c + noise)
     mean_h = [None] * _K
+    # Mean field leaves the images as they are, and so what they drive.
+    drives = [images @ weights[k] for k in range(_K)]
     for _ in range(_ITERATIONS.value):
       for k in range(_K):
-        drive = images @ weights[k]
-        mean_h[k] = special.expit(b[k] + mean_z[:, k, None] * drive)
-        met = np.sum(drive * mean_h[k], axis=1)
+        mean_h[k] = special.expit(b[k] + mean_z[:, k, None] * drives[k])
+        met = np.sum(drives[k] * mean_h[k], axis=1)
         mean_z[:, k] = special.expit(c[k] + met)
     natural = np.tile(a, (batch, 1))
     for k in range(_K):

@@ -110,9 +110,13 @@ def measure(
   """The errors of reconstructions, and how many capsules are active."""
   del labels
   layers = model.infer(images, num_iterations=contrastive.num_iterations())
-  errors = jnp.abs(model.reconstruct(layers[0]) - images)
+
+  def redraw(count):
+    lowest, *_ = model.infer(images, num_iterations=count)
+    return model.reconstruct(lowest)
+
   return {
-    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
+    **contrastive.reconstruction_errors(images, redraw),
     **{
       f"active_capsules_{number + 1}": jnp.mean(layer.switches, axis=1)
       for number, layer in enumerate(layers)

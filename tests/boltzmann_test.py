@@ -1,5 +1,6 @@
 """The capsule RBM as a module: inference, chains, and what it learns."""
 
+import functools
 import itertools
 from unittest import mock
 
@@ -194,7 +195,7 @@ class LearningTest(parameterized.TestCase):
         boltzmann.Fantasies(
           jnp.float32(random.integers(2, size=(num_chains, 3, 2))),
           jnp.float32(random.integers(2, size=(num_chains, 3))),
-          jnp.int32(age),
+          jnp.float32(age),
         )
       )
     images, key, num_sweeps = _images(), jax.random.key(1), 2
@@ -234,37 +235,51 @@ class LearningTest(parameterized.TestCase):
         "interaction": x.T @ capsules.switches / len(x),
       }
 
-    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-
-    def of(parameters):
-      merged = nnx.merge(graph, parameters, rest, copy=True)
-      loss, errors = boltzmann.contrastive_loss(
-        merged,
-        images,
-        key,
-        num_iterations=num_iterations,
-        num_sweeps=num_sweeps,
-        block=block,
-      )
-      return loss, (errors, nnx.state(merged, boltzmann.Fantasy))
-
-    gradient, (errors, fantasy) = jax.jit(jax.grad(of, has_aux=True))(
-      parameters
+    loss = functools.partial(
+      boltzmann.contrastive_loss,
+      num_iterations=num_iterations,
+      num_sweeps=num_sweeps,
+      block=block,
+    )
+    gradient, (errors, kept) = jax.jit(jax.grad(loss, has_aux=True))(
+      model, images, key
     )
     want = jax.tree.map(
       jnp.subtract,
       statistics(dreamt, capsules, capsules.statistics[:, 0] ** 2),
       statistics(images, data, _squares(model, images, data, num_iterations)),
     )
-    pairs = [(gradient[name][...], value) for name, value in want.items()]
+    pairs = [
+      (getattr(gradient, name)[...], value) for name, value in want.items()
+    ]
     redrawn = jnp.abs(model.reconstruct(data) - images)
     pairs.append((errors, jnp.mean(redrawn, (1, 2, 3))))
     if num_chains:
-      kept = fantasy["fantasy"].get_value()
       pairs.append((kept.hidden, capsules.statistics[:, 0]))
       pairs.append((kept.switches, capsules.switches))
       self.assertEqual(kept.age, age + sweeps)
     return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
+
+  @parameterized.parameters(0, 5)
+  def test_the_module_is_differentiated_and_left_as_it_is(self, num_chains):
+    model, images = _model(num_chains=num_chains), _images()
+    before = jax.tree.map(np.array, model)
+    loss = functools.partial(
+      boltzmann.contrastive_loss, num_iterations=1, num_sweeps=1
+    )
+    gradient, learned = jax.grad(loss, has_aux=True)(
+      model, images, jax.random.key(0)
+    )
+    self.assertGreater(float(jnp.max(jnp.abs(gradient.weights[...]))), 0)
+    chex.assert_trees_all_equal(jax.tree.map(np.array, model), before)
+    if not num_chains:
+      self.assertIsNone(learned.chains)
+      return
+    # Ten times one sweep at first, and one from there on.
+    for age in (10, 11):
+      model.go_on_from(learned.chains)
+      self.assertEqual(model.fantasy.get_value().age, age)
+      _, learned = loss(model, images, jax.random.key(1))
 
   def test_images_may_be_flat(self):
     model, images = _model(), _images()
@@ -304,7 +319,7 @@ class LearningTest(parameterized.TestCase):
 
       def of(parameters):
         merged = nnx.merge(graph, parameters, rest, copy=True)
-        loss, _ = boltzmann.contrastive_loss(
+        loss, learned = boltzmann.contrastive_loss(
           merged,
           images,
           key,
@@ -312,6 +327,7 @@ class LearningTest(parameterized.TestCase):
           num_sweeps=2,
           block=positive == "exact",
         )
+        merged.go_on_from(learned.chains)
         return loss, nnx.state(merged, nnx.Not(nnx.Param))
 
       gradient, rest = jax.grad(of, has_aux=True)(parameters)

@@ -91,6 +91,30 @@ def log_joint(model, x, lower, upper):
   return total + _sigmoid_log(np.float64(second.switches[...]), z2)
 
 
+def log_recognition(model, x, active, lower, upper):
+  """Log q of one state in float64, the upper layer driven by `active` [K J]."""
+  first, second = model.recognition
+  drives = (
+    np.einsum("m,mkj->kj", x, np.float64(first.weights[...])),
+    np.einsum("kj,kjli->li", active, np.float64(second.weights[...])),
+  )
+  total = 0.0
+  for layer, drive, (h, z) in zip(
+    model.recognition, drives, (lower, upper), strict=True
+  ):
+    bias = np.float64(layer.hidden[...][0])
+    switches = np.float64(layer.switches[...])
+    count = len(z)
+    scores = [
+      np.sum((bias + bits[count:, None] * drive) * bits[:count, None])
+      + switches @ bits[count:]
+      for bits in every(2 * count)
+    ]
+    total += np.sum((bias + z[:, None] * drive) * h) + switches @ z
+    total -= special.logsumexp(scores)
+  return total
+
+
 def layers(bits):
   """Both layers' (h, z) from six bits."""
   return (bits[:2, None], bits[2:4]), (bits[4:5, None], bits[5:6])

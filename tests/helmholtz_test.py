@@ -1,5 +1,7 @@
 """The capsule Helmholtz machine against sums over all states of a small one."""
 
+import itertools
+
 import chex
 import helmholtz_cases as cases
 import jax
@@ -57,6 +59,53 @@ class ModelTest(parameterized.TestCase):
     np.testing.assert_array_less(bound.elbo, truth)
     atol = 0.06 if gaussian else 0.03
     np.testing.assert_allclose(bound.importance, truth, atol=atol)
+
+  def test_bounds_are_those_of_their_recognition_model(self):
+    """Against sums over all states of q.
+
+    Its upper layer is driven by samples of the lower one, or by expectations
+    of it, exact or where mean field starts.
+    """
+    model, images = cases.model(2, scale=3.0), cases.images()
+    ways = {
+      "samples": {},
+      "exact": {"from_expectations": True},
+      "mean field": {"from_expectations": True, "num_iterations": 0},
+    }
+    expected = {
+      "samples": None,
+      "exact": np.float64(model.infer(images)[0].active),
+      "mean field": np.float64(model.infer(images, num_iterations=0)[0].active),
+    }
+    want = {
+      way: self._elbos(model, np.float64(images), active)
+      for way, active in expected.items()
+    }
+    for way, options in ways.items():
+      found = jax.jit(
+        lambda key, options=options: model.bound(key, images, 20_000, **options)
+      )(jax.random.key(0))
+      np.testing.assert_allclose(found.elbo, want[way], atol=0.2)
+      for other in want.keys() - {way}:
+        away = np.abs(want[other] - np.array(found.elbo))
+        self.assertGreater(np.max(away), 0.5)
+
+  def _elbos(self, model, images, active):
+    """In float64, with `active` [B K J] for the samples of the lower layer."""
+    totals = np.zeros(len(images))
+    for number, bits in itertools.product(range(len(images)), cases.every(6)):
+      x, ((h1, z1), upper) = images[number].ravel(), cases.layers(bits)
+      below = z1[:, None] * h1 if active is None else active[number]
+      log_q = cases.log_recognition(model, x, below, (h1, z1), upper)
+      log_p = cases.log_joint(model, x, (h1, z1), upper)
+      totals[number] += np.exp(log_q) * (log_p - log_q)
+    return totals
+
+  def test_idle_iterations_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "num_iterations is 3, which"):
+      cases.model().bound(
+        jax.random.key(0), cases.images(), 1, num_iterations=3
+      )
 
   def test_ancestral_samples_have_the_marginals(self):
     model = cases.model(2)

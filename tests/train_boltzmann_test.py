@@ -32,6 +32,11 @@ def test_a_run_writes_what_all_runs_write(trained):
   summary = processes.summary_of(trained)
   assert summary["num_steps"] == 60
   assert 0 < summary["metrics"]["test_reconstruction_error"] < 0.5
+  errors = {
+    name: summary["metrics"][f"test_reconstruction_error{name}"]
+    for name in ("", "_mean_field", "_exact")
+  }
+  assert errors[""] == errors["_mean_field"] != errors["_exact"]
   counts = summary["num_images"]
   assert counts["test_reconstruction_error"] == 360
   assert counts["samples_free_energy"] == 360 and not counts["fields_spread"]

@@ -65,7 +65,12 @@ def test_bounds_of_a_trained_machine(train, trained):
   assert code == 0, printed
   scores = processes.evaluation_of(trained)["bound"]["metrics"]
   # 64 pixels: fair coins would give -44 nats.
-  assert -44 < scores["elbo"] < scores["importance_bound"] < -15
+  for inputs in ("", "_mean_field"):
+    elbo, bound = (
+      scores[f"{name}{inputs}"] for name in ("elbo", "importance_bound")
+    )
+    assert -44 < elbo < bound < -15
+  assert scores["elbo"] != scores["elbo_mean_field"]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,10 @@ def test_other_machines_train(train, tmp_path, words):
   assert code == 0, printed
   scores = processes.summary_of(tmp_path)["metrics"]
   assert np.isfinite(list(scores.values())).all()
+  trained_by = "exact" if "--mean_field_iterations=0" in words else "mean_field"
+  errors = "test_reconstruction_error"
+  assert scores[errors] == scores[f"{errors}_{trained_by}"]
+  assert scores[f"{errors}_mean_field"] != scores[f"{errors}_exact"]
   if "gaussian" in words[0]:
     code, printed = train(
       tmp_path, "--suite=bound", "--images=50", binary="evaluate"

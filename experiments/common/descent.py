@@ -68,5 +68,7 @@ def restart(state: training.TrainState) -> training.TrainState:
   """Starts the chains of a model anew, with other random numbers."""
   fantasy = getattr(state.model, "fantasy", None)
   if fantasy is not None:
-    fantasy.set_value(fantasy.get_value()._replace(age=jnp.int32(0)))
-  return state._replace(key=jax.random.fold_in(state.key, state.step))
+    fantasy.set_value(fantasy.get_value()._replace(age=jnp.float32(0)))
+  # Not one of the two that an update splits off.
+  *_, key = jax.random.split(state.key, 3)
+  return state._replace(key=key)

@@ -190,33 +190,37 @@ def _ancestral(model: helmholtz.CapsuleHM, key: jax.Array) -> jax.Array:
 @jax.jit
 def _loops(model: helmholtz.CapsuleHM, key: jax.Array, images: jax.Array):
   """Mean images after many rounds of wake and sleep."""
+  loop_key, last_key = jax.random.split(key)
 
-  def asleep(key, images):
-    up_key, down_key = jax.random.split(key)
+  def asleep(sleep_key, images):
+    up_key, down_key = jax.random.split(sleep_key)
     top = model.sample_upwards(up_key, images)
     return model.sample_downwards(down_key, top)
 
   def loop(index, images):
-    sleep_key, image_key = jax.random.split(jax.random.fold_in(key, index))
+    round_key = jax.random.fold_in(loop_key, index)
+    sleep_key, image_key = jax.random.split(round_key)
     return model.sample_images(image_key, asleep(sleep_key, images))
 
   images = jax.lax.fori_loop(0, _NUM_SWEEPS, loop, images)
-  return model.reconstruct(asleep(key, images))
+  return model.reconstruct(asleep(last_key, images))
 
 
 @jax.jit
 def _projective_fields(model: boltzmann.CapsuleRBM, key: jax.Array):
   """[K H W C]."""
   alone = jnp.eye(len(model.switches[...]))
+  sweep_key, last_key = jax.random.split(key)
 
   def sweep(index, images):
-    hidden_key, visible_key = jax.random.split(jax.random.fold_in(key, index))
+    index_key = jax.random.fold_in(sweep_key, index)
+    hidden_key, visible_key = jax.random.split(index_key)
     capsules = model.sample_hidden(hidden_key, images, alone)
     return model.sample_images(visible_key, capsules)
 
   images = jnp.zeros((len(alone), *model.visible_shape))
   images = jax.lax.fori_loop(0, _NUM_SWEEPS, sweep, images)
-  return model.reconstruct(model.sample_hidden(key, images, alone))
+  return model.reconstruct(model.sample_hidden(last_key, images, alone))
 
 
 @jax.jit
