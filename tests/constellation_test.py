@@ -292,7 +292,9 @@ class AutoencoderTest(chex.TestCase):
     def loss(parameters, points, presence):
       model = nnx.merge(graph, parameters)
       output = model(points, presence, key=jax.random.key(0))
-      return constellation.constellation_loss(output, presence)[0]
+      return constellation.constellation_loss(
+        output, presence, sparsity_of="soft"
+      )[0]
 
     gradient = jax.jit(jax.value_and_grad(loss))
     nothing = jnp.zeros((2, 11))
@@ -325,7 +327,9 @@ class AutoencoderTest(chex.TestCase):
     def loss(parameters):
       model = nnx.merge(graph, parameters)
       output = model(drawn.points, drawn.presence)
-      return constellation.constellation_loss(output, drawn.presence)[0]
+      return constellation.constellation_loss(
+        output, drawn.presence, sparsity_of="soft"
+      )[0]
 
     @jax.jit
     def step(parameters):
