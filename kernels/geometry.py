@@ -118,28 +118,46 @@ def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
 
   p = A^-1 (g - t), A^-1 = [d -b; -c a] / (ad - bc). A determinant smaller than
   1e-8 counts as 1e-8 with its sign, so that values and gradients stay finite.
+  Rows with an entry above 1e4 are divided by it before they are multiplied,
+  which could overflow; the determinant of what is left counts as 1e-16 at
+  least.
 
   Args:
-    pose: [..., 3, 3], third row (0, 0, 1), which is not read.
+    pose: [..., 3, 3], third row (0, 0, 1), which is not read. Entries may be
+      as large as the largest number; beyond 1e15, [a b] and [c d] must not be
+      nearly parallel for an inverse that is exact.
 
   Returns:
-    [..., 3, 3], in the dtype of `pose`.
+    [..., 3, 3], in the dtype of `pose`; infinite where that has no number as
+    large.
   """
   dtype = jnp.promote_types(pose.dtype, jnp.float32)
   rows = jnp.moveaxis(pose[..., :2, :].astype(dtype), (-2, -1), (0, 1))
   (a, b, tx), (c, d, ty) = rows
+  upper, lower = _excess(a, b, limit=1e4), _excess(c, d, limit=1e4)
+  a, b, tx = a / upper, b / upper, tx / upper
+  c, d, ty = c / lower, d / lower, ty / lower
   det = a * d - b * c
-  floor = jnp.where(det < 0, -_MIN_DETERMINANT, _MIN_DETERMINANT)
-  det = jnp.where(jnp.abs(det) < _MIN_DETERMINANT, floor, det)
+  least = jnp.maximum(_MIN_DETERMINANT / upper / lower, _MIN_DETERMINANT**2)
+  floor = jnp.where(det < 0, -least, least)
+  det = jnp.where(jnp.abs(det) < least, floor, det)
+  far = _excess(tx, ty, limit=1e30)
+  tx, ty = tx / far, ty / far
   inverse = _matrix(
-    d / det,
-    -b / det,
-    (b * ty - d * tx) / det,
-    -c / det,
-    a / det,
-    (c * tx - a * ty) / det,
+    d / det / upper,
+    -b / det / lower,
+    (b * ty - d * tx) / det * far,
+    -c / det / upper,
+    a / det / lower,
+    (c * tx - a * ty) / det * far,
   )
   return inverse.astype(pose.dtype)
+
+
+def _excess(x, y, *, limit) -> Float[Array, "*batch"]:
+  """The larger magnitude of two numbers if above a limit, else 1."""
+  largest = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
+  return jnp.where(largest > limit, largest, 1.0)
 
 
 def apply(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from kernels import geometry, numerics
 
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
+_FURTHEST = 1e30  # pixels; nothing that is drawn is nearly as far
 
 
 def warp(
@@ -25,8 +26,9 @@ def warp(
 
   Args:
     template: [U, V, C], any range.
-    pose: [3, 3], maps template to canvas, both frames [-1, 1]; its gradient
-      where a sample falls on a pixel centre is the one to the right and below.
+    pose: [3, 3], maps template to canvas, both frames [-1, 1], entries as for
+      `geometry.invert`; its gradient where a sample falls on a pixel centre is
+      the one to the right and below.
     canvas: (H, W).
 
   Returns:
@@ -52,6 +54,8 @@ def warp(
   to_template = geometry.invert(pose.astype(dtype)) * ratios.astype(dtype)
   middle = jnp.array([columns - 1, rows - 1], dtype) / 2
   to_corner = to_template[:2].at[:, 2].add(middle)
+  # Sums of infinite numbers would not be numbers.
+  to_corner = jnp.clip(to_corner, -_FURTHEST, _FURTHEST)
   offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
   points = jnp.concatenate([offsets.T, jnp.ones((1, len(offsets)), dtype)])
   # As a product of matrices, which XLA computes once. A sum it would compute
