@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test bench lint clean
+.PHONY: train test fuzz bench lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -10,6 +10,10 @@ train: .venv
 
 test: .venv
 	$(BIN)/python -m pytest
+
+# Kernels at arguments of every magnitude; a table of what is not finite.
+fuzz: .venv
+	PYTHONPATH=tests:. $(BIN)/python -u tests/fuzz.py
 
 bench: .venv
 	$(BIN)/python -m experiments.bench_routing

@@ -1,0 +1,61 @@
+"""The small form of `make fuzz`: every kernel, compiled, within its range."""
+
+import fuzz
+import jax.numpy as jnp
+import kernel_cases
+import numpy as np
+import pytest
+from kernel_arguments import Case
+
+
+def _squash_unguarded(s):
+  length = jnp.sqrt(jnp.sum(jnp.square(s)))
+  return s * length / (1 + jnp.square(length))
+
+
+def _halved_above_one(s):
+  """Another function in float32 than in float64."""
+  is_wide = s.dtype == np.float64
+  return s if is_wide else jnp.where(jnp.abs(s) > 1, s / 2, s)
+
+
+@pytest.mark.parametrize("name", kernel_cases.CASES)
+def test_numbers_that_float64_has_are_finite(name):
+  case = kernel_cases.CASES[name]
+  batch = fuzz.draw(case, seed=0)
+  inside = batch.magnitudes <= case.largest
+  arguments = {name: x[inside] for name, x in batch.arguments.items()}
+  found = fuzz.run(case, arguments, fuzz.Form())
+  if all(np.all(np.isfinite(x)) for xs in found.values() for x in xs):
+    return  # float64 is asked of the others alone, since it costs as much
+  counts = fuzz.compare(case, batch, fuzz.Form())["within"]
+  assert not any(x.avoidable for x in counts.values()), counts
+
+
+@pytest.mark.parametrize(
+  ("broken", "what", "fault"),
+  [
+    (_squash_unguarded, "gradients", "avoidable"),
+    (_halved_above_one, "values", "differ"),
+  ],
+)
+def test_broken_kernels_are_found(broken, what, fault):
+  case = Case(broken, {"s": "D"})
+  counts = fuzz.compare(case, fuzz.draw(case, seed=0), fuzz.Form())["within"]
+  assert getattr(counts[what], fault) > 0
+
+
+# Poses reach far beyond the range that the table asks for.
+@pytest.mark.parametrize("name", ["geometry.invert", "rendering.warp"])
+@pytest.mark.parametrize("magnitude", [1e15, 1e20, 1e30])
+def test_huge_poses_are_finite(name, magnitude):
+  case = kernel_cases.CASES[name]
+  random = np.random.default_rng(0)
+  rows = [kernel_cases.draw(case, random) for _ in range(20)]
+  batch = fuzz.Batch(
+    {name: np.stack([row[name] for row in rows]) for name in rows[0]},
+    np.full(len(rows), 1.0),
+  )
+  batch.arguments["pose"] = magnitude * batch.arguments["pose"]
+  for counts in fuzz.compare(case, batch, fuzz.Form())["within"].values():
+    assert not counts.avoidable, counts
