@@ -8,8 +8,11 @@ The model, its flags and its data set are those of the run in DIR.
 
 import importlib
 import json
+import pathlib
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import app, flags
 
@@ -61,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
         )
     run = runs.Run(runs.WORKDIR.value)
     summary = run.read_summary()
-    binary = importlib.import_module(f"experiments.{summary['experiment']}")
+    binary = _binary(run, summary["experiment"])
     # The run's flags, and after them those of this command.
     words = (word for word in sys.argv[1:] if word.startswith("-"))
     given = {runs.flag_name(word) for word in words}
@@ -71,9 +74,7 @@ def main(argv: Sequence[str]) -> None:
         f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
         "own; give none here"
       )
-    flagfile = f"--flagfile={run.workdir / 'flags.cfg'}"
-    older = newer.words(summary["flags"])
-    flags.FLAGS([sys.argv[0], flagfile, *older, *sys.argv[1:]])
+    _take_flags(run, summary["flags"])
     runs.configure()
     trained = task.restore(run, binary.TASK)
     fit = binary.TASK.suites(trained.model)
@@ -108,6 +109,49 @@ def _about_now(summary: dict[str, object]) -> dict[str, object]:
     **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
     **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
   }
+
+
+def _binary(run: runs.Run, name: str) -> types.ModuleType:
+  """The binary that made a run: one of these, whatever its summary says.
+
+  Raises:
+    ValueError: if there is none of that name.
+  """
+  folder = pathlib.Path(__file__).parent
+  known = sorted(path.stem for path in folder.glob("train_*.py"))
+  if name not in known:
+    raise ValueError(
+      f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
+      f"none of {', '.join(known)}; {runs.TRAIN_AGAIN}"
+    )
+  return importlib.import_module(f"experiments.{name}")
+
+
+def _take_flags(run: runs.Run, recorded: Mapping[str, Any]) -> None:
+  """Sets the flags of a run, and after them those of this command.
+
+  The folder of compiled programs, which are native code, is not the run's.
+
+  Raises:
+    ValueError: if flags.cfg is damaged, or does not say what was recorded.
+  """
+  path = run.workdir / "flags.cfg"
+  words = [
+    line
+    for line in run.flag_lines()
+    if runs.flag_name(line) not in ("workdir", "compilation_cache")
+  ]
+  try:
+    older = newer.words(recorded)
+    flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
+  except flags.Error as error:
+    raise ValueError(f"{path}: {error}; {runs.TRAIN_AGAIN}") from error
+  changed = runs.differences(recorded, map(runs.flag_name, words))
+  if changed:
+    raise ValueError(
+      f"{path} and summary.json differ ({'; '.join(changed)}); "
+      f"{runs.TRAIN_AGAIN}"
+    )
 
 
 if __name__ == "__main__":

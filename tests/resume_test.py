@@ -118,7 +118,7 @@ def test_infinite_numbers_stop_the_run_and_keep_the_last_good_state(
   assert f"{fault} infinite or NaN" in printed
   assert "--learning_rate" in printed and "Traceback" not in printed
   assert not (tmp_path / "summary.json").exists()
-  assert saved_steps(tmp_path) == good_steps
+  assert saved_steps(tmp_path) == [0, *good_steps]
   metrics = processes.metrics_of(tmp_path)
   assert [line["step"] for line in metrics] == good_steps
 

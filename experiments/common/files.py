@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from absl import logging
@@ -38,7 +39,7 @@ def first_line(error: BaseException) -> str:
   return (str(error).strip() or type(error).__name__).partition("\n")[0]
 
 
-def not_written(path: pathlib.Path, error: BaseException) -> OSError:
+def not_written(path: str | pathlib.Path, error: BaseException) -> OSError:
   """An error that says in one sentence which file was not written, and why."""
   if is_full(error):
     return OSError(
@@ -67,14 +68,71 @@ def is_full(error: BaseException) -> bool:
   return number in _FULL or any(word in str(error) for word in words)
 
 
-def read_json(path: pathlib.Path) -> Any:
-  """Reads a file, or raises a ValueError that says what to do."""
+def read_json(
+  path: pathlib.Path,
+  *,
+  names: Sequence[str] = (),
+  remedy: str = "put an intact one back",
+) -> dict[str, Any]:
+  """Reads an object from a file.
+
+  Args:
+    path: of the file.
+    names: what the object must hold.
+    remedy: what to do about a damaged file.
+
+  Raises:
+    ValueError: if the file is missing or holds no such object; it names the
+      file, the fault and the remedy.
+  """
   try:
-    return json.loads(path.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(
-      f"{path} is damaged ({error}); remove it and run the command again"
-    ) from error
+    value = json.loads(path.read_bytes())
+    missing = [name for name in names if name not in value]
+    fault = f"it has no {missing[0]}" if missing else None
+    fault = fault if isinstance(value, dict) else "it is no object"
+  except FileNotFoundError:
+    raise ValueError(f"{path} is missing; {remedy}") from None
+  except (ValueError, TypeError) as error:
+    fault = first_line(error)
+  if fault:
+    raise ValueError(f"{path} is damaged ({fault}); {remedy}")
+  return value
+
+
+def read_json_lines(
+  path: pathlib.Path, is_valid: Callable[[Any], bool]
+) -> tuple[list[Any], list[int]]:
+  """Reads a file of one value a line.
+
+  Args:
+    path: of the file, which may be missing.
+    is_valid: whether a value can be meant.
+
+  Returns:
+    The valid values, and the numbers of the other lines. A last line without an
+    end was cut off while it was being written: it counts as neither.
+  """
+  if not path.exists():
+    return [], []
+  values, damaged = [], []
+  *lines, _ = path.read_bytes().split(b"\n")
+  for number, line in enumerate(lines, 1):
+    try:
+      value = json.loads(line)
+    except ValueError:
+      value = None
+    if is_valid(value):
+      values.append(value)
+    else:
+      damaged.append(number)
+  return values, damaged
+
+
+def put_aside(path: pathlib.Path) -> pathlib.Path:
+  """Renames a file, so that its owner can look at it; gives its new path."""
+  aside = path.with_name(path.name + ".damaged")
+  path.replace(aside)
+  return aside
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -83,7 +141,28 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that a crash leaves the old one or the new one."""
+  """Writes a file so that a crash leaves the old one or the new one.
+
+  Raises:
+    OSError: if it cannot be written; the old one is still there.
+  """
   partial = path.with_name(path.name + ".partial")
-  partial.write_text(text)
-  partial.replace(path)
+  try:
+    partial.write_text(text)
+    partial.replace(path)
+  except OSError as error:
+    partial.unlink(missing_ok=True)
+    raise not_written(path, error) from error
+
+
+def append(path: pathlib.Path, line: str) -> None:
+  """Adds a line to a file.
+
+  Raises:
+    OSError: if it cannot be written.
+  """
+  try:
+    with path.open("a") as file:
+      file.write(line + "\n")
+  except OSError as error:
+    raise not_written(path, error) from error

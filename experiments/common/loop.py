@@ -110,7 +110,7 @@ def fit(
     Updates done and seconds spent, in all sittings.
 
   Raises:
-    ValueError: if no checkpoint of the run can be read.
+    ValueError: if no checkpoint of the run can be read, or they are gone.
     SystemExit: after a signal, with the state saved; and when training has gone
       astray, with the last good state kept.
   """
@@ -122,14 +122,22 @@ def fit(
     stops.append(runs.CHECKPOINT_EVERY.value)
 
   state = training.replicate(state, mesh)
-  state, earlier = saved.restore((state, 0.0)) or (state, 0.0)
+  restored = saved.restore((state, 0.0))
+  if restored is None:
+    if run.has_begun() or saved.best_metrics():
+      raise ValueError(
+        f"{run.workdir} holds a run whose states to resume from are gone: put "
+        "its folder checkpoints/latest back, or train anew in another --workdir"
+      )
+    # From here on a run has a state to resume from, or go back to.
+    restored = state, 0.0
+    saved.save(0, restored)
+  state, earlier = restored
   started = time.monotonic()
   step = int(state.step)
   run.rewind(step)
   images, labels = training.replicate((train.images, train.labels), mesh)
   restarts = _MAX_RESTARTS if restart else 0
-  if restart and not step:
-    saved.save(0, (state, 0.0))  # so that there is something to go back to
 
   def seconds():
     return float(earlier) + time.monotonic() - started

@@ -60,9 +60,11 @@ def fit(
     restart=task.restart,
     warn=task.warn,
   )
-  figures.learning_curves(
-    run.metrics(), run.figure("learning_curves"), reported=saved.best_step()
-  )
+  lines = run.metrics()
+  if lines:  # or else the file was lost, which is said when training resumes
+    figures.learning_curves(
+      lines, run.figure("learning_curves"), reported=saved.best_step()
+    )
   return step, earlier + seconds
 
 

@@ -5,11 +5,12 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import statistics
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,6 +79,12 @@ _FREE_FLAGS = {"workdir", "data_dir", "compilation_cache"}
 # Those that name the folder of another run: records keep its last part.
 _OTHER_RUNS = {"start_from"}
 
+TRAIN_AGAIN = "give the training command again, which writes it anew"
+# Of a run whose provenance was lost.
+_UNKNOWN = {
+  "commit": "unknown", "dirty": None, "versions": {}, "device": "unknown",
+}  # fmt: skip
+
 
 def refuse(what: str, names: Sequence[str]) -> None:
   """Raises a ValueError if any of the flags is set: `what` ignores them."""
@@ -123,6 +130,9 @@ def clear_errors() -> Iterator[None]:
     yield
   except (ValueError, OSError, flags.Error) as error:
     logging.debug("the error was raised here", exc_info=True)
+    if files.is_full(error):
+      path = getattr(error, "filename", None) or WORKDIR.value
+      error = files.not_written(path, error)
     sys.exit(f"{type(error).__name__}: {error}")
   except KeyboardInterrupt:
     sys.exit(128 + signal.SIGINT)
@@ -143,48 +153,157 @@ class Run:
     whichever way it ends. A flag that the code did not have when the run was
     begun counts as at its default then, or as `newer` says.
 
+    Where flags.cfg or provenance.json is missing or damaged, it is written anew
+    by what the other says, with a warning; what was there is put aside.
+
     Raises:
-      ValueError: if the folder holds a run with other flags, or another process
-        trains in it.
+      ValueError: if the folder holds a run with other flags, or nothing that
+        tells its flags, or another process trains in it.
     """
     self.workdir.mkdir(parents=True, exist_ok=True)
     self._lock = files.locked(self.workdir / "lock")
-    path = self.workdir / "flags.cfg"
     new = {
       flag.name: flag.serialize()
       for flag in _experiment_flags()
       if flag.value is not None
     }
-    started = (
-      self.metrics()
+    if (
+      self.has_begun()
       or (self.workdir / "checkpoints").exists()
       or any(self.workdir.glob("*/checkpoints"))  # of what comes before it
-    )
-    if not (started and path.exists()):
-      files.write_whole(path, "".join(f"{line}\n" for line in new.values()))
+    ):
+      self._check_flags(new)
+    else:
+      self._write_flags(new)
       files.write_json(self.workdir / "provenance.json", provenance())
-      return
-    old = {flag_name(line): line for line in path.read_text().splitlines()}
-    old |= {flag_name(word): word for word in newer.words(self.flags())}
-    changed = [
-      f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
-      for name in sorted((old.keys() | new.keys()) - _FREE_FLAGS)
-      if old.get(name) != new.get(name)
-      and (name in old or not _is_default(name))
-    ]
-    if changed:
-      raise ValueError(
-        f"{self.workdir} holds a run with other flags: {'; '.join(changed)}. "
-        "Give the old flags to go on with it, or another --workdir"
-      )
+
+  def has_begun(self) -> bool:
+    """Whether training has left numbers here."""
+    lines = self.workdir / "metrics.jsonl"
+    return (self.workdir / "summary.json").exists() or (
+      lines.exists() and lines.stat().st_size > 0
+    )
 
   def flags(self) -> dict[str, Any]:
     """The flags that the run was begun with, by name."""
-    return files.read_json(self.workdir / "provenance.json")["flags"]
+    path = self.workdir / "provenance.json"
+    return files.read_json(path, names=["flags"], remedy=TRAIN_AGAIN)["flags"]
+
+  def flag_lines(self, remedy: str = TRAIN_AGAIN) -> list[str]:
+    """The words that set the run's flags.
+
+    Args:
+      remedy: what to do where flags.cfg is not whole.
+
+    Raises:
+      ValueError: if flags.cfg is missing or damaged.
+    """
+    path = self.workdir / "flags.cfg"
+    known = {flag.name for flag in _experiment_flags()}
+    try:
+      text = path.read_text()
+    except FileNotFoundError:
+      raise ValueError(f"{path} is missing; {remedy}") from None
+    except ValueError as error:
+      fault = files.first_line(error)
+      raise ValueError(f"{path} is damaged ({fault}); {remedy}") from None
+    if not text.endswith("\n"):
+      raise ValueError(f"{path} is cut off; {remedy}")
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+      if not line.startswith("--") or flag_name(line) not in known:
+        raise ValueError(
+          f"{path}, line {number}: {line[:40]!r} sets no flag of this run; "
+          f"{remedy}"
+        )
+    return lines
+
+  def _check_flags(self, new: Mapping[str, str]) -> None:
+    """Compares the flags with those of the run, of which two files tell."""
+    remedy = "put it back, or give another --workdir"
+    start, lost, fault, changed = None, None, None, []
+    try:
+      start = self._provenance(remedy)
+    except ValueError as error:
+      lost = str(error)
+    try:
+      old = {flag_name(line): line for line in self.flag_lines(remedy)}
+    except ValueError as error:
+      fault = str(error)  # the error itself would keep the lock, by its frames
+    else:
+      older = newer.words(start["flags"]) if start else []
+      old |= {flag_name(word): word for word in older}
+      changed = [
+        f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
+        for name in sorted((old.keys() | new.keys()) - _FREE_FLAGS)
+        if old.get(name) != new.get(name)
+        and (name in old or not _is_default(name))
+      ]
+    if fault and lost:
+      raise ValueError(f"{fault} ({lost})")
+    told = differences(start["flags"], _flag_values()) if start else []
+    if not changed and not fault:
+      if start is None or told:
+        path = self._put_aside("provenance.json")
+        files.write_json(
+          path,
+          {**provenance(), **(start or _UNKNOWN)} | {"flags": _flag_values()},
+        )
+    elif start and not told:
+      self._put_aside("flags.cfg")
+      self._write_flags(new)
+    else:
+      raise ValueError(
+        f"{self.workdir} holds a run with other flags: "
+        f"{'; '.join(changed or told)}. Give the old flags to resume it, or "
+        "another --workdir"
+      )
+
+  def _provenance(self, remedy: str) -> dict[str, Any]:
+    names = provenance().keys()
+    path = self.workdir / "provenance.json"
+    return files.read_json(path, names=names, remedy=remedy)
+
+  def _write_flags(self, lines: Mapping[str, str]) -> None:
+    text = "".join(f"{line}\n" for line in lines.values())
+    files.write_whole(self.workdir / "flags.cfg", text)
+
+  def _put_aside(self, name: str) -> pathlib.Path:
+    """Makes room for a file that is missing or damaged, and says so."""
+    path = self.workdir / name
+    if path.exists():
+      logging.warning(
+        "%s is damaged: it is written anew, and kept as %s",
+        path,
+        files.put_aside(path).name,
+      )
+    else:
+      logging.warning("%s is missing: it is written anew", path)
+    return path
 
   def rewind(self, step: int) -> None:
-    """Drops metrics of steps after `step`, which are about to come again."""
-    kept = [line for line in self.metrics() if line["step"] <= step]
+    """Drops metrics of steps after `step`, which are about to come again.
+
+    A file with damaged lines is put aside before they are left out.
+    """
+    lines, damaged = self._metrics()
+    if damaged:
+      path = self.workdir / "metrics.jsonl"
+      aside = path.with_name(path.name + ".damaged")
+      shutil.copyfile(path, aside)
+      logging.warning(
+        "%s: lines %s are damaged and left out; the whole file is kept as %s",
+        path,
+        ", ".join(map(str, damaged)),
+        aside.name,
+      )
+    kept = [line for line in lines if line["step"] <= step]
+    if step > max((line["step"] for line in kept), default=0):
+      logging.warning(
+        "%s has no lines up to step %d, from which training resumes",
+        self.workdir / "metrics.jsonl",
+        step,
+      )
     text = "".join(json.dumps(line) + "\n" for line in kept)
     files.write_whole(self.workdir / "metrics.jsonl", text)
     if self._writer is not None:
@@ -195,8 +314,8 @@ class Run:
 
   def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
     """Adds a line to metrics.jsonl and points to TensorBoard's curves."""
-    with (self.workdir / "metrics.jsonl").open("a") as file:
-      file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+    line = json.dumps({"step": step, "split": split, **metrics})
+    files.append(self.workdir / "metrics.jsonl", line)
     for name, value in metrics.items():
       self._writer.add_scalar(f"{split}/{name}", value, step)
     self._writer.flush()
@@ -206,22 +325,23 @@ class Run:
     self._writer.close()
 
   def metrics(self) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; one cut off by a crash is left out."""
-    path = self.workdir / "metrics.jsonl"
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-      with contextlib.suppress(json.JSONDecodeError):
-        lines.append(json.loads(line))
-    return [line for line in lines if {"step", "split"} <= line.keys()]
+    """The lines of metrics.jsonl, without damaged ones."""
+    return self._metrics()[0]
 
-  def images_per_second(self) -> float:
-    """The median rate of the updates so far, whose first calls also compile."""
+  def _metrics(self) -> tuple[list[dict[str, Any]], list[int]]:
+    return files.read_json_lines(self.workdir / "metrics.jsonl", _is_line)
+
+  def images_per_second(self) -> float | None:
+    """The median rate of the updates so far, whose first calls also compile.
+
+    None where no line of metrics.jsonl tells one.
+    """
     rates = [
       line["images_per_second"]
       for line in self.metrics()
-      if line["split"] == "train"
+      if line["split"] == "train" and "images_per_second" in line
     ]
-    return statistics.median(rates)
+    return statistics.median(rates) if rates else None
 
   def figure(self, name: str) -> pathlib.Path:
     """The path of a figure to be written."""
@@ -234,48 +354,60 @@ class Run:
 
     It has the provenance of the run's start; whatever of commit, versions and
     device was otherwise at its end is told beside it.
+
+    Raises:
+      ValueError: if provenance.json is missing or damaged.
     """
-    start = files.read_json(self.workdir / "provenance.json")
-    end = provenance()
+    start, end = self._provenance(TRAIN_AGAIN), provenance()
     later = {
       f"{name}_at_end": end[name]
       for name in ("commit", "dirty", "versions", "device")
       if end[name] != start[name]
     }
+    sure = {name: end[name] for name in ("experiment", "dataset", "seed")}
     files.write_json(
-      self.workdir / "summary.json", {**start, **later, **summary}
+      self.workdir / "summary.json", {**start, **sure, **later, **summary}
     )
 
   def read_summary(self) -> dict[str, Any]:
     """Reads summary.json.
 
     Raises:
-      ValueError: if there is none, because no run was completed here.
+      ValueError: if there is none, because no run was completed here, or it is
+        damaged.
     """
     path = self.workdir / "summary.json"
     if not path.exists():
       raise ValueError(f"{path} is missing: no run was completed there")
-    return files.read_json(path)
+    return files.read_json(
+      path, names=("experiment", "flags", "metrics"), remedy=TRAIN_AGAIN
+    )
 
   def read_evaluation(self, suite: str) -> dict[str, Any]:
     """Reads the record of a suite.
 
     Raises:
-      ValueError: if the run was not evaluated by that suite.
+      ValueError: if the run was not evaluated by that suite, or the file that
+        holds the record is damaged.
     """
     path = self.workdir / "evaluation.json"
-    records = files.read_json(path) if path.exists() else {}
+    remedy = f"evaluate {self.workdir} with --suite={suite}"
+    records = files.read_json(path, remedy=remedy) if path.exists() else {}
     if suite not in records:
-      raise ValueError(
-        f"{path} has no {suite}: evaluate {self.workdir} with --suite={suite} "
-        "first"
-      )
+      raise ValueError(f"{path} has no {suite}: {remedy} first")
     return records[suite]
 
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
-    """Puts the record of a suite into evaluation.json, beside the others."""
-    path = self.workdir / "evaluation.json"
-    records = files.read_json(path) if path.exists() else {}
+    """Puts the record of a suite into evaluation.json, beside the others.
+
+    A damaged file is put aside.
+    """
+    path, records = self.workdir / "evaluation.json", {}
+    if path.exists():
+      try:
+        records = files.read_json(path, remedy="")
+      except ValueError:
+        self._put_aside(path.name)
     files.write_json(path, {**records, suite: record})
 
 
@@ -318,15 +450,51 @@ def provenance() -> dict[str, Any]:
     "command": _command(),
     "commit": machine.commit() or "unknown",
     "dirty": machine.is_dirty(),
-    "flags": {
-      flag.name: _recorded(flag.name, flag.value)
-      for flag in _experiment_flags()
-      if flag.name not in _FREE_FLAGS
-    },
+    "flags": _flag_values(),
     "seed": SEED.value,
     "versions": machine.versions(),
     "device": machine.device(),
   }
+
+
+def differences(
+  recorded: Mapping[str, Any], others: Iterable[str]
+) -> list[str]:
+  """What flags are now, where that is not what was recorded, in words.
+
+  Args:
+    recorded: the value of each.
+    others: names of flags that were at their defaults if they are not there,
+      for the code may not have had them then.
+  """
+  now = json.loads(json.dumps(_flag_values()))
+  recorded = {**recorded, **newer.missing(recorded)}
+  return [
+    f"--{name} was {recorded.get(name, 'unset')}, is {now.get(name, 'unset')}"
+    for name in sorted({*recorded, *others})
+    if recorded.get(name) != now.get(name)
+    and (name in recorded or not _is_default(name))
+  ]
+
+
+def _flag_values() -> dict[str, Any]:
+  return {
+    flag.name: _recorded(flag.name, flag.value)
+    for flag in _experiment_flags()
+    if flag.name not in _FREE_FLAGS
+  }
+
+
+def _is_line(value: Any) -> bool:
+  """Whether a value can be a line of metrics.jsonl."""
+  return (
+    isinstance(value, dict)
+    and isinstance(value.get("step"), int)
+    and isinstance(value.get("split"), str)
+    and all(
+      isinstance(x, int | float) for name, x in value.items() if name != "split"
+    )
+  )
 
 
 def _experiment_flags() -> list[flags.Flag]:
