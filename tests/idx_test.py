@@ -2,11 +2,14 @@
 
 import gzip
 import struct
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
 
 from capjax import data
+from capjax.data import idx
 
 IMAGES = "train-images-idx3-ubyte"
 LABELS = "train-labels-idx1-ubyte"
@@ -141,7 +144,7 @@ BROKEN = {
     lambda x, y: idx_bytes(y) + b"\0",
     LABELS,
     "12 = 12",
-    "13 follow (long by 1)",
+    "but more follow",
     "again",
   ),
   "more labels": (
@@ -236,6 +239,30 @@ def test_broken_gzip_files_are_refused(tmp_path, examples, change, words):
     data.load("mnist", "train", tmp_path)
   for word in (str(path), *words):
     assert word in str(caught.value)
+
+
+def bomb(size):
+  """A gzip file of many zeros, made in pieces."""
+  packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+  piece = bytes(2**20)
+  packed = [packer.compress(piece) for _ in range(size // len(piece))]
+  return b"".join([*packed, packer.flush()])
+
+
+@pytest.mark.parametrize("shape", [(12, 28, 28), (2**32 - 1, 2**16, 2**16)])
+def test_no_more_is_unzipped_than_the_header_promises(tmp_path, shape):
+  """100 MB of zeros behind a header, in 100 kB."""
+  path = tmp_path / (IMAGES + ".gz")
+  header = gzip.compress(idx_bytes(np.zeros(0, np.uint8), shape=shape))
+  path.write_bytes(header + bomb(100 * 2**20))
+  tracemalloc.start()
+  try:
+    with pytest.raises(ValueError, match="header counts.*(more|hold).*again"):
+      idx.read(path, "images")
+    _, most = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert most < 2**21
 
 
 def test_one_split_alone_is_not_completed_from_elsewhere(tmp_path, examples):

@@ -5,6 +5,7 @@ for each dimension, and the elements in C order; here always unsigned bytes.
 """
 
 import gzip
+import io
 import math
 import pathlib
 import struct
@@ -17,6 +18,7 @@ _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
 _RANKS = {"images": (3, 4), "labels": (1,)}
 _UNSIGNED_BYTES = b"\0\0\x08"
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_INFLATED = 1032  # bytes that one byte of gzip data can become
 _FETCH_AGAIN = "fetch or copy it again"
 
 
@@ -79,8 +81,25 @@ def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
   Raises:
     ValueError: The file is not whole, or not what its name says.
   """
-  content = _content(path)
-  magic = content[:4]
+  try:
+    with _open(path) as file:
+      return _read(path, file, kind)
+  except EOFError:
+    raise ValueError(
+      f"{path}: truncated gzip file ({path.stat().st_size} bytes); "
+      f"{_FETCH_AGAIN}"
+    ) from None
+  except (gzip.BadGzipFile, zlib.error) as error:
+    raise ValueError(
+      f"{path}: corrupt gzip file ({error}); {_FETCH_AGAIN}"
+    ) from None
+
+
+def _read(
+  path: pathlib.Path, file: io.BufferedIOBase, kind: str
+) -> UInt8[np.ndarray, "..."]:
+  """Reads the header, and no more bytes than it promises and one."""
+  magic = file.read(4)
   if len(magic) < 4 or not magic.startswith(_UNSIGNED_BYTES):
     raise ValueError(
       f"{path}: starts with 0x{magic.hex()}, not with the magic number of an "
@@ -94,21 +113,32 @@ def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
       f" have rank {expected}; check that image and label files are not "
       "exchanged"
     )
-  header_size = 4 + 4 * rank
-  if len(content) < header_size:
+  sizes = file.read(4 * rank)
+  if len(sizes) < 4 * rank:
     raise ValueError(
-      f"{path}: ends within its header, after {len(content)} of {header_size} "
-      f"bytes; {_FETCH_AGAIN}"
+      f"{path}: ends within its header, after {4 + len(sizes)} of "
+      f"{4 + 4 * rank} bytes; {_FETCH_AGAIN}"
     )
-  shape = struct.unpack_from(f">{rank}I", content, offset=4)
-  promised, size = math.prod(shape), len(content) - header_size
-  if size != promised:
+  shape = struct.unpack(f">{rank}I", sizes)
+  promised = math.prod(shape)
+  counts = f"{'x'.join(map(str, shape))} = {promised} bytes"
+  stored = path.stat().st_size
+  if promised > stored * (_MOST_INFLATED if path.suffix == ".gz" else 1):
     raise ValueError(
-      f"{path}: the header counts {'x'.join(map(str, shape))} = {promised} "
-      f"bytes, but {size} follow ({'short' if size < promised else 'long'} "
-      f"by {abs(size - promised)}); {_FETCH_AGAIN}"
+      f"{path}: the header counts {counts}, more than its {stored} bytes can "
+      f"hold; {_FETCH_AGAIN}"
     )
-  return np.frombuffer(content, np.uint8, offset=header_size).reshape(shape)
+  content = file.read(promised + 1)
+  if len(content) > promised:
+    raise ValueError(
+      f"{path}: the header counts {counts}, but more follow; {_FETCH_AGAIN}"
+    )
+  if len(content) < promised:
+    raise ValueError(
+      f"{path}: the header counts {counts}, but {len(content)} follow (short "
+      f"by {promised - len(content)}); {_FETCH_AGAIN}"
+    )
+  return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _names(split: str, kind: str) -> list[str]:
@@ -120,28 +150,17 @@ def _names(split: str, kind: str) -> list[str]:
   ]
 
 
-def _content(path: pathlib.Path) -> bytes:
-  stored = path.read_bytes()
-  zipped = stored.startswith(_GZIP_MAGIC)
-  if path.suffix != ".gz":
-    if zipped:
-      raise ValueError(
-        f"{path}: holds gzip data under an uncompressed name; rename it to "
-        f"{path.name}.gz"
-      )
-    return stored
-  if not zipped:
+def _open(path: pathlib.Path) -> io.BufferedIOBase:
+  with path.open("rb") as file:
+    zipped = file.read(2) == _GZIP_MAGIC
+  if path.suffix == ".gz" and not zipped:
     raise ValueError(
       f"{path}: not a gzip file; {_FETCH_AGAIN}, or rename it to {path.stem} "
       "if it is already uncompressed"
     )
-  try:
-    return gzip.decompress(stored)
-  except EOFError:
+  if path.suffix != ".gz" and zipped:
     raise ValueError(
-      f"{path}: truncated gzip file ({len(stored)} bytes); {_FETCH_AGAIN}"
-    ) from None
-  except (gzip.BadGzipFile, zlib.error) as error:
-    raise ValueError(
-      f"{path}: corrupt gzip file ({error}); {_FETCH_AGAIN}"
-    ) from None
+      f"{path}: holds gzip data under an uncompressed name; rename it to "
+      f"{path.name}.gz"
+    )
+  return gzip.open(path) if zipped else path.open("rb")
