@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test fuzz bench lint clean
+.PHONY: train test fuzz soak bench lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -14,6 +14,10 @@ test: .venv
 # Kernels at arguments of every magnitude; a table of what is not finite.
 fuzz: .venv
 	PYTHONPATH=tests:. $(BIN)/python -u tests/fuzz.py
+
+# Kills 20 runs, damages 80 files, fills a disk; prints what was lost.
+soak: .venv
+	PYTHONPATH=tests:. $(BIN)/python -u tests/soak.py
 
 bench: .venv
 	$(BIN)/python -m experiments.bench_routing
