@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import layers, losses
-from kernels import selection
+from kernels import checks, selection
 
 
 class CapsNetBaseline(nnx.Module):
@@ -61,11 +61,14 @@ class CapsNetBaseline(nnx.Module):
         f"{len(conv_features)} convolutions cannot have kernels of "
         f"{tuple(conv_kernels)}; give one size for each, or one for all."
       )
+    checks.image_shape(image_shape)
+    checks.counts(num_classes=num_classes)
+    self.image_shape = tuple(image_shape)
     height, width, _ = image_shape
     for _ in conv_features:
       height, width = height // pool, width // pool
     if not min(height, width):
-      raise ValueError(
+      raise checks.ImageShapeError(
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
         f"{len(conv_features)} poolings by {pool}; give larger images."
       )
@@ -86,6 +89,7 @@ class CapsNetBaseline(nnx.Module):
     self, images: Float[Array, "B H W C"], key: jax.Array | None = None
   ) -> Float[Array, "B J"]:
     """Gives logits; with a `key` hidden units are dropped, as in training."""
+    checks.images(images, self.image_shape)
     x = images
     for conv in self.convs:
       x = jax.nn.relu(conv(x))
@@ -207,9 +211,12 @@ class ConvVAE(nnx.Module):
     """
     if pixel_scale is not None:
       selection.check_scales(pixel_scale)
+    checks.image_shape(image_shape)
+    checks.counts(num_latents=num_latents)
+    self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     if height % 4 or width % 4:
-      raise ValueError(
+      raise checks.ImageShapeError(
         f"images of {height}x{width} cannot be halved twice; pad them to "
         "multiples of 4."
       )
@@ -237,6 +244,7 @@ class ConvVAE(nnx.Module):
     self, images: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """Means and log variances of the latents of images."""
+    checks.images(images, self.image_shape)
     x = images
     for conv in self.down:
       x = jax.nn.relu(conv(x))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from kernels import energy, families
+from kernels import checks, energy, families
 
 FAMILIES = {
   "bernoulli": families.BERNOULLI,
@@ -143,6 +143,7 @@ class CapsuleRBM(nnx.Module):
 
   def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
     """What images tell the capsules: [B K J] and [B K]."""
+    checks.images(images, self.visible_shape, flat=True)
     return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
       images.reshape(len(images), -1)
     )

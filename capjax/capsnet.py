@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import layers, routers
+from capjax import layers, losses, routers
+from kernels import checks
 
 # Of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS = {
@@ -98,12 +99,21 @@ class CapsNet(nnx.Module):
     """
     if primary_stride < 1:
       raise ValueError(f"primary_stride is {primary_stride}; give at least 1.")
+    checks.image_shape(image_shape)
+    checks.counts(
+      num_classes=num_classes,
+      conv_features=conv_features,
+      num_types=num_types,
+      part_size=part_size,
+      pose_size=pose_size,
+    )
+    self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     grid = []
     for size in (height, width):
       rest = size - conv_kernel + 1
       if rest < primary_kernel:
-        raise ValueError(
+        raise checks.ImageShapeError(
           f"images of {height}x{width} are too small for kernels of "
           f"{conv_kernel} and {primary_kernel}; give smaller kernels."
         )
@@ -165,6 +175,7 @@ class CapsNet(nnx.Module):
 
   def __call__(self, images: Float[Array, "B H W C"]) -> CapsNetOutput:
     """Finds the classes in images with intensities in [0, 1]."""
+    checks.images(images, self.image_shape)
     features = jax.nn.relu(self.conv(images))
     return CapsNetOutput(*self.classes(self.primary(features)))
 
@@ -240,9 +251,9 @@ def decode(
     Images with intensities in (0, 1).
 
   Raises:
-    ValueError: if there is no decoder.
+    ValueError: if there is no decoder, or as `losses.check_labels`.
   """
   if decoder is None:
     raise ValueError("this network has no decoder; give decoder_features.")
-  mask = jax.nn.one_hot(classes, poses.shape[1], dtype=poses.dtype)
+  mask = losses.one_hot(classes, poses.shape[1]).astype(poses.dtype)
   return decoder(poses * mask[:, :, None])

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from capjax import capsnet, layers, routers, tiling
-from kernels import numerics
+from kernels import checks, numerics
 
 # As in Keras, which the authors use.
 _MOMENTUM = 0.99
@@ -87,6 +87,9 @@ class EfficientCapsNet(nnx.Module):
         f"{conv_features[-1]} channels cannot be cut into capsules of "
         f"{part_size}; give a multiple as the last of conv_features."
       )
+    checks.image_shape(image_shape)
+    checks.counts(num_classes=num_classes, pose_size=pose_size)
+    self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     convs, norms = [], []
     self.numbers_per_image = 0  # that the convolutions make
@@ -94,7 +97,7 @@ class EfficientCapsNet(nnx.Module):
       conv_features, conv_kernels, conv_strides, strict=True
     ):
       if min(height, width) < taps:
-        raise ValueError(
+        raise checks.ImageShapeError(
           f"images of {image_shape[0]}x{image_shape[1]} are too small for "
           f"kernels of {tuple(conv_kernels)} at strides {tuple(conv_strides)}; "
           "give smaller ones."
@@ -142,6 +145,7 @@ class EfficientCapsNet(nnx.Module):
 
   def __call__(self, images: Float[Array, "B H W C"]) -> capsnet.CapsNetOutput:
     """Finds the classes in images with intensities in [0, 1]."""
+    checks.images(images, self.image_shape)
     if self.norms[0].use_running_average:
       # Images do not affect each other, so that a cache can hold a few.
       in_pieces = functools.partial(

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import generative, layers, set_transformer
-from kernels import selection
+from kernels import checks, selection
 from kernels.selection import Capsules, Temperature
 
 
@@ -94,6 +94,8 @@ class PartEncoder(nnx.Module):
       features: channels of the 3x3 convolutions.
       rngs: its `params` stream draws the parameters.
     """
+    checks.image_shape(image_shape)
+    self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     sizes = (channels, *features)
     strides = [2, 2, *[1] * len(features)][: len(features)]
@@ -110,6 +112,7 @@ class PartEncoder(nnx.Module):
     self.log_scales = nnx.data(None)
 
   def __call__(self, images: Float[Array, "B H W C"]) -> Posterior:
+    checks.images(images, self.image_shape)
     x = images
     for conv in self.convs:
       x = jax.nn.elu(conv(x))

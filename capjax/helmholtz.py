@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import boltzmann, losses
-from kernels import energy
+from kernels import checks, energy
 
 
 class Layer(nnx.Module):
@@ -130,6 +130,7 @@ class CapsuleHM(nnx.Module):
         layers.append(self.expect(layer.bias, drive, num_iterations))
       return layers
 
+    checks.images(images, self.visible_shape, flat=True)
     return jax.vmap(one)(images.reshape(len(images), -1))
 
   def dream(

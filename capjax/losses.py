@@ -5,9 +5,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
+
+from kernels import checks
 
 # Weight of the summed squared error of the reconstruction against the margin
 # loss summed over classes. The paper prints 0.0005. The authors' code applies
@@ -17,6 +20,46 @@ RECONSTRUCTION_WEIGHTS = {"none": 0.0, "paper": 0.0005, "official": 0.01}
 
 
 _LEAST_ACTIVATION = 1e-7
+
+
+def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
+  """Checks labels whose values are known, which those of a jitted step are not.
+
+  The losses here do so. Where labels are traced, the losses of examples with a
+  label outside of the classes are NaN, so that they are noticed.
+
+  Args:
+    labels: of classes.
+    num_classes: J.
+
+  Raises:
+    ValueError: if one is outside of 0 .. J - 1.
+  """
+  checks.counts(num_classes=num_classes)
+  if isinstance(labels, jax.core.Tracer):
+    return
+  known = np.asarray(labels)  # also while something else is traced
+  wrong = known[(known < 0) | (known >= num_classes)]
+  if wrong.size:
+    raise ValueError(f"labels hold {wrong[0]}; give 0..{num_classes - 1}.")
+
+
+def one_hot(
+  labels: Int[Array, "..."], num_classes: int
+) -> Float[Array, "... J"]:
+  """1 for the class and 0 for others; NaN for a label outside of the classes.
+
+  Args:
+    labels: of classes.
+    num_classes: J.
+
+  Raises:
+    ValueError: as `check_labels`.
+  """
+  check_labels(labels, num_classes)
+  known = (labels >= 0) & (labels < num_classes)
+  marks = jax.nn.one_hot(labels, num_classes)
+  return jnp.where(known[..., None], marks, jnp.nan)
 
 
 class Bound(NamedTuple):
@@ -71,6 +114,10 @@ def margin_loss(
   Returns:
     The loss of each example, summed over classes.
   """
+  checks.arrays(
+    {"activations": (activations, "... J"), "present": (present, "... J")}
+  )
+  checks.same_shape(activations.shape, present=present)
   missing = jnp.square(jax.nn.relu(upper - activations))
   excess = jnp.square(jax.nn.relu(activations - lower))
   losses = present * missing + absent_weight * (1 - present) * excess
@@ -97,8 +144,11 @@ def spread_loss(
     The loss of each example, summed over classes; the authors' code takes the
     mean over them.
   """
-  others = 1 - jax.nn.one_hot(labels, activations.shape[-1])
-  true = jnp.take_along_axis(activations, labels[..., None], axis=-1)
+  checks.arrays({"activations": (activations, "... J")})
+  checks.same_shape(activations.shape[:-1], labels=labels)
+  present = one_hot(labels, activations.shape[-1])
+  others = 1 - present
+  true = jnp.sum(present * activations, axis=-1, keepdims=True)
   shortfall = jax.nn.relu(margin - (true - activations))
   return jnp.sum(others * jnp.square(shortfall), axis=-1)
 
@@ -133,14 +183,35 @@ def share_loss(
   -log(a_t / sum_j a_j): the paper's cross-entropy, which it does not define for
   activations (Hinton et al., 2018, table 1). Finite where all are 0.
   """
-  logs = jnp.log(activations + _LEAST_ACTIVATION)
-  return optax.softmax_cross_entropy_with_integer_labels(logs, labels)
+  return cross_entropy(jnp.log(activations + _LEAST_ACTIVATION), labels)
+
+
+def cross_entropy(
+  logits: Float[Array, "... J"], labels: Int[Array, "..."]
+) -> Float[Array, "..."]:
+  """Softmax cross-entropy in nats.
+
+  Args:
+    logits: unnormalised log probabilities of the classes.
+    labels: the class of each example.
+
+  Raises:
+    ValueError: as `check_labels`.
+  """
+  checks.arrays({"logits": (logits, "... J")})
+  checks.same_shape(logits.shape[:-1], labels=labels)
+  check_labels(labels, logits.shape[-1])
+  entropies = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  known = (labels >= 0) & (labels < logits.shape[-1])
+  return jnp.where(known, entropies, jnp.nan)
 
 
 def reconstruction_loss(
   reconstructions: Float[Array, "B H W C"], images: Float[Array, "B H W C"]
 ) -> Float[Array, " B"]:
   """Sums squared errors over the pixels and channels of each image."""
+  checks.arrays({"images": (images, "B H W C")})
+  checks.same_shape(images.shape, reconstructions=reconstructions)
   return jnp.sum(jnp.square(reconstructions - images), axis=(1, 2, 3))
 
 
@@ -156,7 +227,7 @@ def multi_hot(
   Returns:
     T_k of `margin_loss`.
   """
-  return jnp.max(jax.nn.one_hot(labels, num_classes), axis=-2)
+  return jnp.max(one_hot(labels, num_classes), axis=-2)
 
 
 def exact_set(
@@ -230,6 +301,7 @@ def overlap_loss(
     that of `exact_set`.
   """
   output = model(images)
+  checks.same_shape((len(images), *labels.shape[1:]), labels=labels)
   present = multi_hot(labels, output.activations.shape[-1])
   margin = jnp.mean(margin_loss(output.activations, present))
   metrics = {
@@ -285,7 +357,8 @@ def classifier_loss(
   Returns:
     The mean over the batch of the loss, and of it and the accuracy by name.
   """
-  entropies = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  checks.arrays({"logits": (logits, "B J")})
+  entropies = cross_entropy(logits, labels)
   return _mean_with_accuracy(entropies, logits, labels[:, None])
 
 
@@ -305,6 +378,8 @@ def multilabel_loss(
   Differs from the authors' code, whose targets are half of ours (1/2 where a
   class is present) and which averages over classes.
   """
+  checks.arrays({"logits": (logits, "B J")})
+  checks.same_shape((len(logits), *labels.shape[1:]), labels=labels)
   present = multi_hot(labels, logits.shape[-1])
   entropies = optax.sigmoid_binary_cross_entropy(logits, present)
   return _mean_with_accuracy(jnp.sum(entropies, axis=-1), logits, labels)

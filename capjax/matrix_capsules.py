@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import layers, matrix_layers
-from kernels import em
+from kernels import checks, em
 
 STARTS = matrix_layers.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
@@ -126,9 +126,12 @@ class MatrixCapsules(nnx.Module):
           f"{name} is {value}; give a finite number above 0, such as {usual}."
         )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
+    checks.image_shape(image_shape)
+    checks.counts(num_classes=num_classes, features=features)
+    self.image_shape = tuple(image_shape)
     grid = [_grid(size, windows, padding) for size in image_shape[:2]]
     if min(grid) < 1:
-      raise ValueError(
+      raise checks.ImageShapeError(
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
         "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them, or give "
         "padding='SAME'."
@@ -192,6 +195,7 @@ class MatrixCapsules(nnx.Module):
     )
 
   def __call__(self, images: Float[Array, "B H W C"]) -> MatrixCapsulesOutput:
+    checks.images(images, self.image_shape)
     poses, activations = self.primary(jax.nn.relu(self.conv(images)))
     for layer in self.layers:
       capsules = layer(poses, activations)

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers, voting
-from kernels import geometry, rendering
+from kernels import checks, geometry, rendering
 
 _POSE = 6
 _STRIDES = (2, 2, 1, 1)
@@ -76,7 +76,7 @@ class PartEncoder(nnx.Module):
     for stride in _STRIDES:
       size = [(length - 3) // stride + 1 for length in size]
     if min(size) < 1:
-      raise ValueError(
+      raise checks.ImageShapeError(
         f"image_shape={tuple(image_shape)}; the part encoder needs images of "
         "at least 23x23."
       )

@@ -13,9 +13,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from capjax import object_capsules, part_capsules, voting
+from capjax import losses, object_capsules, part_capsules, voting
 from capjax.data import augment
-from kernels import rendering, sparsity
+from kernels import checks, rendering, sparsity
 
 _FLAT = 0.1  # of the range of intensities
 
@@ -80,6 +80,11 @@ class SCAE(nnx.Module):
         place of the images.
       rngs: its `params` stream draws the parameters.
     """
+    checks.image_shape(image_shape)
+    checks.counts(
+      num_classes=num_classes, num_parts=num_parts, num_objects=num_objects
+    )
+    self.image_shape = tuple(image_shape)
     self.encoder = part_capsules.PartEncoder(
       image_shape,
       num_parts,
@@ -130,6 +135,7 @@ class SCAE(nnx.Module):
       images: in [0, 1].
       key: draws the noise of training; None for none.
     """
+    checks.images(images, self.image_shape)
     keys = (None, None) if key is None else jax.random.split(key)
     parts = self.encoder(images, key=keys[0])
     colors = self.decoder.colors(parts.features)[:, :, None, None]
@@ -216,9 +222,7 @@ def loss(
     "posterior_between": -sparsity.posterior_between(posterior),
   }
   probes = sum(
-    -jnp.mean(
-      jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)
-    )
+    jnp.mean(losses.cross_entropy(logits, labels))
     for logits in (output.prior_logits, output.posterior_logits)
   )
   value = (

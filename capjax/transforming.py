@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import losses
-from kernels import geometry
+from kernels import checks, geometry
 
 POSES = {"shift": (2,), "affine": (3, 3)}
 OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}
@@ -94,6 +94,7 @@ class TransformingAutoencoder(nnx.Module):
     ):
       if given not in known:
         raise ValueError(f"{name}={given!r}; give one of {', '.join(known)}.")
+    checks.image_shape(image_shape)
     self.image_shape = tuple(image_shape)
     self.pose, self.output = pose, output
     num_pixels, pose_size = math.prod(image_shape), math.prod(POSES[pose])
@@ -120,6 +121,7 @@ class TransformingAutoencoder(nnx.Module):
 
   def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
     """Poses and presences, before any transformation."""
+    checks.images(images, self.image_shape)
     x = self.recognition(images.reshape(len(images), -1))
     num_capsules = self.drawing_bias.shape[0]
     units = jax.nn.sigmoid(x).reshape(len(images), num_capsules, -1)

@@ -19,7 +19,7 @@ from flax import nnx
 from scipy import special
 
 from capjax import boltzmann
-from experiments.common import benchmarking, training
+from experiments.common import benchmarking, limits, training
 
 _BATCH = flags.DEFINE_integer("batch", 100, "Images and chains.", lower_bound=1)
 _ITERATIONS = flags.DEFINE_integer(
@@ -157,4 +157,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main)

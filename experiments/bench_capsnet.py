@@ -20,12 +20,15 @@ from flax import nnx
 import capjax
 from capjax import convolution, losses
 from capjax.data import augment
-from experiments.common import benchmarking, steps, textbook, training
+from experiments.common import benchmarking, limits, steps, textbook, training
 from kernels import numerics
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
+limits.require_counts(_BATCHES, example="1,32")
 _TEXTBOOK = flags.DEFINE_bool("textbook", True, "Time the textbook form too.")
-_STEPS = flags.DEFINE_integer("steps", 5, "Training steps timed.")
+_STEPS = flags.DEFINE_integer(
+  "steps", 5, "Training steps timed.", lower_bound=1
+)
 
 
 class TextbookCapsNet(capjax.CapsNet):
@@ -145,4 +148,4 @@ def _bench_primary(batch: int, rate: float) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main)

@@ -11,6 +11,7 @@ steps of two networks, each in a process of its own.
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 
 import jax
@@ -19,7 +20,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import losses, matrix_capsules
-from experiments.common import benchmarking, steps, textbook, training
+from experiments.common import benchmarking, limits, steps, textbook, training
 from kernels import em, em_convolution
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "16", "64"], "Batch sizes.")
@@ -29,10 +30,21 @@ _LAYERS = flags.DEFINE_list(
   "Layers as H:I:J:stride, with windows of 3x3.",
 )
 _MEMORY = flags.DEFINE_float(
-  "memory", 8.0, "GB that the textbook form may take beside its arguments."
+  "memory",
+  8.0,
+  "GB that the textbook form may take beside its arguments.",
+  lower_bound=0.0,
 )
 _STEPS = flags.DEFINE_integer(
   "steps", 5, "Training steps timed; 0 for none.", lower_bound=0
+)
+limits.require_counts(_BATCHES, example="1,16")
+flags.register_validator(
+  _LAYERS,
+  lambda layers: all(
+    re.fullmatch("[1-9][0-9]*(:[1-9][0-9]*){3}", layer) for layer in layers
+  ),
+  "give four whole numbers above 0 for each layer, as in 14:32:32:2",
 )
 # The small network, and the reference one: images, batch, features, types.
 _NETWORKS = {
@@ -153,4 +165,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main)

@@ -14,13 +14,14 @@ import jax
 from absl import app, flags
 
 from capjax import layers
-from experiments.common import benchmarking, textbook
+from experiments.common import benchmarking, limits, textbook
 from kernels import numerics
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
 _NUM_PARTS = flags.DEFINE_list(
   "num_parts", ["1152", "4608"], "Sizes I of the layer below."
 )
+limits.require_counts(_BATCHES, _NUM_PARTS, example="32,128")
 _NUM_OBJECTS, _PART_SIZE, _POSE_SIZE, _NUM_ITERATIONS = 10, 8, 16, 3
 
 
@@ -78,4 +79,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main)

@@ -20,14 +20,22 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import scae
-from experiments.common import benchmarking, textbook
+from experiments.common import benchmarking, limits, textbook
 from kernels import geometry, rendering
 
 _BATCH = flags.DEFINE_integer("batch", 128, "Images.", lower_bound=1)
-_CANVAS = flags.DEFINE_integer("canvas", 40, "Pixels along a side.")
-_NUM_PARTS = flags.DEFINE_integer("num_parts", 40, "Part capsules.")
-_NUM_OBJECTS = flags.DEFINE_integer("num_objects", 32, "Object capsules.")
-_ENCODER_FEATURES = flags.DEFINE_integer("encoder_features", 128, "Channels.")
+_CANVAS = flags.DEFINE_integer(
+  "canvas", 40, "Pixels along a side.", lower_bound=23
+)
+_NUM_PARTS = flags.DEFINE_integer(
+  "num_parts", 40, "Part capsules.", lower_bound=1
+)
+_NUM_OBJECTS = flags.DEFINE_integer(
+  "num_objects", 32, "Object capsules.", lower_bound=1
+)
+_ENCODER_FEATURES = flags.DEFINE_integer(
+  "encoder_features", 128, "Channels.", lower_bound=1
+)
 
 
 def make_step(model: scae.SCAE):
@@ -149,4 +157,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main)

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments.common import newer, runs, suites, task
+from experiments.common import limits, newer, runs, suites, task
 
 _CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
 _OF_VIEWS = " and ".join(sorted(suites.TAKE_VIEWS))
@@ -24,7 +24,11 @@ _SUITE = flags.DEFINE_list(
   "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
 )
 _VIEWS = flags.DEFINE_integer(
-  "views", 32, f"Of each test image in {_OF_VIEWS}.", lower_bound=1
+  "views",
+  32,
+  f"Of each test image in {_OF_VIEWS}.",
+  lower_bound=1,
+  upper_bound=10_000,
 )
 _IMAGES = flags.DEFINE_integer(
   "images",
@@ -52,10 +56,13 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
     names = list(dict.fromkeys(_SUITE.value))
+    known = ", ".join(suites.SUITES)
+    if not names:
+      raise ValueError(f"--suite is empty; give some of {known}")
     unknown = sorted(set(names) - suites.SUITES.keys())
     if unknown:
-      known = ", ".join(suites.SUITES)
-      raise ValueError(f"unknown suite {', '.join(unknown)}; known: {known}")
+      words = ", ".join(map(repr, unknown))
+      raise ValueError(f"unknown suite {words}; known: {known}")
     for flag, takers in _TAKERS.items():
       if flags.FLAGS[flag].present and not takers & set(names):
         raise ValueError(
@@ -83,6 +90,11 @@ def main(argv: Sequence[str]) -> None:
       raise ValueError(
         f"{', '.join(unfit)}: not for the model in {run.workdir}, which can "
         f"take {', '.join(sorted(fit))}"
+      )
+    count = len(trained.test.labels)
+    if (_IMAGES.value or 0) > count:
+      raise ValueError(
+        f"--images={_IMAGES.value}: the test set has {count}; give fewer"
       )
     beside = [runs.Run(workdir) for workdir in _BESIDE.value]
     for name in sorted(set(names) & suites.DRAWN_BESIDE):
@@ -156,4 +168,4 @@ def _take_flags(run: runs.Run, recorded: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

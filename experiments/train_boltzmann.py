@@ -16,6 +16,7 @@ from capjax import boltzmann, data
 from experiments.common import (
   contrastive,
   latents,
+  limits,
   program,
   runs,
   training,
@@ -87,4 +88,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

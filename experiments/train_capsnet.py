@@ -17,6 +17,7 @@ from flax import nnx
 from capjax import losses
 from capjax.evaluation import diagnostics
 from experiments.common import (
+  limits,
   networks,
   optimizers,
   placing,
@@ -102,4 +103,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

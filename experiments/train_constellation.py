@@ -18,6 +18,7 @@ from flax import nnx
 from capjax import constellation
 from capjax.data import constellations
 from experiments.common import (
+  limits,
   optimizers,
   program,
   rates,
@@ -31,7 +32,11 @@ _WIDTH = flags.DEFINE_integer(
   "width", 128, "Of tokens in the set transformer.", lower_bound=1
 )
 _BLOCKS = flags.DEFINE_integer(
-  "blocks", 4, "Self-attentions of the set transformer.", lower_bound=0
+  "blocks",
+  4,
+  "Self-attentions of the set transformer.",
+  lower_bound=0,
+  upper_bound=100,
 )
 _HEADS = flags.DEFINE_integer("heads", 4, "Of attentions.", lower_bound=1)
 _HIDDEN = flags.DEFINE_integer(
@@ -45,10 +50,16 @@ _NOISE = flags.DEFINE_float(
   lower_bound=0.0,
 )
 _WITHIN = flags.DEFINE_float(
-  "prior_within", 1.0, "Weight of --sparsity=soft within images."
+  "prior_within",
+  1.0,
+  "Weight of --sparsity=soft within images.",
+  lower_bound=0.0,
 )
 _BETWEEN = flags.DEFINE_float(
-  "prior_between", 1.0, "Weight of --sparsity=soft between images."
+  "prior_between",
+  1.0,
+  "Weight of --sparsity=soft between images.",
+  lower_bound=0.0,
 )
 _SPARSITY = flags.DEFINE_enum(
   "sparsity",
@@ -58,10 +69,16 @@ _SPARSITY = flags.DEFINE_enum(
   "the dummy, as the authors' code has it, without gradient; or the presences.",
 )
 _ACTIVITY = flags.DEFINE_float(
-  "activity", 10.0, "Weight of objects' presence against what they explain."
+  "activity",
+  10.0,
+  "Weight of objects' presence against what they explain.",
+  lower_bound=0.0,
 )
 _DEFORMATION = flags.DEFINE_float(
-  "deformation", 10.0, "Weight of the squares of deformations."
+  "deformation",
+  10.0,
+  "Weight of the squares of deformations.",
+  lower_bound=0.0,
 )
 flags.set_default(runs.DATASET, "constellations")
 flags.set_default(runs.BATCH_SIZE, 32)
@@ -183,4 +200,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

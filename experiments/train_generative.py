@@ -17,6 +17,7 @@ from flax import nnx
 
 from capjax import data, generative, guides, inference, losses
 from experiments.common import (
+  limits,
   optimizers,
   placing,
   probes,
@@ -94,14 +95,10 @@ _NUM_IMPORTANCE = flags.DEFINE_integer(
   lower_bound=1,
 )
 flags.set_default(placing.MAX_SHIFT, 0)
-for flag in (_NUM_CAPSULES, _CONV_FEATURES):
-  flags.register_validator(
-    flag,
-    lambda counts: counts and all(x.isdigit() and int(x) > 0 for x in counts),
-    message="give whole numbers above 0, as in 16,16",
-  )
-
-
+limits.require_counts(_NUM_CAPSULES, _CONV_FEATURES, example="16,16")
+flags.register_validator(
+  _START_FROM, lambda folder: folder != "", "name the folder of a run"
+)
 flags.register_multi_flags_validator(
   ["num_importance", "gaussian_poses"],
   lambda given: given["gaussian_poses"] or given["num_importance"] == 1,
@@ -285,4 +282,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -18,6 +18,8 @@ from flax import nnx
 from capjax import boltzmann, data, helmholtz, wake_sleep
 from experiments.common import (
   contrastive,
+  limits,
+  memory,
   program,
   runs,
   training,
@@ -37,11 +39,7 @@ _PRETRAIN_STEPS = flags.DEFINE_integer(
 _PRETRAIN_RATE = flags.DEFINE_float(
   "pretrain_learning_rate", 0.02, "Of these, at the start.", lower_bound=0.0
 )
-flags.register_validator(
-  _NUM_CAPSULES,
-  lambda counts: counts and all(x.isdigit() and int(x) > 0 for x in counts),
-  message="give whole numbers above 0, as in 40,40",
-)
+limits.require_counts(_NUM_CAPSULES, example="40,40")
 flags.set_default(runs.NUM_STEPS, 6000)
 
 
@@ -76,8 +74,9 @@ def begin(
   for number in range(count):
     print(f"capsule RBM of layer {number + 1} of {count}", flush=True)
     run = runs.Run(f"{runs.WORKDIR.value}/layer_{number + 1}")
-    run.claim()
     task = _layer_task(machines, model.visible[...])
+    memory.check(task, train)
+    run.claim()
     _, seconds = program.fit(
       task, run, train, validation, num_steps=_PRETRAIN_STEPS.value
     )
@@ -200,4 +199,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -19,6 +19,7 @@ from capjax import baselines, data, losses, matrix_capsules
 from capjax.data import augment, smallnorb, stereo
 from capjax.evaluation import diagnostics
 from experiments.common import (
+  limits,
   loop,
   optimizers,
   program,
@@ -38,7 +39,11 @@ _TYPES = flags.DEFINE_list(
   "types", ["32", "32", "32"], "B, C, D, types of capsules of the layers."
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
-  "num_iterations", 3, "Of EM routing in every layer.", lower_bound=1
+  "num_iterations",
+  3,
+  "Of EM routing in every layer.",
+  lower_bound=1,
+  upper_bound=100,
 )
 _FORM = flags.DEFINE_enum(
   "form",
@@ -98,6 +103,7 @@ _WEIGHT_DECAY = flags.DEFINE_float(
   2e-7,
   "Half the squares of all parameters are added to the loss by this weight.",
   lower_bound=0.0,
+  upper_bound=1.0,
 )
 _MAX_SHIFT = flags.DEFINE_integer(
   "max_shift",
@@ -123,15 +129,8 @@ _VIEWPOINTS = flags.DEFINE_enum(
 flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
 flags.set_default(rates.DECAY_STEPS, None)
-for _counts, _example in ((_TYPES, "8,16,16"), (_CNN_FEATURES, "32,64")):
-  _number = len(_example.split(","))
-  flags.register_validator(
-    _counts,
-    lambda counts, number=_number: (
-      len(counts) == number and all(x.isdigit() and int(x) > 0 for x in counts)
-    ),
-    message=f"give {_number} whole numbers above 0, as in {_example}",
-  )
+limits.require_counts(_TYPES, example="8,16,16", exactly=3)
+limits.require_counts(_CNN_FEATURES, example="32,64", exactly=2)
 
 _CAPSULE_FLAGS = (
   "features", "types", "num_iterations", "form", "start",
@@ -154,6 +153,8 @@ def is_stereo() -> bool:
 
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe, for images of a data set."""
+  if not is_stereo():
+    limits.check_shift(image_shape, _MAX_SHIFT.value, ["max_shift"])
   rngs = nnx.Rngs(runs.SEED.value)
   shape = jax.eval_shape(
     prepare, jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
@@ -354,4 +355,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -17,6 +17,7 @@ from flax import nnx
 from capjax import data, losses
 from capjax.data import augment, overlap
 from experiments.common import (
+  limits,
   networks,
   optimizers,
   overlaps,
@@ -28,7 +29,11 @@ from experiments.common import (
 from experiments.common.task import Task
 
 _PAD = flags.DEFINE_integer(
-  "pad", 4, "Pixels of black frame around each image.", lower_bound=0
+  "pad",
+  4,
+  "Pixels of black frame around each image.",
+  lower_bound=0,
+  upper_bound=10_000,
 )
 flags.set_default(placing.MAX_SHIFT, 4)
 
@@ -36,6 +41,11 @@ flags.set_default(placing.MAX_SHIFT, 4)
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe, for images with their frame."""
   height, width, channels = image_shape
+  limits.check_shift(
+    (height + _PAD.value, width + _PAD.value),
+    placing.MAX_SHIFT.value,
+    ["max_shift"],
+  )
   frame = 2 * _PAD.value
   return networks.make_model(
     (height + frame, width + frame, channels), num_classes
@@ -120,4 +130,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -15,6 +15,7 @@ from flax import nnx
 
 from capjax import object_capsules, scae
 from experiments.common import (
+  limits,
   objects,
   optimizers,
   placing,
@@ -199,4 +200,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -16,7 +16,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import losses, transforming
-from experiments.common import optimizers, program, runs, training
+from experiments.common import limits, optimizers, program, runs, training
 from experiments.common.task import Task
 from experiments.common.transformings import Moved, as_transforms
 from kernels import geometry, rendering
@@ -74,6 +74,7 @@ _MAX_SHEAR = flags.DEFINE_float(
   0.2,
   "What x gains for each pixel of y at most; as --max_rotation.",
   lower_bound=0.0,
+  upper_bound=10.0,
 )
 _AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
 
@@ -81,13 +82,12 @@ _AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
 def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   """Draws the network that the flags describe."""
   del num_classes
-  furthest = _MAX_JITTER.value + _MAX_SHIFT.value
-  if furthest >= min(image_shape[:2]) - 1:  # nothing would be left unseen
-    raise ValueError(
-      f"images of {image_shape[0]}x{image_shape[1]} leave the frame when "
-      f"shifted by {furthest} pixels; give a smaller --max_jitter or "
-      "--max_shift"
-    )
+  limits.check_shift(
+    image_shape,
+    _MAX_JITTER.value + _MAX_SHIFT.value,
+    ["max_jitter", "max_shift"],
+    left=2,  # for shifts that are not seen in training
+  )
   return transforming.TransformingAutoencoder(
     image_shape,
     num_capsules=_NUM_CAPSULES.value,
@@ -187,4 +187,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

@@ -15,7 +15,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import baselines
-from experiments.common import optimizers, program, runs, training
+from experiments.common import limits, optimizers, program, runs, training
 from experiments.common.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
@@ -91,4 +91,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("workdir")
-  app.run(main)
+  limits.run(main)

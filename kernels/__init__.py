@@ -1,6 +1,8 @@
 """Pure functions on one example: routing, poses, rendering, energies.
 
 They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
+Arrays of other shapes than those that are annotated, empty ones and whole
+numbers are refused by one sentence, a ValueError or TypeError; see `checks`.
 """
 
 from kernels import compilation
@@ -11,6 +13,7 @@ compilation.keep_reductions()
 from kernels import (  # noqa: E402
   annealing,
   attention,
+  checks,
   compositing,
   em,
   em_convolution,
@@ -32,6 +35,7 @@ from kernels import (  # noqa: E402
 __all__ = [
   "annealing",
   "attention",
+  "checks",
   "compilation",
   "compositing",
   "em",

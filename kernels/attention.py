@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics, routing
+from kernels import checks, numerics, routing
 
 # Parts whose activations sum to less than this count as absent.
 _ABSENT = 1e-6
@@ -77,6 +77,7 @@ def self_attention_routing(
   Differs from paper: `bias`, zero there. The authors' code divides by the root
   of the size of the votes, which we follow, and adds b_ij after the softmax.
   """
+  _check(votes, {"priors": (priors, "I J"), "bias": (bias, "J D")})
   agreement, weighted_sum = _contractions(votes)
   sum_of_votes = weighted_sum(jnp.ones(votes.shape[:2]))
   scores = agreement(sum_of_votes) / math.sqrt(votes.shape[2])
@@ -126,6 +127,14 @@ def inverted_attention_routing(
   object may be there; the classifier's bias is left to `offset`, which the
   paper shares among parents. One layer alone has no concurrent updates.
   """
+  _check(
+    votes,
+    {
+      "readout": (readout, "D"),
+      "scale": (scale, "D"),
+      "offset": (offset, "J D"),
+    },
+  )
   num_parts, num_parents, pose_size = votes.shape
   if num_iterations < 1:
     raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
@@ -177,6 +186,7 @@ def self_routing(
   that absent parts give absent parents with pose 0; the authors' code gives NaN
   there.
   """
+  _check(votes, {"logits": (logits, "I J"), "activations": (activations, "I")})
   _, weighted_sum = _contractions(votes)
   dtype = numerics.accumulation_dtype(logits, activations)
   logits, activations = logits.astype(dtype), activations.astype(dtype)
@@ -186,6 +196,17 @@ def self_routing(
   poses = weighted_sum(weights) / jnp.maximum(mass, _ABSENT)[:, None]
   shares = mass / jnp.maximum(jnp.sum(activations), _ABSENT)
   return _output(votes, poses, shares, coefficients)
+
+
+def _check(votes, arguments):
+  """Of votes, or of their factors, and of what is given beside them."""
+  given = {"votes": (votes, "I J D")}
+  if isinstance(votes, LinearVotes):
+    given = {
+      "poses": (votes.poses, "I C"),
+      "transforms": (votes.transforms, "I J C D"),
+    }
+  checks.arrays(given | arguments)
 
 
 def _contractions(votes):

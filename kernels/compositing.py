@@ -5,12 +5,11 @@ Colours are premultiplied: already times their alpha, so that nothing divides.
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from kernels import checks, numerics
 
 
 class Picture(NamedTuple):
@@ -39,6 +38,10 @@ def over(front: Picture, back: Picture) -> Picture:
   Returns:
     Both as one picture.
   """
+  checks.floats(
+    {"colours": front.colours, "alphas": front.alphas}
+    | {"colours behind": back.colours, "alphas behind": back.alphas}
+  )
   shows = 1 - front.alphas
   return Picture(
     front.colours + shows * back.colours, front.alphas + shows * back.alphas
@@ -60,7 +63,9 @@ def composite_over(pictures: Picture) -> Picture:
   which are `colours / alphas` where alphas are above 0.
   """
   colours, alphas = pictures
-  chex.assert_rank([colours, alphas], 4)
+  checks.arrays(
+    {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
+  )
   dtype = colours.dtype
   accumulation = numerics.accumulation_dtype(colours, alphas)
   pictures = jax.tree.map(lambda x: x.astype(accumulation), pictures)
@@ -85,7 +90,9 @@ def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
     Colours, in the dtype of the given ones.
   """
   colours, alphas = pictures
-  chex.assert_rank([colours, alphas], 4)
+  checks.arrays(
+    {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
+  )
   dtype = colours.dtype
   accumulation = numerics.accumulation_dtype(colours, alphas)
   shows = 1 - alphas.astype(accumulation)

@@ -9,12 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from kernels import checks, numerics
 
 
 class Form(NamedTuple):
@@ -203,8 +202,14 @@ def em_routing(
   Differs from paper: floors under R_j and v_j, without which a parent with one
   effective child has an infinite density.
   """
-  chex.assert_rank([votes, activations], [3, 1])
-  chex.assert_equal_shape_prefix([votes, activations], 1)
+  checks.arrays(
+    {
+      "votes": (votes, "I J D"),
+      "activations": (activations, "I"),
+      "beta_a": (beta_a, "J"),
+      "beta_u": (beta_u, "J"),
+    }
+  )
   require_iterations(inverse_temperatures)
   dtype = votes.dtype
   accumulation = numerics.accumulation_dtype(votes, activations)
@@ -274,6 +279,7 @@ def maximise(
   Returns:
     The parents' Gaussians and the logits of their activations.
   """
+  checks.floats({"centre": centre, "beta_a": beta_a, "beta_u": beta_u})
   mass = moments.mass + form.mass_floor
   total = jnp.expand_dims(mass, -2)
   # The floor is weight on 0, where the sums have it on the centre.
@@ -328,6 +334,7 @@ def coordinate_addition(
   Raises:
     ValueError: if a pose has no such entries.
   """
+  checks.arrays({"x": (x, "W"), "y": (y, "H")})
   if not all(0 <= entry < pose_size for entry in entries):
     raise ValueError(
       f"entries={entries} of a pose of {pose_size} numbers; give entries from "

@@ -20,12 +20,11 @@ import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import em, em_windows, numerics
+from kernels import checks, em, em_windows, numerics
 
 _FEW = 8  # terms of a sum that are written out; more are a matrix product
 
@@ -80,7 +79,15 @@ def em_convolution(
   other positions are summed than those that see the child; we follow the paper.
   It divides shares by their sum + 1e-7; ours sum to 1.
   """
-  chex.assert_rank([poses, activations, transforms], [5, 3, 6])
+  checks.arrays(
+    {
+      "poses": (poses, "H W I P Q"),
+      "activations": (activations, "H W I"),
+      "transforms": (transforms, "kH kW I J Q R"),
+      "beta_a": (beta_a, "J"),
+      "beta_u": (beta_u, "J"),
+    }
+  )
   em.require_iterations(inverse_temperatures)
   dtype = poses.dtype
   accumulation = numerics.accumulation_dtype(poses, activations, transforms)

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernels import checks
+
 
 class Windows(NamedTuple):
   """Which children the parents see; made by `over`.
@@ -133,6 +135,8 @@ def compete(
   logits: Float[Array, "T S J"], windows: Windows
 ) -> Float[Array, "T S J"]:
   """Softmax over all parents that see a child, at whatever position."""
+  checks.arrays({"logits": (logits, "T S J")})
+  checks.same_shape(windows.shape, logits=logits[..., 0])
   top = windows.scatter(jnp.max(logits, axis=-1), jnp.maximum, -jnp.inf)
   top = jax.lax.stop_gradient(windows.gather(top))
   weights = jnp.exp(logits - top[..., None])

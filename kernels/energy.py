@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kernels import numerics
+from kernels import checks, numerics
 from kernels.families import BERNOULLI, Family
 
 
@@ -86,6 +86,7 @@ class Parameters(NamedTuple):
 
 def no_drive(bias: Bias) -> Drive:
   """The drive of a layer with nothing beside it, as at a machine's top."""
+  checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
   hidden = _wide(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
 
@@ -94,6 +95,7 @@ def drive_from_below(
   visible: Float[Array, " M"], parameters: Parameters
 ) -> Drive:
   """What the visible units tell the capsules: W_k' x and Omega' x."""
+  checks.arrays({"visible": (visible, "M")} | _axes(parameters))
   hidden = _product("m,mkj->kj", visible, parameters.weights)
   return _drive(hidden, "m,mk->k", visible, parameters.interaction)
 
@@ -102,6 +104,10 @@ def visible_parameters(
   capsules: Capsules, parameters: Parameters
 ) -> Float[Array, "R M"]:
   """Natural parameters of p(x | h, z) (eq. 8)."""
+  checks.arrays(
+    {"active": (capsules.active, "K J"), "switches": (capsules.switches, "K")}
+    | _axes(parameters)
+  )
   # As one product of a matrix: over two axes it takes twice as long on a CPU.
   # The vector stands first, so that a batch of them is the rows of the product.
   weights = parameters.weights.reshape(len(parameters.weights), -1)
@@ -127,6 +133,13 @@ def drive_between(
     The drive of the K capsules below. Upwards it is the same with `weights`
     turned round to [L I K J].
   """
+  checks.arrays(
+    {
+      "active": (capsules.active, "L I"),
+      "weights": (weights, "K J L I"),
+      "interaction": (interaction, "K L"),
+    }
+  )
   hidden = _product("li,kjli->kj", capsules.active, weights)
   return _drive(hidden, "l,kl->k", capsules.switches, interaction)
 
@@ -135,6 +148,7 @@ def hidden_parameters(
   switches: Float[Array, " K"], bias: Bias, drive: Drive
 ) -> Float[Array, "U K J"]:
   """Natural parameters of p(h | z, drive) (eqs. 9 and 19)."""
+  _check(bias, drive, switches)
   return _wide(bias.hidden).at[0].add(switches[:, None] * drive.hidden)
 
 
@@ -142,6 +156,7 @@ def switch_logits(
   hidden: Float[Array, "K J"], bias: Bias, drive: Drive
 ) -> Float[Array, " K"]:
   """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20)."""
+  _check(bias, drive)
   met = jnp.sum(hidden * drive.hidden, axis=1)
   return bias.switches + drive.switches + met
 
@@ -283,6 +298,7 @@ def capsule_energy(
   Of expectations it is the expected energy, where log g is zero, as for
   Bernoulli and Gaussian units.
   """
+  _check(bias, drive, capsules.switches)
   alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
     hidden.log_base(capsules.statistics[0])
   )
@@ -349,11 +365,39 @@ def state(
   hidden: Family = BERNOULLI,
 ) -> Capsules:
   """Capsules with these values of h and z."""
+  checks.arrays(
+    {"hidden_values": (hidden_values, "K J"), "switches": (switches, "K")}
+  )
   return _capsules(hidden.statistics(_wide(hidden_values)), _wide(switches))
+
+
+def _axes(parameters):
+  """What the arrays of a machine are."""
+  return {
+    "visible biases": (parameters.visible, "R M"),
+    "bias.hidden": (parameters.bias.hidden, "U K J"),
+    "bias.switches": (parameters.bias.switches, "K"),
+    "weights": (parameters.weights, "M K J"),
+    "interaction": (parameters.interaction, "M K"),
+  }
+
+
+def _check(bias, drive, switches=None):
+  """Of the natural parameters of a layer and what they gain."""
+  checks.arrays(
+    {
+      "bias.hidden": (bias.hidden, "U K J"),
+      "bias.switches": (bias.switches, "K"),
+      "drive.hidden": (drive.hidden, "K J"),
+      "drive.switches": (drive.switches, "K"),
+      "switches": (switches, "K"),
+    }
+  )
 
 
 def _on(bias, drive):
   """Natural parameters of the hidden units of capsules that are on."""
+  _check(bias, drive)
   return _wide(bias.hidden).at[0].add(drive.hidden)
 
 

@@ -20,6 +20,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
+from kernels import checks
+
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
 _DECIDED = 0.9  # of an assignment, to count as one
 # Products keep float32 on every platform, where the default may round more.
@@ -144,6 +146,14 @@ def update(
   Raises:
     ValueError: if `matching` or the number of rows is none of these.
   """
+  checks.arrays(
+    {
+      "points": (points, "M 2"),
+      "presence": (presence, "M"),
+    },
+    empty="M",
+  )
+  checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
   x, p = _complex(points), _complex(template.points)
   num_rows = _num_rows(matching, len(x), len(p))
   if len(log_assignments) != num_rows:
@@ -184,6 +194,7 @@ def sinkhorn(
   Returns:
     Logarithms of weights of which the rows sum to 1, and the columns nearly.
   """
+  checks.arrays({"log_weights": (log_weights, "R N")}, empty="R")
 
   def sweep(_, x):
     x = x - jax.nn.logsumexp(x, axis=0, keepdims=True)
@@ -241,6 +252,9 @@ def infer(
   precision, also those that did not get there; two sweeps, where theirs go on
   to 20 unless balanced before, lose nothing.
   """
+  checks.arrays(
+    {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
+  )
   num_points, size = len(points), len(template.points)
   num_rows = _num_rows(matching, num_points, size)
   if min(num_restarts, max_updates) < 1:

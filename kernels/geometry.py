@@ -7,12 +7,13 @@ down its rows; a lone pixel sits at 0 and reaches to -1 and 1.
 
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
+
+from kernels import checks
 
 _MIN_DETERMINANT = 1e-8
 
@@ -82,6 +83,7 @@ def pose_matrix(
 
   Differs from paper: nothing; the paper leaves the squashing to its code.
   """
+  checks.arrays({"params": (params, "... 6")})
   raw = params.astype(jnp.promote_types(params.dtype, jnp.float32))
   scale = jax.nn.sigmoid(raw[..., :2]) + 0.01
   theta = 2 * jnp.pi * raw[..., 2]
@@ -109,6 +111,7 @@ def compose(
   Returns:
     [..., 3, 3], the matrix product a b.
   """
+  checks.arrays({"a": (a, "... 3 3"), "b": (b, "... 3 3")})
   # Too small for a matrix unit, which would round a pose to 8 or 10 bits.
   return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
 
@@ -131,6 +134,7 @@ def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
     [..., 3, 3], in the dtype of `pose`; infinite where that has no number as
     large.
   """
+  checks.arrays({"pose": (pose, "... 3 3")})
   dtype = jnp.promote_types(pose.dtype, jnp.float32)
   rows = jnp.moveaxis(pose[..., :2, :].astype(dtype), (-2, -1), (0, 1))
   (a, b, tx), (c, d, ty) = rows
@@ -173,7 +177,7 @@ def apply(
     [..., 2], in the wider dtype of the two.
   """
   # A stack of poses would broadcast against the points; vmap says which axis.
-  chex.assert_shape(pose, (3, 3))
+  checks.arrays({"pose": (pose, "3 3"), "points": (points, "... 2")})
   dtype = jnp.result_type(pose, points)
   exact = jnp.promote_types(dtype, jnp.float32)
   (a, b, tx), (c, d, ty) = pose[:2].astype(exact)

@@ -2,12 +2,11 @@
 
 from typing import Literal, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from kernels import checks, numerics
 
 # Log weight and log density of the component that explains anything: 1 / 100.
 DUMMY = -2 * 2.302585092994046
@@ -66,10 +65,16 @@ def explain_parts(
 
   Differs from paper: it has no dummy component, which is its code's.
   """
-  num_votes, num_parts, size = votes.shape
-  chex.assert_shape(parts, (num_parts, size))
-  chex.assert_shape(presence, (num_parts,))
-  chex.assert_shape([scales, log_weights], (num_votes, num_parts))
+  sizes = checks.arrays(
+    {
+      "parts": (parts, "M D"),
+      "presence": (presence, "M"),
+      "votes": (votes, "K M D"),
+      "scales": (scales, "K M"),
+      "log_weights": (log_weights, "K M"),
+    }
+  )
+  num_parts, size = sizes["M"], sizes["D"]
   dtype = numerics.accumulation_dtype(parts, votes, scales, log_weights)
   scales, log_weights = scales.astype(dtype), log_weights.astype(dtype)
   dummy = jnp.full(num_parts, dummy_log_weight, dtype)

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from kernels import checks
+
 
 def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
   """The dtype in which sums over `arrays` are taken: float32 or wider."""
@@ -46,6 +48,7 @@ def safe_norm(
   Returns:
     Norms, >= 0; neither overflows nor underflows where the norm itself fits.
   """
+  checks.floats({"x": x})
   return _norm(x, axis, keepdims).astype(x.dtype)
 
 
@@ -72,6 +75,7 @@ def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
   Returns:
     Natural logarithms (nats); the gradient is 1 / x, and 0 where x was raised.
   """
+  checks.floats({"x": x})
   return jnp.log(jnp.maximum(x, jnp.finfo(x.dtype).tiny))
 
 
@@ -91,6 +95,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   Differs from paper: nothing; the authors' code adds no guard at s = 0, where
   it gives NaN.
   """
+  checks.floats({"s": s})
   norm = _norm(s, axis, keepdims=True)
   # Two forms of |s| / (1 + |s|^2), each where its gradient cannot overflow.
   is_short = norm < 1
@@ -122,6 +127,7 @@ def exponential_squash(
 
   Differs from paper: nothing; the authors' code adds 1e-20 to |s|.
   """
+  checks.floats({"s": s})
   norm = _norm(s, axis, keepdims=True)
   # (1 - e^-n) / n, by its series where the quotient's gradient would overflow;
   # the first term left out is below the rounding error.

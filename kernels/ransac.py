@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from kernels import gcm
+from kernels import checks, gcm
 
 _SMALLEST = 1e-6  # scale of a template
 
@@ -67,6 +67,9 @@ def match(
   """
   if not tolerance > 0:
     raise ValueError(f"tolerance is {tolerance}; give more than 0.")
+  checks.arrays(
+    {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
+  )
   num_points, num_templates = len(points), len(template.members)
   if num_points < 2:
     return Consensus(

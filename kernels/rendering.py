@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import geometry, numerics
+from kernels import checks, geometry, numerics
 
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
 _FURTHEST = 1e30  # pixels; nothing that is drawn is nearly as far
@@ -41,7 +40,7 @@ def warp(
   Differs from paper: nothing; of its sum only the four terms that can differ
   from zero are formed.
   """
-  chex.assert_shape([template, pose], [(None, None, None), (3, 3)])
+  checks.arrays({"template": (template, "U V C"), "pose": (pose, "3 3")})
   height, width = canvas
   if min(canvas) < 1:
     raise ValueError(f"canvas={canvas}; both sides must be at least 1.")
@@ -119,6 +118,7 @@ def transform(
   Raises:
     ValueError: `canvas` has no pixels.
   """
+  checks.arrays({"image": (image, "H W C"), "pose": (pose, "3 3")})
   canvas = image.shape[:2] if canvas is None else canvas
   units_from = geometry.pixel_units(*image.shape[:2])
   units_to = geometry.pixel_units(*canvas)
@@ -178,10 +178,22 @@ def explain_image(
   """
   if isinstance(scale, float | int) and not scale > 0:
     raise ValueError(f"scale is {scale}; give a number above 0.")
-  num_parts, *canvas = parts.shape
-  chex.assert_shape(image, canvas)
-  chex.assert_shape(logits, (num_parts, *canvas[:2], None))
-  chex.assert_shape(presence, (num_parts,))
+  sizes = checks.arrays(
+    {
+      "image": (image, "H W C"),
+      "parts": (parts, "M H W C"),
+      "logits": (logits, "M H W L"),
+      "presence": (presence, "M"),
+      "background": (background, "C"),
+      "background_logit": (background_logit, "N"),
+    }
+  )
+  for name, axis in (("logits", "L"), ("background_logit", "N")):
+    if sizes[axis] not in (1, sizes["C"]):
+      raise ValueError(
+        f"{name} has {sizes[axis]} channels; give 1 or {sizes['C']}."
+      )
+  num_parts = sizes["M"]
   dtype = numerics.accumulation_dtype(image, parts, logits)
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
   presence = presence.astype(dtype)

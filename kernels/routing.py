@@ -8,12 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from kernels import checks, numerics
 
 # Products keep float32 on every platform, where the default may round more.
 _matmul = functools.partial(jnp.matmul, precision="highest")
@@ -67,7 +66,7 @@ def dynamic_routing(
   Differs from paper: nothing; gradients flow through all iterations, as in the
   authors' code.
   """
-  chex.assert_rank(votes, 3)
+  checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
   dtype = votes.dtype
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
@@ -127,8 +126,13 @@ def transform_and_route(
 
   Differs from paper: only in the order of summation.
   """
-  chex.assert_rank([poses, transforms], [2, 4])
-  chex.assert_equal_shape_prefix([poses, transforms], 1)
+  checks.arrays(
+    {
+      "poses": (poses, "I C"),
+      "transforms": (transforms, "I J C D"),
+      "bias": (bias, "J D"),
+    }
+  )
   if min(chunk_size, parents_at_once) < 1:
     raise ValueError(
       f"chunk_size is {chunk_size} and parents_at_once is {parents_at_once}; "

@@ -13,12 +13,11 @@ which is always there and has no pose. The paper's i is our j, and its j our i.
 import math
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import geometry, numerics
+from kernels import checks, geometry, numerics
 
 Temperature = float | Float[Array, ""]
 
@@ -69,6 +68,7 @@ def identity_plus(
   poses: Float[Array, "*batch 6"],
 ) -> Float[Array, "*batch 3 3"]:
   """Adds the identity, and the row (0, 0, 1)."""
+  checks.arrays({"poses": (poses, "... 6")})
   rows = poses.reshape(*poses.shape[:-1], 2, 3)
   around = [(0, 0)] * (poses.ndim - 1)
   return jnp.eye(3, dtype=poses.dtype) + jnp.pad(
@@ -88,6 +88,7 @@ def expected_poses(
   Returns:
     [I 1+J 6]; the dummy's, first, is the identity.
   """
+  checks.arrays({"parents": (parents, "J 6"), "offsets": (offsets, "I J 6")})
   poses = geometry.compose(identity_plus(parents), identity_plus(offsets))
   poses = poses - jnp.eye(3, dtype=poses.dtype)
   poses = poses[..., :2, :].reshape(*offsets.shape)
@@ -103,6 +104,10 @@ def selection_logits(
     parents: logits of their presences.
     log_affinities: log rho; the first column is the dummy's, with t = 1.
   """
+  checks.arrays(
+    {"parents": (parents, "J"), "log_affinities": (log_affinities, "I 1+J")},
+    **{"1+J": 1 + len(parents)},
+  )
   presences = jax.nn.log_sigmoid(parents)
   return log_affinities + jnp.pad(presences, (1, 0))
 
@@ -123,6 +128,7 @@ def pose_scales(
     scales: sigma, of a child that is there.
     off_scale: sigma_off, of one that is not.
   """
+  checks.floats({"logits": logits, "scales": scales})
   on = jax.nn.log_sigmoid(logits) - 2 * jnp.log(scales)
   off = jax.nn.log_sigmoid(-logits) - 2 * math.log(off_scale)
   return jnp.exp(-jnp.logaddexp(on, off) / 2)
@@ -145,6 +151,7 @@ def binary_concrete(
     log_odds: of the variable that is relaxed.
     temperature: tau > 0; t goes to 0 and 1 as it goes to 0.
   """
+  checks.floats({"logits": logits, "log_odds": log_odds})
   d = log_odds - temperature * logits
   return jnp.log(temperature) + jax.nn.log_sigmoid(d) + jax.nn.log_sigmoid(-d)
 
@@ -183,7 +190,19 @@ def select(
   `pose_scales`.
   """
   check_scales(temperature, off_scale, dummy_scale)
-  chex.assert_equal_shape_prefix([children.poses, relations.offsets], 1)
+  checks.arrays(
+    {
+      "offsets": (relations.offsets, "I J 6"),
+      "scales": (relations.scales, "I J"),
+      "children.logits": (children.logits, "I"),
+      "children.poses": (children.poses, "I 6"),
+      "parents.logits": (parents.logits, "J"),
+      "parents.poses": (parents.poses, "J 6"),
+      "log_affinities": (relations.log_affinities, "I 1+J"),
+      "presence_logits": (relations.presence_logits, "I 1+J"),
+    },
+    **{"1+J": 1 + relations.offsets.shape[1]},
+  )
   dtype = children.poses.dtype
   accumulation = numerics.accumulation_dtype(*children, *parents, *relations)
   children, parents, relations = jax.tree.map(
@@ -215,6 +234,9 @@ def gaussian(
   scales: Float[Array, "*#batch D2"] | float,
 ) -> Float[Array, "..."]:
   """Log density of independent Gaussians, summed over the last axis; nats."""
+  checks.floats({"values": values, "means": means})
+  if not isinstance(scales, float):
+    checks.floats({"scales": scales})
   logs = jnp.square((values - means) / scales) + 2 * jnp.log(scales)
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
 

@@ -7,7 +7,7 @@ the batch. Axes: B examples, K objects.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from kernels import checks, numerics
 
 
 def prior_within(
@@ -63,6 +63,7 @@ def posterior_within(mass: Float[Array, "B K"]) -> Float[Array, ""]:
   Returns:
     [] in nats, in [0, log K], to be minimised: few objects explain an image.
   """
+  checks.arrays({"mass": (mass, "B K")})
   return jnp.mean(_entropy(mass))
 
 
@@ -75,6 +76,7 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
   Returns:
     [] in nats, in [0, log K], to be maximised: all objects are of use.
   """
+  checks.arrays({"mass": (mass, "B K")})
   return _entropy(jnp.sum(mass, axis=0))
 
 
@@ -82,6 +84,7 @@ def _checked(presence, num_classes):
   """Presences in the dtype of their sums."""
   if num_classes < 1:
     raise ValueError(f"num_classes is {num_classes}; give at least 1.")
+  checks.arrays({"presence": (presence, "B K")})
   return presence.astype(numerics.accumulation_dtype(presence))
 
 

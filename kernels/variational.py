@@ -7,13 +7,12 @@ One example, no batch axis: `jax.vmap` adds it.
 import math
 from typing import NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
-from kernels import numerics, routing
+from kernels import checks, numerics, routing
 
 
 class _Posterior(NamedTuple):
@@ -93,8 +92,14 @@ def variational_routing(
   The authors' newest code leaves E ln pi_j out of the numerator of r_ij, whose
   sum is then not 1; we do not.
   """
-  chex.assert_rank([votes, activations], [3, 1])
-  chex.assert_equal_shape_prefix([votes, activations], 1)
+  checks.arrays(
+    {
+      "votes": (votes, "I J D"),
+      "activations": (activations, "I"),
+      "beta": (beta, "J"),
+      "gain": (gain, "J"),
+    }
+  )
   dtype = votes.dtype
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations = (

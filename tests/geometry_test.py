@@ -244,7 +244,7 @@ class GeometryTest(chex.TestCase):
       inspect.unwrap(geometry.pose_matrix)(jnp.zeros(6), "rigid")
 
   def test_a_stack_of_poses_is_refused(self):
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, r"pose is \[2 3 3\]; give \[3 3\]"):
       inspect.unwrap(geometry.apply)(jnp.zeros((2, 3, 3)), jnp.zeros((2, 2)))
 
 

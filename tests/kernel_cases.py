@@ -17,7 +17,9 @@ CASES: dict[str, Case] = routing_rows.CASES | model_rows.CASES
 
 # Public functions that take no arrays, or give none that was computed.
 NOT_OF_ARRAYS = {
-  "compilation.keep_reductions", "em.inverse_temperature_schedule",
+  "checks.arrays", "checks.counts", "checks.floats", "checks.image_shape",
+  "checks.images", "checks.same_shape", "compilation.keep_reductions",
+  "em.inverse_temperature_schedule",
   "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
   "em_windows.over", "em_windows.same_padding", "gcm.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",

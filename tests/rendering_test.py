@@ -325,9 +325,9 @@ class WarpTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, r"\(0, 5\).*at least 1"):
       rendering.warp(template, pose, (0, 5))
     warp = inspect.unwrap(rendering.warp)
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, "give "):
       warp(template[..., 0], pose, (5, 5))
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, "give "):
       warp(template, pose[None], (5, 5))
 
 

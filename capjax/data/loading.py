@@ -148,6 +148,8 @@ def _resolve(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
   if data_dir is None:
     default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     return pathlib.Path(default).expanduser()
+  if not os.fspath(data_dir):
+    raise ValueError("data_dir is empty; name the folder of all data sets")
   path = pathlib.Path(data_dir).expanduser()
   if not path.is_dir():
     raise FileNotFoundError(

@@ -33,9 +33,14 @@ _MEAN_FIELD = flags.DEFINE_integer(
   "Of mean field, for what is expected of the capsules of the data; 0 for what "
   "is expected exactly.",
   lower_bound=0,
+  upper_bound=10_000,
 )
 _NUM_SWEEPS = flags.DEFINE_integer(
-  "num_sweeps", 20, "Of Gibbs sampling an update, k.", lower_bound=1
+  "num_sweeps",
+  20,
+  "Of Gibbs sampling an update, k.",
+  lower_bound=1,
+  upper_bound=10_000,
 )
 _SWEEP = flags.DEFINE_enum(
   "sweep",
@@ -70,7 +75,7 @@ _MAX_ERROR = flags.DEFINE_float(
 )
 flags.register_validator(
   _SLOWER_AT,
-  lambda steps: all(step.isdigit() for step in steps),
+  lambda steps: all(step.isdecimal() for step in steps),
   message="give whole numbers, as in 3600,6000",
 )
 flags.set_default(runs.BATCH_SIZE, 100)

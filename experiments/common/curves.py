@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import patches, ticker
 from numpy.typing import ArrayLike
 
 from experiments.common.figures import (
@@ -22,6 +21,7 @@ from experiments.common.figures import (
   new_sheet,
   save,
 )
+from experiments.common.plotting import patches, ticker
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # More points than that make a chain of markers.

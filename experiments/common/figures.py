@@ -12,8 +12,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import axes, figure, ticker
 from numpy.typing import ArrayLike
+
+from experiments.common.plotting import axes, figure, ticker
 
 new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"

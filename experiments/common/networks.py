@@ -14,7 +14,7 @@ from flax import nnx
 
 import capjax
 from capjax import baselines, capsnet, losses, routers
-from experiments.common import runs
+from experiments.common import limits, runs
 
 MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
@@ -27,7 +27,11 @@ _RECONSTRUCTION = flags.DEFINE_enum(
   "(20 times larger), or none (no decoder).",
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
-  "num_iterations", None, "Of routing; by default its paper's.", lower_bound=1
+  "num_iterations",
+  None,
+  "Of routing; by default its paper's.",
+  lower_bound=1,
+  upper_bound=100,
 )
 ROUTING = flags.DEFINE_enum(
   "routing", "dynamic", routers.NAMES, "From primary to class capsules."
@@ -95,12 +99,10 @@ _CNN_DROPOUT = flags.DEFINE_float(
 _CNN_DENSE = flags.DEFINE_list(
   "cnn_dense", ["328", "192"], "Widths of the baseline's hidden dense layers."
 )
-for _widths in (_DECODER_FEATURES, _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE):
-  flags.register_validator(
-    _widths,
-    lambda widths: all(width.isdigit() and int(width) for width in widths),
-    message="give whole numbers above 0, as in 512,1024",
-  )
+limits.require_counts(_DECODER_FEATURES, example="512,1024")
+limits.require_counts(
+  _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE, example="512,1024", at_least=0
+)
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16", False, "Convolve in bfloat16; for accelerators."
 )

@@ -4,11 +4,10 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.common import energy_figures, figures
+from experiments.common import energy_figures, figures, plotting
 
 
 def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
@@ -37,7 +36,7 @@ def reconstructions(
   """
   coefficients = np.mean(coefficients, axis=-1)[:, :-1]
   num_parts = coefficients.shape[1]
-  hues = matplotlib.colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
+  hues = plotting.colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
   brightness = np.mean(by_parts, axis=-1, keepdims=True)
   colored = np.einsum("nmhw,mc->nhwc", coefficients, hues) * brightness
   largest = np.max(colored, axis=(1, 2, 3), keepdims=True)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 from absl import flags
 
-from experiments.common import rates, runs
+from experiments.common import limits, rates, runs
 
 _OPTIMIZER = flags.DEFINE_enum(
   "optimizer",
@@ -13,14 +13,17 @@ _OPTIMIZER = flags.DEFINE_enum(
   "RMSProp is that of TensorFlow 1, see --momentum and --epsilon.",
 )
 _MOMENTUM = flags.DEFINE_float(
-  "momentum", 0.9, "Of RMSProp.", lower_bound=0.0, upper_bound=1.0
+  "momentum",
+  0.9,
+  "Of RMSProp, below 1.",
+  lower_bound=0.0,
+  upper_bound=0.9999,
 )
 _EPSILON = flags.DEFINE_float(
   "epsilon",
   None,
   "RMSProp adds it to the mean square, under the root; by default "
   "(10 batch_size)^-2.",
-  lower_bound=0.0,
 )
 _SCHEDULE = flags.DEFINE_enum(
   "schedule",
@@ -45,8 +48,8 @@ _MAX_GRADIENT = flags.DEFINE_float(
   "max_gradient",
   None,
   "Longer gradients are shortened to this norm; by default none is.",
-  lower_bound=0.0,
 )
+limits.require_above_zero(_EPSILON, _MAX_GRADIENT)
 
 
 def make_optimizer() -> optax.GradientTransformation:
@@ -71,6 +74,16 @@ def _make_optimizer() -> optax.GradientTransformation:
   if _SCHEDULE.value == "cosine":
     runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
   peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
+  if warmup >= runs.NUM_STEPS.value:
+    raise ValueError(
+      f"--warmup_steps={warmup} lets no step of --num_steps="
+      f"{runs.NUM_STEPS.value} have the whole --learning_rate; give fewer"
+    )
+  if _FINAL_LEARNING_RATE.present and _FINAL_LEARNING_RATE.value > peak:
+    raise ValueError(
+      f"--final_learning_rate={_FINAL_LEARNING_RATE.value} is above "
+      f"--learning_rate={peak}; give a lower one"
+    )
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
     # optax's takes a rate of 0 for none, and of 1 for growth.

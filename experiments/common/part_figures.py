@@ -5,10 +5,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from numpy.typing import ArrayLike
 
-from experiments.common import energy_figures, figures
+from experiments.common import energy_figures, figures, plotting
 
 
 def coded(
@@ -24,7 +23,7 @@ def coded(
   """
   shares = np.asarray(shares)
   count = shares.shape[-1]
-  hues = colormaps["hsv"](np.arange(count) / count)[:, :3]
+  hues = plotting.colormaps["hsv"](np.arange(count) / count)[:, :3]
   images = np.clip(shares @ hues, 0, 1)
   images = images.reshape(columns, -1, *images.shape[1:]).swapaxes(0, 1)
   images = images.reshape(-1, *images.shape[2:])

@@ -6,6 +6,7 @@ from capjax import data
 from experiments.common import (
   figures,
   loop,
+  memory,
   runs,
   suites,
   training,
@@ -83,6 +84,7 @@ def train(task: tasks.Task) -> None:
         train_set, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
       )
     run = runs.Run(runs.WORKDIR.value)
+    memory.check(task, train_set)
     run.claim()
     step, seconds = fit(
       task, run, train_set, validation, num_steps=runs.NUM_STEPS.value

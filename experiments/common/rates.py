@@ -10,6 +10,7 @@ DECAY_RATE = flags.DEFINE_float(
   0.96,
   "Factor of the learning rate every --decay_steps.",
   lower_bound=0.0,
+  upper_bound=1.0,
 )
 DECAY_STEPS = flags.DEFINE_integer(
   "decay_steps",

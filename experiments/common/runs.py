@@ -18,7 +18,7 @@ import tensorboardX
 from absl import flags, logging
 
 from capjax import data
-from experiments.common import files, machine, newer
+from experiments.common import files, limits, machine, newer
 
 WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder that the run writes to and resumes from."
@@ -28,7 +28,10 @@ DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "Folder with one folder for each data set."
 )
 SEED = flags.DEFINE_integer(
-  "seed", 0, "Draws parameters, batch order and augmentation."
+  "seed",
+  0,
+  "Draws parameters, batch order and augmentation.",
+  lower_bound=0,
 )
 NUM_STEPS = flags.DEFINE_integer(
   "num_steps", 1000, "Updates in all.", lower_bound=1
@@ -142,7 +145,9 @@ class Run:
   """What one run writes to its folder, apart from checkpoints and figures."""
 
   def __init__(self, workdir: str):
-    self.workdir = pathlib.Path(workdir)
+    if not workdir:
+      raise ValueError("a run's folder has no name; give one, as --workdir=DIR")
+    self.workdir = pathlib.Path(workdir).expanduser()
     self._writer = None
     self._lock = None
 
@@ -164,7 +169,7 @@ class Run:
     self._lock = files.locked(self.workdir / "lock")
     new = {
       flag.name: flag.serialize()
-      for flag in _experiment_flags()
+      for flag in limits.experiment_flags()
       if flag.value is not None
     }
     if (
@@ -199,7 +204,7 @@ class Run:
       ValueError: if flags.cfg is missing or damaged.
     """
     path = self.workdir / "flags.cfg"
-    known = {flag.name for flag in _experiment_flags()}
+    known = {flag.name for flag in limits.experiment_flags()}
     try:
       text = path.read_text()
     except FileNotFoundError:
@@ -480,7 +485,7 @@ def differences(
 def _flag_values() -> dict[str, Any]:
   return {
     flag.name: _recorded(flag.name, flag.value)
-    for flag in _experiment_flags()
+    for flag in limits.experiment_flags()
     if flag.name not in _FREE_FLAGS
   }
 
@@ -495,17 +500,6 @@ def _is_line(value: Any) -> bool:
       isinstance(x, int | float) for name, x in value.items() if name != "split"
     )
   )
-
-
-def _experiment_flags() -> list[flags.Flag]:
-  by_module = flags.FLAGS.flags_by_module_dict()
-  return [
-    flag
-    for module in sorted(by_module)
-    # The binary's own flags go by the name of its file.
-    if module.startswith("experiments.") or module == sys.argv[0]
-    for flag in sorted(by_module[module], key=lambda flag: flag.name)
-  ]
 
 
 def _is_default(name: str) -> bool:

@@ -15,6 +15,7 @@ from capjax import data
 from capjax.data import affnist
 from capjax.evaluation import diagnostics
 from experiments.common import checkpoints, loop, runs, training
+from kernels import checks
 
 Scores = dict[str, float | list[float]]
 # Of the validation losses, the first that is measured breaks ties.
@@ -124,15 +125,16 @@ def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
   """A fresh model for a data set, in evaluation mode.
 
   Raises:
-    ValueError: if the flags describe none for such images; where the data set
-      is one that nobody asked for, that is said too.
+    ValueError: if the flags describe none.
+    checks.ImageShapeError: if they describe none for such images; where the
+      data set is one that nobody asked for, that is said too.
   """
   try:
     model = task.make_model(dataset.images.shape[1:], dataset.num_classes)
-  except ValueError as error:
+  except checks.ImageShapeError as error:
     if runs.DATASET.present:
       raise
-    raise ValueError(
+    raise checks.ImageShapeError(
       f"{error} (--dataset is {runs.DATASET.value} by default; "
       "experiments/presets has settings for others)"
     ) from error

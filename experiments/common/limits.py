@@ -1,0 +1,138 @@
+"""What no flag may be, whatever it means, and how a binary is started.
+
+It defines no flags itself.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from kernels import checks
+
+_LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
+_SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
+
+
+def run(main: Callable[[list[str]], Any]) -> None:
+  """Starts a binary: its flags are parsed and checked, and `main` is called."""
+  app.run(main, flags_parser=_parse)
+
+
+def experiment_flags() -> list[flags.Flag]:
+  """The flags of the experiments, without those of absl and others."""
+  by_module = flags.FLAGS.flags_by_module_dict()
+  return [
+    flag
+    for module in sorted(by_module)
+    # The binary's own flags go by the name of its file.
+    if module.startswith("experiments.") or module == sys.argv[0]
+    for flag in sorted(by_module[module], key=lambda flag: flag.name)
+  ]
+
+
+def numbers(flag: flags.Flag) -> list[Any]:
+  """The value of a flag; of a list the whole numbers in it."""
+  if isinstance(flag.value, list):
+    return [int(word) for word in flag.value if word.isdecimal()]
+  return [flag.value]
+
+
+def check_flags() -> None:
+  """Checks the numbers of all flags of the experiments.
+
+  Raises:
+    flags.IllegalFlagValueError: if one is NaN, infinite or beyond what JAX
+      computes with.
+  """
+  for flag in experiment_flags():
+    for value in numbers(flag):
+      fault = _fault(value)
+      if fault:
+        raise flags.IllegalFlagValueError(
+          f"flag --{flag.name}={value}: {fault}"
+        )
+
+
+def require_above_zero(*given: flags.FlagHolder) -> None:
+  """Has these flags refuse 0, where they are not None."""
+  for flag in given:
+    flags.register_validator(
+      flag, lambda value: value is None or value > 0, "give a number above 0"
+    )
+
+
+def require_counts(
+  *given: flags.FlagHolder,
+  example: str,
+  exactly: int | None = None,
+  at_least: int = 1,
+) -> None:
+  """Has lists refuse all but whole numbers above 0.
+
+  Args:
+    *given: flags.
+    example: of a value, for the message.
+    exactly: how many numbers; None for `at_least` or more.
+    at_least: see `exactly`.
+  """
+  many = "" if exactly is None else f"{exactly} "
+
+  def all_counts(words):
+    right = len(words) >= at_least if exactly is None else len(words) == exactly
+    return right and all(x.isdecimal() and int(x) > 0 for x in words)
+
+  for flag in given:
+    flags.register_validator(
+      flag, all_counts, f"give {many}whole numbers above 0, as in {example}"
+    )
+
+
+def check_shift(
+  image_shape: Sequence[int],
+  pixels: int,
+  names: Sequence[str],
+  *,
+  left: int = 1,
+) -> None:
+  """Checks that something is left to be seen of images that are shifted.
+
+  Args:
+    image_shape: height, width and channels.
+    pixels: the furthest shift.
+    names: the flags that add up to it.
+    left: pixels of an image that must stay inside.
+
+  Raises:
+    checks.ImageShapeError: if images can leave the frame.
+  """
+  height, width = image_shape[:2]
+  if pixels > min(height, width) - left:
+    raise checks.ImageShapeError(
+      f"images of {height}x{width} leave the frame when shifted by {pixels} "
+      f"pixels; give a smaller {' or '.join(f'--{name}' for name in names)}"
+    )
+
+
+def _parse(words: list[str]) -> list[str]:
+  rest = app.parse_flags_with_usage(words)
+  try:
+    check_flags()
+  except flags.IllegalFlagValueError as error:
+    sys.exit(f"FATAL Flags parsing error:\n  {error}")
+  return rest
+
+
+def _fault(value: Any) -> str | None:
+  if isinstance(value, float):
+    if not math.isfinite(value):
+      return "give a finite number"
+    if abs(value) > _LARGEST:
+      return f"give a number of at most {_LARGEST:g}"
+    if 0 < abs(value) < _SMALLEST:
+      return f"give 0 or a number of at least {_SMALLEST:g}"
+  elif isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+    return f"give a whole number of at most {_LARGEST_WHOLE}"
+  return None

@@ -1,0 +1,157 @@
+"""Checks of what kernels and models are given, by shapes and dtypes alone.
+
+They are made as a function is traced, so that nothing is left of them under
+jit, and one sentence names the argument, what it is and what to give. Kernels
+take floating-point arrays only: integers are refused, not promoted, since
+results come back in the dtype of what is given.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+
+class ImageShapeError(ValueError):
+  """Images have a size or a number of channels that is not taken."""
+
+
+def arrays(
+  arguments: Mapping[str, tuple[Any, str]], *, empty: str = "", **sizes: int
+) -> dict[str, int]:
+  """Checks that arrays are floats, of shapes that fit each other.
+
+  Args:
+    arguments: `{name: (array, axes)}`, the axes as in annotations, "I J D"; a
+      first axis "..." stands for any number of axes. An array that is None is
+      not looked at.
+    empty: an axis along which there may be nothing.
+    **sizes: of axes that are known already.
+
+  Returns:
+    The sizes of all axes, by name.
+
+  Raises:
+    TypeError: if one is no array of floating-point numbers.
+    ValueError: if one has another number of axes, an axis is empty, or axes of
+      one name differ.
+  """
+  for name, (array, axes) in arguments.items():
+    if array is None:
+      continue
+    floats({name: array})
+    wanted = axes.split()
+    shape = array.shape
+    if wanted[0] == "...":
+      wanted = wanted[1:]
+      shape = shape[max(0, len(shape) - len(wanted)) :]
+    if len(shape) != len(wanted):
+      raise ValueError(f"{name} is {_as_text(array.shape)}; give [{axes}].")
+    for axis, size in zip(wanted, shape, strict=True):
+      known = int(axis) if axis.isdecimal() else sizes.setdefault(axis, size)
+      if size != known:
+        expected = _as_text([sizes.get(x, x) for x in axes.split()])
+        raise ValueError(
+          f"{name} is {_as_text(array.shape)}; give [{axes}] = {expected}."
+        )
+      if not size and axis != empty:
+        raise ValueError(
+          f"{name} is {_as_text(array.shape)}, which is empty; give at least 1 "
+          f"along {axis} of [{axes}]."
+        )
+  return sizes
+
+
+def floats(arguments: Mapping[str, Any]) -> None:
+  """Checks that arrays, by name, hold floating-point numbers.
+
+  Raises:
+    TypeError: if one does not.
+  """
+  for name, array in arguments.items():
+    dtype = getattr(array, "dtype", None)
+    if dtype is None:
+      raise TypeError(
+        f"{name} is a {type(array).__name__}; give an array of floats."
+      )
+    if not jnp.issubdtype(dtype, jnp.floating):
+      raise TypeError(
+        f"{name} holds {dtype}; give floating-point numbers, such as float32."
+      )
+
+
+def same_shape(wanted: tuple[int, ...], **arrays: Any) -> None:
+  """Checks shapes where arrays must not be broadcast.
+
+  Args:
+    wanted: the shape of all of them.
+    **arrays: by name.
+
+  Raises:
+    ValueError: if one has another.
+  """
+  for name, array in arrays.items():
+    if jnp.shape(array) != tuple(wanted):
+      raise ValueError(
+        f"{name} is {_as_text(jnp.shape(array))}; give {_as_text(wanted)}, as "
+        "the other arguments have it."
+      )
+
+
+def images(array: Any, shape: tuple[int, ...], *, flat: bool = False) -> None:
+  """Checks a batch of images.
+
+  Args:
+    array: [B ...].
+    shape: of one image that a model was made for.
+    flat: whether the numbers of an image may be in another shape.
+
+  Raises:
+    TypeError: if it holds no floating-point numbers.
+    ImageShapeError: if it is no batch of such images.
+    ValueError: if the batch is empty.
+  """
+  floats({"images": array})
+  same = array.ndim > 0 and array.shape[1:] == tuple(shape)
+  if not same and not (flat and _are_as_many(array, shape)):
+    raise ImageShapeError(
+      f"images are {_as_text(array.shape)}; give {_as_text(['B', *shape])}, "
+      "for which the model was made."
+    )
+  if not len(array):
+    raise ValueError(
+      f"images are {_as_text(array.shape)}, an empty batch; give at least one."
+    )
+
+
+def image_shape(shape: Any) -> None:
+  """Checks the shape [H W C] of images that a model is made for.
+
+  Raises:
+    ImageShapeError: if these are not three whole numbers above 0.
+  """
+  if len(shape) != 3 or min(shape) < 1:
+    raise ImageShapeError(
+      f"image_shape is {tuple(shape)}; give height, width and channels, each "
+      "at least 1."
+    )
+
+
+def counts(**numbers: int) -> None:
+  """Checks how many there are to be of something.
+
+  Raises:
+    ValueError: if a number is below 1.
+  """
+  for name, number in numbers.items():
+    if number < 1:
+      raise ValueError(f"{name} is {number}; give at least 1.")
+
+
+def _are_as_many(array, shape) -> bool:
+  return array.ndim > 1 and math.prod(array.shape[1:]) == math.prod(shape)
+
+
+def _as_text(shape) -> str:
+  return f"[{' '.join(map(str, shape))}]"
