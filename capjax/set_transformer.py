@@ -382,7 +382,8 @@ def _attend(
   there = presence > 0
   logits = _products(queries, keys) + numerics.safe_log(presence)
   top = jnp.max(logits, axis=-1, keepdims=True, where=there, initial=-1e30)
-  weights = jnp.exp(jnp.where(there, logits - jax.lax.stop_gradient(top), 0.0))
+  top = jax.lax.stop_gradient(top)
+  weights = numerics.exp_below(jnp.where(there, logits, top), top)
   weights = jnp.where(there, weights, 0.0)
   # The largest weight is 1, unless nothing is there.
   total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -400,7 +401,7 @@ def _attend_near_hard(
   absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
   scale = keys.shape[-1] ** -0.5
   logits = _products(queries, keys) - _HARD * scale * absence
-  return _read(jax.nn.softmax(logits, axis=-1), values)
+  return _read(numerics.softmax(logits), values)
 
 
 def _products(queries, keys):

@@ -4,6 +4,9 @@ Self-attention scores a vote by its agreement with all votes for that parent,
 inverted attention by its agreement with the parent, self-routing by a network
 of the child's own.
 
+In float32 values and gradients are finite for arguments of magnitude up to
+1e17, and of votes alone up to 1e35.
+
 Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.
 """
@@ -22,6 +25,7 @@ from kernels import checks, numerics, routing
 _ABSENT = 1e-6
 # Of the layer norm, as in the authors' code.
 _EPSILON = 1e-5
+_SMALLEST = 1e-30  # of what is added to a variance, for its root
 
 
 class LinearVotes(NamedTuple):
@@ -79,9 +83,11 @@ def self_attention_routing(
   """
   _check(votes, {"priors": (priors, "I J"), "bias": (bias, "J D")})
   agreement, weighted_sum = _contractions(votes)
-  sum_of_votes = weighted_sum(jnp.ones(votes.shape[:2]))
-  scores = agreement(sum_of_votes) / math.sqrt(votes.shape[2])
-  coefficients = jax.nn.softmax(scores, axis=1)
+  sum_of_votes = weighted_sum(jnp.ones(votes.shape[:2], votes.dtype))
+  # Scores are as large as squares of votes.
+  excess = numerics.excess(sum_of_votes)
+  scores = agreement(sum_of_votes / (excess * math.sqrt(votes.shape[2])))
+  coefficients = numerics.softmax(scores, 1, scale=excess)
   if priors is not None:
     coefficients += priors
   total_input = weighted_sum(coefficients)
@@ -144,18 +150,23 @@ def inverted_attention_routing(
 
   def update(coefficients):
     total = weighted_sum(coefficients)
+    excess = numerics.excess(total, -1)
+    total = total / excess
     # Left to itself the function takes a difference of squares, which cancels.
     variance = jnp.var(total, axis=-1, keepdims=True)
-    poses = jax.nn.standardize(total, variance=variance, epsilon=_EPSILON)
+    epsilon = jnp.maximum(_EPSILON / excess / excess, _SMALLEST)
+    poses = jax.nn.standardize(total, variance=variance, epsilon=epsilon)
     if scale is not None:
       poses *= scale
     return poses if offset is None else poses + offset
 
-  coefficients = jnp.full((num_parts, num_parents), 1 / num_parents)
+  coefficients = jnp.full(
+    (num_parts, num_parents), 1 / num_parents, votes.dtype
+  )
   poses = update(coefficients)
   for _ in range(num_iterations - 1):
     scores = agreement(poses) / math.sqrt(pose_size)
-    coefficients = jax.nn.softmax(scores, axis=1)
+    coefficients = numerics.softmax(scores, 1)
     poses = update(coefficients)
   logits = numerics.einsum("jd,d->j", poses, readout)
   return _output(votes, poses, jax.nn.sigmoid(logits), coefficients)
@@ -190,7 +201,7 @@ def self_routing(
   _, weighted_sum = _contractions(votes)
   dtype = numerics.accumulation_dtype(logits, activations)
   logits, activations = logits.astype(dtype), activations.astype(dtype)
-  coefficients = jax.nn.softmax(logits, axis=1)
+  coefficients = numerics.softmax(logits, 1)
   weights = coefficients * activations[:, None]
   mass = jnp.sum(weights, axis=0)
   poses = weighted_sum(weights) / jnp.maximum(mass, _ABSENT)[:, None]

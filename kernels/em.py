@@ -183,7 +183,9 @@ def em_routing(
   `amount_of_data_scale`.
 
   Args:
-    votes: the predictions u_ij of part i for the pose of parent j.
+    votes: the predictions u_ij of part i for the pose of parent j; in float32
+      of magnitude up to 1e15, for gradients of variances to be finite. The same
+      holds for the betas.
     activations: a_i of the parts, in [0, 1].
     beta_a: what a parent gains by being active (nats).
     beta_u: what a part costs that is explained by no parent (nats, per
@@ -224,7 +226,7 @@ def em_routing(
     if parents is not None:
       deviations = jnp.square(votes - parents.means) / parents.variances
       distances = jnp.sum(deviations, axis=1)
-      shares = jax.nn.softmax(parents.log_weights() - distances / 2)
+      shares = numerics.softmax(parents.log_weights() - distances / 2)
     weights = shares * activations[:, None]
     mass = jnp.sum(weights, axis=0)
     # Moments about anything give the same; near the mean they are exact.

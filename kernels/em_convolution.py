@@ -40,6 +40,7 @@ def em_convolution(
   stride: int = 1,
   padding: str = "VALID",
   form: em.Form = em.PAPER,
+  forward_mode: bool = False,
 ) -> em.EMOutput:
   """Routes from each window of children to J parents (Hinton et al., 2018).
 
@@ -51,10 +52,11 @@ def em_convolution(
 
   Memory holds the statistics of the parents, and what the windows of one type
   of children have to do with them; the backward pass forms votes and shares
-  again. Differentiable in reverse mode.
+  again by rules of its own, with which JAX allows reverse mode alone.
 
   Args:
-    poses: matrices of the children.
+    poses: matrices of the children; in float32 of magnitude up to 1e4, as are
+      transforms and betas.
     activations: of the children, in [0, 1].
     transforms: from the poses of children to those of parents.
     beta_a: as for `em.em_routing`, of each type.
@@ -64,6 +66,8 @@ def em_convolution(
     padding: "VALID", which leaves children over that no window reaches, or
       "SAME", with absent children around (ceil(H / stride) rows of parents).
     form: as for `em.em_routing`.
+    forward_mode: whether `jax.jvp` works too, for Hessians and the like: JAX
+      derives both modes, and the backward pass takes more memory and time.
 
   Returns:
     For each position of the parents [oH oW ...]: poses [J P R], activations
@@ -151,6 +155,7 @@ def em_convolution(
       (1 / parents.variances).reshape(shape),
     )
 
+  sums_of = _plain_moments if forward_mode else _moments
   beliefs = parents = None
   for inverse_temperature in inverse_temperatures:
     if parents is None:
@@ -161,7 +166,7 @@ def em_convolution(
       centre = jax.lax.stop_gradient(beliefs.means)
 
     def moments(chunk, beliefs=beliefs, centre=centre):
-      return _moments(
+      return sums_of(
         in_windows(chunk), beliefs, centre, even, windows, num_parents
       )
 
@@ -311,8 +316,7 @@ def _widen(x, centre):
   return jnp.concatenate([x] * (centre.shape[-1] // x.shape[-1]), axis=-1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _moments(seen, beliefs, centre, even, windows, num_parents):
+def _plain_moments(seen, beliefs, centre, even, windows, num_parents):
   """Sums over the children in a window, about a centre [S P E].
 
   Centre and even shares count as constants.
@@ -321,8 +325,11 @@ def _moments(seen, beliefs, centre, even, windows, num_parents):
   return _sums(seen, seen.activations[..., None] * shares, centre)
 
 
+_moments = jax.custom_vjp(_plain_moments, nondiff_argnums=(4, 5))
+
+
 def _moments_forward(seen, beliefs, centre, even, windows, num_parents):
-  sums = _moments(seen, beliefs, centre, even, windows, num_parents)
+  sums = _plain_moments(seen, beliefs, centre, even, windows, num_parents)
   return sums, (seen, beliefs, centre, even)
 
 

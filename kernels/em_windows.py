@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks
+from kernels import checks, numerics
 
 
 class Windows(NamedTuple):
@@ -139,6 +139,6 @@ def compete(
   checks.same_shape(windows.shape, logits=logits[..., 0])
   top = windows.scatter(jnp.max(logits, axis=-1), jnp.maximum, -jnp.inf)
   top = jax.lax.stop_gradient(windows.gather(top))
-  weights = jnp.exp(logits - top[..., None])
+  weights = numerics.exp_below(logits, top[..., None])
   total = windows.scatter(jnp.sum(weights, axis=-1), jnp.add, 0.0)
-  return weights / windows.gather(total)[..., None]
+  return numerics.share(weights, windows.gather(total)[..., None])

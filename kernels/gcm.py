@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
-from kernels import checks
+from kernels import checks, numerics
 
 _ABSENT = -1e30  # a logarithm of nothing that is still a number
 _DECIDED = 0.9  # of an assignment, to count as one
@@ -141,7 +141,8 @@ def update(
     num_sweeps: of Sinkhorn and Knopp, over columns and then rows.
 
   Returns:
-    See `Update`; no update lowers the bound, if the sweeps are enough.
+    See `Update`, in the dtype of `log_assignments`; no update lowers the
+    bound, if the sweeps are enough.
 
   Raises:
     ValueError: if `matching` or the number of rows is none of these.
@@ -154,6 +155,13 @@ def update(
     empty="M",
   )
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
+  dtype = log_assignments.dtype
+  accumulation = numerics.accumulation_dtype(log_assignments, points)
+  log_assignments, points, presence, precision, *template = (
+    x.astype(accumulation)
+    for x in (log_assignments, points, presence, precision, *template)
+  )
+  template = Templates(*template)
   x, p = _complex(points), _complex(template.points)
   num_rows = _num_rows(matching, len(x), len(p))
   if len(log_assignments) != num_rows:
@@ -173,13 +181,14 @@ def update(
   if matching == "permutation":
     log_assignments = sinkhorn(log_rho, num_sweeps=num_sweeps)
   else:
-    log_assignments = jax.nn.log_softmax(log_rho, axis=1)
+    log_assignments = log_rho - numerics.logsumexp(log_rho, 1, keepdims=True)
     log_assignments = jnp.where(there[:, None], log_assignments, _ABSENT)
   assignments = jnp.exp(log_assignments)
   normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
   matched = jnp.sum(assignments * (log_rho - log_assignments))
   elbo = normaliser + matched - prior
-  return Update(log_assignments, _poses(offset, turn), elbo)
+  output = Update(log_assignments, _poses(offset, turn), elbo)
+  return jax.tree.map(lambda x: x.astype(dtype), output)
 
 
 def sinkhorn(
@@ -197,8 +206,8 @@ def sinkhorn(
   checks.arrays({"log_weights": (log_weights, "R N")}, empty="R")
 
   def sweep(_, x):
-    x = x - jax.nn.logsumexp(x, axis=0, keepdims=True)
-    return x - jax.nn.logsumexp(x, axis=1, keepdims=True)
+    x = x - numerics.logsumexp(x, 0, keepdims=True)
+    return x - numerics.logsumexp(x, 1, keepdims=True)
 
   return jax.lax.fori_loop(0, num_sweeps, sweep, log_weights)
 
@@ -241,7 +250,7 @@ def infer(
     num_sweeps: as for `update`.
 
   Returns:
-    See `Inference`; without points, nothing is assigned.
+    See `Inference`, in float32 or wider; without points, nothing is assigned.
 
   Raises:
     ValueError: if `matching` is neither of the two, counts are below 1, or
@@ -262,7 +271,9 @@ def infer(
       f"num_restarts={num_restarts}, max_updates={max_updates}; "
       "give at least 1."
     )
-  points, presence = points.astype(jnp.float32), presence.astype(jnp.float32)
+  dtype = numerics.accumulation_dtype(points)
+  points, presence = points.astype(dtype), presence.astype(dtype)
+  last = jnp.asarray(last_precision, dtype)
   step = functools.partial(
     update,
     points=points,
@@ -274,15 +285,15 @@ def infer(
 
   def normalise(shares):
     """Random shares of the points, as assignments."""
-    rest = jnp.full((num_rows - num_points, size), 1 / size)
+    rest = jnp.full((num_rows - num_points, size), 1 / size, dtype)
     shares = jnp.where(presence[:, None] > 0, shares, 1 / size)
     shares = jnp.log(jnp.concatenate([shares, rest]))
     if matching == "permutation":
       return sinkhorn(shares, num_sweeps=num_sweeps)
-    return jax.nn.log_softmax(shares, axis=1)
+    return shares - numerics.logsumexp(shares, 1, keepdims=True)
 
   def start(key):
-    return normalise(_shares(key, (num_points, size)))
+    return normalise(_shares(key, (num_points, size), dtype))
 
   def settle(carry: _Search) -> _Search:
     """An update, and what follows where the bound has settled."""
@@ -291,19 +302,21 @@ def infer(
     assigned = jnp.exp(new.log_assignments[:num_points])
     assigned = assigned * (presence[:, None] > 0)
     lonely = settled & _lonely(assigned, template.members)
-    at_end = carry.precision >= last_precision
+    at_end = carry.precision >= last
     open_ = _undecided(assigned, presence) & (matching == "permutation")
     shaken = settled & ~lonely & at_end & open_
     done = settled & ~lonely & at_end & ~open_
     key, start_key, shake_key = jax.random.split(carry.key, 3)
-    shake = normalise(assigned + 0.1 * _shares(shake_key, assigned.shape))
+    shake = normalise(
+      assigned + 0.1 * _shares(shake_key, assigned.shape, dtype)
+    )
     log_assignments = jnp.select(
       [lonely, shaken], [start(start_key), shake], new.log_assignments
     )
-    doubled = jnp.minimum(2 * carry.precision, last_precision)
+    doubled = jnp.minimum(2 * carry.precision, last)
     precision = jnp.select(
       [lonely, shaken, settled & ~done],
-      [jnp.float32(first_precision), carry.precision / 2, doubled],
+      [jnp.asarray(first_precision, dtype), carry.precision / 2, doubled],
       carry.precision,
     )
     elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
@@ -313,14 +326,15 @@ def infer(
 
   def search(key):
     first_key, key = jax.random.split(key)
-    precision = jnp.minimum(jnp.float32(first_precision), last_precision)
+    precision = jnp.minimum(jnp.asarray(first_precision, dtype), last)
     begin = _Search(
-      key, start(first_key), precision, -jnp.inf, jnp.int32(0), jnp.array(False)
-    )
+      key, start(first_key), precision, jnp.asarray(-jnp.inf, dtype),
+      jnp.int32(0), jnp.array(False),
+    )  # fmt: skip
     found = jax.lax.while_loop(
       lambda x: ~x.done & (x.num_updates < max_updates), settle, begin
     )
-    end = step(found.log_assignments, precision=jnp.float32(last_precision))
+    end = step(found.log_assignments, precision=last)
     return end, found.num_updates
 
   ends, counts = jax.vmap(search)(jax.random.split(key, num_restarts))
@@ -388,9 +402,9 @@ def _similarities(shares, x, p, members, precision) -> _Posterior:
   return _Posterior(offset, turn, 2 * spread / point_determinant, jnp.sum(each))
 
 
-def _shares(key, shape):
+def _shares(key, shape, dtype):
   """Positive random numbers."""
-  return jax.random.uniform(key, shape, minval=1e-6)
+  return jax.random.uniform(key, shape, dtype, minval=1e-6)
 
 
 def _lonely(assigned, members):

@@ -2,7 +2,6 @@
 
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -10,6 +9,7 @@ from kernels import checks, numerics
 
 # Log weight and log density of the component that explains anything: 1 / 100.
 DUMMY = -2 * 2.302585092994046
+_FARTHEST = 1e15  # errors, in standard deviations, that are told from others
 
 
 class Explanation(NamedTuple):
@@ -46,7 +46,8 @@ def explain_parts(
   depend on m.
 
   Args:
-    parts: [M, D], poses of parts, or points.
+    parts: [M, D], poses of parts, or points. Further than 1e15 deviations from
+      a vote, they count as that far.
     presence: [M] in [0, 1]; a part that is absent does not count.
     votes: [K, M, D], the mean that vote k has for part m.
     scales: [K, M], standard deviations, > 0.
@@ -79,20 +80,22 @@ def explain_parts(
   scales, log_weights = scales.astype(dtype), log_weights.astype(dtype)
   dummy = jnp.full(num_parts, dummy_log_weight, dtype)
   if normalise == "votes":
-    log_total = jnp.logaddexp(jax.nn.logsumexp(log_weights, axis=0), dummy)
+    log_total = numerics.logsumexp(jnp.vstack([log_weights, dummy]), 0)
     log_weights, dummy = log_weights - log_total, dummy - log_total
   elif normalise == "all":
-    log_weights = log_weights - jax.nn.logsumexp(log_weights)
+    log_weights = log_weights - numerics.logsumexp(log_weights)
   elif normalise != "none":
     raise ValueError(f"normalise={normalise!r}; pass 'none', 'votes' or 'all'.")
   dummy = dummy + dummy_log_density
 
   errors = (parts.astype(dtype) - votes) / scales[..., None]
+  # Their squares are finite; from there on the dummy alone explains a part.
+  errors = jnp.clip(errors, -_FARTHEST, _FARTHEST)
   constant = size * (jnp.log(scales) + 0.5 * jnp.log(2 * jnp.pi))
   log_joint = log_weights - constant - 0.5 * jnp.sum(jnp.square(errors), -1)
-  log_parts = jnp.logaddexp(jax.nn.logsumexp(log_joint, axis=0), dummy)
+  log_joint = jnp.vstack([log_joint, dummy])
+  log_parts = numerics.logsumexp(log_joint, 0)
+  posterior = numerics.softmax(log_joint, 0)
   return Explanation(
-    jnp.sum(presence.astype(dtype) * log_parts),
-    jnp.exp(log_joint - log_parts),
-    jnp.exp(dummy - log_parts),
+    jnp.sum(presence.astype(dtype) * log_parts), posterior[:-1], posterior[-1]
   )

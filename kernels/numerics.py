@@ -1,4 +1,4 @@
-"""Sums of products, norms, logarithms and squashing, safe at zero.
+"""Sums of products, norms, softmax, logarithms and squashing, safe at limits.
 
 Values and gradients are finite for every finite input: the operations whose
 derivative is infinite at zero see a harmless operand there (double `where`).
@@ -64,6 +64,115 @@ def _norm(x, axis, keepdims):
   norm = scale * jnp.sqrt(jnp.where(nonzero, squares, 1.0))
   norm = jnp.where(nonzero, norm, 0.0)
   return norm if keepdims else jnp.squeeze(norm, axis)
+
+
+@jax.custom_jvp
+def exp_below(
+  x: Float[Array, "..."],
+  top: Float[Array, "..."],
+  scale: Float[Array, "..."] | float = 1.0,
+) -> Float[Array, "..."]:
+  """Computes e^(scale (x - top)) for x <= top, and never more than 1.
+
+  XLA may compute `x` twice, once for its largest number and once for this
+  difference, each rounded in its own way: then the difference exceeds 0, or is
+  below 0 for all of `x`, by about the spacing of numbers near `top`. Where that
+  is above 1, `top` is lowered by it, so that its own exponential stays 1.
+
+  Args:
+    x: any shape.
+    top: the largest of the numbers that are compared; broadcasts. It counts as
+      a constant.
+    scale: > 0, for logits that would overflow; broadcasts. It counts as a
+      constant.
+
+  Returns:
+    Numbers in [0, 1].
+  """
+  spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
+  top = top - jnp.where(spacing * scale > 1, spacing, 0.0)
+  return jnp.exp(jnp.minimum(x - top, 0.0) * scale)
+
+
+@exp_below.defjvp
+def _exp_below_jvp(arguments, changes):
+  x, top, scale = arguments
+  weights = exp_below(x, top, scale)
+  return weights, weights * scale * changes[0]
+
+
+def share(
+  weights: Float[Array, "..."], total: Float[Array, "..."]
+) -> Float[Array, "..."]:
+  """Divides numbers of `exp_below` by their sum, of which one is e^0 = 1."""
+  # The derivative of `jnp.maximum` would be halved at a sum of 1.
+  return weights / jnp.where(total < 1, 1.0, total)
+
+
+def excess(
+  x: Float[Array, "..."], axis: int | None = None
+) -> Float[Array, "..."]:
+  """Finds by what to divide numbers before their squares are summed.
+
+  Args:
+    x: any shape.
+    axis: of the vectors; None for all of `x` at once.
+
+  Returns:
+    The largest magnitude along the axis, which stays with size 1, where squares
+    might overflow; else 1, which changes nothing. It is a constant.
+  """
+  largest = _largest(jnp.abs(x), axis)
+  few = float(jnp.finfo(x.dtype).max) ** 0.5 / 1e4
+  return jnp.where(largest > few, largest, 1.0)
+
+
+def _largest(x, axis):
+  return jax.lax.stop_gradient(jnp.max(x, axis, keepdims=True))
+
+
+def softmax(
+  x: Float[Array, "..."],
+  axis: int = -1,
+  *,
+  scale: Float[Array, "..."] | float = 1.0,
+) -> Float[Array, "..."]:
+  """Computes e^(scale x) over its sum along `axis`.
+
+  As `jax.nn.softmax`, but finite where XLA computes `x` twice; see `exp_below`.
+
+  Args:
+    x: finite logits, any shape.
+    axis: of the sum.
+    scale: > 0, a constant, for logits that would overflow; broadcasts.
+
+  Returns:
+    Shares in [0, 1], which sum to 1.
+  """
+  weights = exp_below(x, _largest(x, axis), scale)
+  return share(weights, jnp.sum(weights, axis, keepdims=True))
+
+
+def logsumexp(
+  x: Float[Array, "..."], axis: int | None = None, *, keepdims: bool = False
+) -> Float[Array, "..."]:
+  """Computes the logarithm of the sum of e^x along `axis`, or of all.
+
+  As `jax.nn.logsumexp`, but finite where XLA computes `x` twice; see
+  `exp_below`.
+
+  Args:
+    x: any shape; -inf adds nothing.
+    axis: of the sum.
+    keepdims: whether the axis stays, with size 1.
+  """
+  largest = _largest(x, axis)
+  nothing = largest == -jnp.inf
+  top = jnp.where(nothing, 0.0, largest)
+  total = jnp.sum(exp_below(x, top), axis, keepdims=True)
+  total = jnp.log(jnp.where(total < 1, 1.0, total))
+  total = jnp.where(nothing, largest, top + total)
+  return total if keepdims else jnp.squeeze(total, axis)
 
 
 def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -137,7 +246,8 @@ def exponential_squash(
   v = jnp.where(
     is_short,
     s * (1 - short / 2 + short**2 / 6),
-    # A quarter for the same reason as in `squash`.
-    (s / 4) * (-jnp.expm1(-long) / (long / 4)),
+    # Quarters for the same reason as in `squash`; the quotient first, since
+    # sums of `s` over the axis, in the gradient, would overflow.
+    (s / 4) / (long / 4) * -jnp.expm1(-long),
   )
   return v.astype(s.dtype)

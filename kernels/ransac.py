@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from kernels import checks, gcm
+from kernels import checks, gcm, numerics
 
 _SMALLEST = 1e-6  # scale of a template
 
@@ -57,7 +57,8 @@ def match(
       which its points are 1 from its centre in the quadratic mean.
 
   Returns:
-    See `Consensus`; of fewer than two points nothing is found.
+    See `Consensus`, in float32 or wider; of fewer than two points nothing is
+    found.
 
   Raises:
     ValueError: if `tolerance` is not positive.
@@ -71,13 +72,16 @@ def match(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
   )
   num_points, num_templates = len(points), len(template.members)
+  dtype = numerics.accumulation_dtype(points)
+  points = points.astype(dtype)
+  template = jax.tree.map(lambda x: x.astype(dtype), template)
   if num_points < 2:
     return Consensus(
       jnp.full(num_points, -1),
-      jnp.zeros((num_templates, 4)),
-      jnp.zeros(num_templates),
+      jnp.zeros((num_templates, 4), dtype),
+      jnp.zeros(num_templates, dtype),
     )
-  x = jax.lax.complex(points[:, 0], points[:, 1]).astype(jnp.complex64)
+  x = jax.lax.complex(points[:, 0], points[:, 1])
   p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
   pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))
   # Of each template, its first two points.
@@ -117,15 +121,15 @@ def match(
     taken = jnp.max(taken * template.members[k], axis=1) > 0
     free = jnp.where((value > 0) & taken, 0.0, free)
     unused = unused.at[k].set(jnp.where(value > 0, 0.0, unused[k]))
-    found = found.at[k].set(jnp.where(value > 0, c, found[k]))
+    found = found.at[k].set(jnp.where(value > 0, c.astype(jnp.int32), found[k]))
     scores = scores.at[k].add(value)
     return (free, unused, found, scores), None
 
   first = (
-    (presence > 0).astype(jnp.float32),
-    jnp.ones(num_templates),
+    (presence > 0).astype(dtype),
+    jnp.ones(num_templates, dtype),
     jnp.zeros(num_templates, jnp.int32),
-    jnp.zeros(num_templates),
+    jnp.zeros(num_templates, dtype),
   )
   (_, _, found, scores), _ = jax.lax.scan(take, first, length=num_templates)
   was_found = scores > 0

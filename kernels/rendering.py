@@ -210,19 +210,23 @@ def explain_image(
     rest = jnp.broadcast_to(background_logit, shape).reshape(-1)
     largest = jnp.maximum(jnp.max(part_logits, axis=0), rest)
     largest = jax.lax.stop_gradient(largest)
-    total = jnp.sum(jnp.exp(part_logits - largest), axis=0)
-    total = total + jnp.exp(rest - largest)
-    return (largest + jnp.log(total)).reshape(shape)
+    weights = numerics.exp_below(part_logits, largest)
+    rest = numerics.exp_below(rest, largest)
+    total = jnp.sum(weights, axis=0) + rest
+    total = jnp.where(total < 1, 1.0, total)
+    return (
+      (largest + jnp.log(total)).reshape(shape),
+      (weights / total).reshape(-1, *shape),
+      (rest / total).reshape(shape),
+    )
 
   background = background.astype(dtype)
   background_logit = background_logit.astype(dtype)
-  log_total = sum_over(logits, background_logit)
-  log_prob = sum_over(
+  log_total, shares, rest = sum_over(logits, background_logit)
+  log_prob, _, _ = sum_over(
     logits + log_density(parts), background_logit + log_density(background)
   )
   constant = jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi)
-  shares = jnp.exp(logits - log_total)
-  rest = jnp.exp(background_logit - log_total)
   return ImageMixture(
     jnp.sum(log_prob - log_total - constant),
     jnp.sum(shares * parts, axis=0) + rest * background,

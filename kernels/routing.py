@@ -50,7 +50,8 @@ def dynamic_routing(
   b_ij = <u_ij, V_j>: the state between iterations is V [J D], not b [I J].
 
   Args:
-    votes: the predictions u_ij of part i for the pose of parent j.
+    votes: the predictions u_ij of part i for the pose of parent j; in float32
+      of magnitude up to 1e35.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     bias: added to s_j before squashing, as the authors' code does.
     leaky: adds an orphan parent with logit 0 that takes what nobody wants; its
@@ -108,7 +109,8 @@ def transform_and_route(
   O(J D + chunk_size (J + parents_at_once C)) numbers an example, not O(I J D).
 
   Args:
-    poses: outputs u_i of the parts.
+    poses: outputs u_i of the parts; in float32 votes are of magnitude up to
+      1e34.
     transforms: matrices W_ij from the pose of part i to that of parent j.
     num_iterations: as for `dynamic_routing`.
     bias: as for `dynamic_routing`.
@@ -210,9 +212,11 @@ def _couple(logits, leaky, axis=-1):
   """Softmax over parents; the logit of the orphan parent is 0."""
   top = jnp.max(logits, axis, keepdims=True, initial=0.0 if leaky else -jnp.inf)
   top = jax.lax.stop_gradient(top)
-  weights = jnp.exp(logits - top)
+  weights = numerics.exp_below(logits, top)
   total = jnp.sum(weights, axis, keepdims=True)
-  return weights / (total + jnp.exp(-top) if leaky else total)
+  if leaky:
+    total += numerics.exp_below(jnp.zeros_like(top), top)
+  return numerics.share(weights, total)
 
 
 def _route(
@@ -229,7 +233,7 @@ def _route(
   if num_iterations < 1:
     raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
   if bias is None:
-    bias = jnp.zeros(())
+    bias = jnp.zeros((), sum_of_votes.dtype)
   # With V = 0 each of the J (or J + 1) parents gets the same share.
   poses = numerics.squash(sum_of_votes / (len(sum_of_votes) + leaky) + bias)
   consensus = jnp.zeros_like(poses)

@@ -213,7 +213,7 @@ def select(
   scales = jnp.pad(
     relations.scales, ((0, 0), (1, 0)), constant_values=dummy_scale
   )
-  terms = jax.nn.log_softmax(priors, axis=-1)
+  terms = priors - numerics.logsumexp(priors, -1, keepdims=True)
   terms += binary_concrete(
     logits, relations.presence_logits, temperature=temperature
   )
@@ -222,9 +222,7 @@ def select(
     expected_poses(parents.poses, relations.offsets),
     pose_scales(logits, scales, off_scale=off_scale)[..., None],
   )
-  output = Selection(
-    jax.nn.logsumexp(terms, axis=-1), jax.nn.softmax(terms, axis=-1)
-  )
+  output = Selection(numerics.logsumexp(terms, -1), numerics.softmax(terms, -1))
   return jax.tree.map(lambda x: x.astype(dtype), output)
 
 

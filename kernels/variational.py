@@ -68,7 +68,8 @@ def variational_routing(
   scattered votes, a parent's activation falls as its share grows.
 
   Args:
-    votes: the predictions u_ij of part i for the pose of parent j.
+    votes: the predictions u_ij of part i for the pose of parent j; in float32
+      of magnitude up to 1e12, the same as beta and gain.
     activations: a_i of the parts, >= 0.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     beta: the paper's beta_a - beta_u, zero by default; nats.
@@ -139,7 +140,7 @@ def variational_routing(
   def update_responsibilities(responsibilities):
     posterior = update_parents(responsibilities)
     logits = posterior.log_precision - posterior.distances
-    return jax.nn.softmax(posterior.log_share + logits / 2, axis=1)
+    return numerics.softmax(posterior.log_share + logits / 2, axis=1)
 
   responsibilities = jnp.full(
     (num_parts, num_parents), 1 / num_parents, accumulation

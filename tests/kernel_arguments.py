@@ -27,6 +27,7 @@ class Case(NamedTuple):
     reverse: whether it has derivatives in reverse mode.
     smooth: whether differences approximate the derivative at a random point.
     random: whether it draws numbers, which depend on the dtype.
+    tolerance: of float32, for numbers of about 1.
     largest: magnitude of real numbers up to which all is finite.
   """
 
@@ -37,6 +38,7 @@ class Case(NamedTuple):
   reverse: bool = True
   smooth: bool = True
   random: bool = False
+  tolerance: float = 2e-5
   largest: float = 1e4
 
 

@@ -19,6 +19,7 @@ CASES: dict[str, Case] = routing_rows.CASES | model_rows.CASES
 NOT_OF_ARRAYS = {
   "checks.arrays", "checks.counts", "checks.floats", "checks.image_shape",
   "checks.images", "checks.same_shape", "compilation.keep_reductions",
+  "em.amount_of_data_scale",
   "em.inverse_temperature_schedule",
   "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
   "em_windows.over", "em_windows.same_padding", "gcm.templates",

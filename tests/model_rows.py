@@ -27,7 +27,7 @@ def _anneal(state, scale, backwards=False):
   return annealing.anneal(
     _key(),
     state,
-    jnp.linspace(0, 1, 3),
+    jnp.linspace(0, 1, 3, dtype=state.dtype),
     log_density=lambda x, t: -t * jnp.sum(jnp.square(x / scale)) / 2,
     transition=lambda key, x, t: x * (1 - t / 2),
     backwards=backwards,
@@ -224,12 +224,18 @@ CASES = {
     "M",
     random=True,
   ),
-  "likelihood.explain_parts": Case(likelihood.explain_parts, _PARTS),
+  "likelihood.explain_parts": Case(
+    likelihood.explain_parts, _PARTS, largest=1e30
+  ),
   "likelihood.explain_parts of a constellation": Case(
-    functools.partial(likelihood.explain_parts, normalise="votes"), _PARTS
+    functools.partial(likelihood.explain_parts, normalise="votes"),
+    _PARTS,
+    largest=1e30,
   ),
   "likelihood.explain_parts of the paper": Case(
-    functools.partial(likelihood.explain_parts, normalise="all"), _PARTS
+    functools.partial(likelihood.explain_parts, normalise="all"),
+    _PARTS,
+    largest=1e30,
   ),
   "rendering.warp": Case(
     functools.partial(rendering.warp, canvas=(4, 3)),
@@ -268,6 +274,7 @@ CASES = {
   "selection.gaussian": Case(
     selection.gaussian,
     {"values": "I D", "means": "I D", "scales": "I D positive"},
+    largest=1e17,
   ),
   "selection.select": Case(
     _select,
@@ -281,6 +288,7 @@ CASES = {
       "offsets": "I 2 6",
       "scales": "I 2 positive",
     },
+    largest=1e17,
   ),
   "sparsity.prior_within": Case(
     functools.partial(sparsity.prior_within, num_classes=2),
