@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is reported, with validation and without."""
+"""Which checkpoint of a run is reported, and averages of its weights."""
 
 import chex
 import jax
@@ -22,13 +22,15 @@ BATCH_SIZE = 4
 
 
 class Line(nnx.Module):
-  """y = w x."""
+  """y = w x, of inputs that are normalised."""
 
   def __init__(self):
     self.w = nnx.Param(jnp.float32(0.5))
+    self.norm = nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+    self.eval()
 
   def __call__(self, images):
-    return 255 * self.w[...] * images[:, 0, 0, 0]
+    return self.w[...] * self.norm(255 * images[:, 0, 0])[:, 0]
 
 
 def loss(model, images, labels, key, step):
@@ -43,30 +45,44 @@ def measure(model, images, labels):
   return {"error": error, "accuracy": jnp.ones_like(error)}
 
 
-def fit(workdir, num_steps, *, validation, score=None, words=()):
+def options():
+  draw = training.draw_labelled(lambda key, image: image)
+  mesh = training.data_mesh(BATCH_SIZE)
+  return {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
+
+
+def make(decay=0.0):
+  """The first state of a line, and how it is updated."""
+  optimizer = optax.adam(0.1)
+  state = training.init(
+    Line(), optimizer, jax.random.key(0), average=bool(decay)
+  )
+  update = training.make_update(
+    loss, optimizer, average_decay=decay, **options()
+  )
+  return training.replicate(state, options()["mesh"]), update
+
+
+def fit(workdir, num_steps, *, validation, decay=0.0):
   """Trains a line; gives its state and its checkpoints."""
   workdir.mkdir(exist_ok=True)
-  mesh = training.data_mesh(BATCH_SIZE)
-  optimizer = optax.adam(1e-2)
-  draw = training.draw_labelled(lambda key, image: image)
-  options = {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
-  saved = checkpoints.Checkpoints(workdir / "checkpoints", score)
-  state = training.init(Line(), optimizer, jax.random.key(0))
-  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", *words)
+  saved = checkpoints.Checkpoints(workdir / "checkpoints", None)
+  state, update = make(decay)
+  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2")
   with flagsaver.flagsaver():
     flags.FLAGS(["binary", *words])
     loop.fit(
       runs.Run(workdir),
       saved,
       state,
-      update=training.make_update(loss, optimizer, **options),
-      evaluate=training.make_evaluate(measure, **options),
+      update=update,
+      evaluate=training.make_evaluate(measure, **options()),
       train=DATASET,
       validation=validation,
-      mesh=mesh,
+      mesh=options()["mesh"],
       num_steps=num_steps,
     )
-  return saved.restore((state, 0.0))[0], saved
+  return saved.restore((make(decay)[0], 0.0))[0], saved
 
 
 def score_of(metrics, chosen_by="accuracy"):
@@ -117,15 +133,99 @@ def test_without_validation_the_last_state_is_the_best(tmp_path):
   assert {line["split"] for line in lines} == {"train"}
 
 
-def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path):
+@pytest.mark.parametrize("decay", [0.0, 0.7])
+def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
   for num_steps in (3, 7):
-    state, _ = fit(tmp_path / "cut", num_steps, validation=EMPTY)
-  want, _ = fit(tmp_path / "whole", 7, validation=EMPTY)
+    state, _ = fit(tmp_path / "cut", num_steps, validation=EMPTY, decay=decay)
+  want, _ = fit(tmp_path / "whole", 7, validation=EMPTY, decay=decay)
   assert int(state.step) == 7
+  assert (state.average is not None) == bool(decay)
   chex.assert_trees_all_equal(
-    jax.tree.leaves((state.model, state.opt_state)),
-    jax.tree.leaves((want.model, want.opt_state)),
+    jax.tree.leaves((state.model, state.opt_state, state.average)),
+    jax.tree.leaves((want.model, want.opt_state, want.average)),
   )
+
+
+@pytest.mark.parametrize("decay", [0.7, 0.9999])
+def test_the_average_is_that_of_numpy(decay):
+  """Of weights and running statistics, in any number of calls."""
+  state, update = make(decay)
+  seen = []
+  for _ in range(5):
+    state, _ = update(state, IMAGES, LABELS, 1)
+    model = state.model
+    seen.append(
+      [np.float64(x[...]) for x in (model.w, model.norm.mean, model.norm.var)]
+    )
+    shares = decay ** np.arange(len(seen))[::-1]
+    want = [
+      np.tensordot(shares / shares.sum(), np.stack(x), 1)
+      for x in zip(*seen, strict=True)
+    ]
+    model = training.averaged(state)
+    got = [x[...] for x in (model.w, model.norm.mean, model.norm.var)]
+    for a, b in zip(got, want, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5)
+  assert np.ptp([x[0] for x in seen]) > 0.1  # or all averages are alike
+  whole, update = make(decay)
+  whole, _ = update(whole, IMAGES, LABELS, 5)
+  chex.assert_trees_all_close(
+    jax.tree.leaves(whole.average), jax.tree.leaves(state.average), rtol=1e-6
+  )
+
+
+def test_without_an_average_the_model_is_as_it_is():
+  state, _ = make()
+  assert state.average is None
+  assert training.averaged(state) is state.model
+
+
+def test_averaged_weights_are_validated_and_reported(tmp_path):
+  state, saved = fit(tmp_path / "run", 4, validation=DATASET, decay=0.7)
+  step, (model, raw), scores = saved.restore_best((Line(), Line()))
+  assert step == 4
+  for got, want in (
+    (model, training.averaged(state)), (raw, state.model)
+  ):  # fmt: skip
+    chex.assert_trees_all_equal(jax.tree.leaves(got), jax.tree.leaves(want))
+  assert abs(model.w[...] - raw.w[...]) > 0.01
+  for name, line in (("error", model), ("raw_error", raw)):
+    want = np.mean(
+      measure(line, training.as_intensities(IMAGES), LABELS)["error"]
+    )
+    assert scores[name] == pytest.approx(want, rel=1e-5)
+
+
+def test_a_run_with_averaged_weights_tells_both(train, tmp_path):
+  """On one device and, sharing each batch, on two."""
+  words = (*processes.BASELINE, "--average_decay=0.9", "--num_steps=40",
+           "--eval_every=20", "--num_validation=300")  # fmt: skip
+  summaries = []
+  for devices in (1, 2):
+    code, printed = train(
+      tmp_path / str(devices), *words,
+      xla_flags=f"--xla_force_host_platform_device_count={devices}",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert "averaged weights)" in printed
+    summaries.append(processes.summary_of(tmp_path / str(devices)))
+  one, two = (summary["metrics"] for summary in summaries)
+  for name in ("test_loss", "validation_loss"):
+    assert abs(one[name] - one[f"raw_{name}"]) > 1e-3
+    for key in (name, f"raw_{name}"):
+      assert two[key] == pytest.approx(one[key], rel=1e-3)
+  assert "raw_test_accuracy" in one
+  code, printed = train(tmp_path / "1", "--suite=accuracy", binary="evaluate")
+  assert code == 0, printed
+  record = processes.evaluation_of(tmp_path / "1")["accuracy"]["metrics"]
+  for name in ("test_loss", "raw_test_loss"):
+    assert record[name] == pytest.approx(one[name], rel=1e-6)
+
+
+@pytest.mark.parametrize("decay", ["1", "-0.1", "nan"])
+def test_a_decay_is_below_one(decay):
+  with flagsaver.flagsaver(), pytest.raises(flags.Error, match="below 1"):
+    flags.FLAGS(["binary", f"--average_decay={decay}"])
 
 
 def test_a_run_without_validation_says_so(train, tmp_path):

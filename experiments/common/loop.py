@@ -85,7 +85,8 @@ def fit(
 
   The model that `saved` scores highest on validation is kept as its best; of
   several with the same score, the last. Without validation no model is scored:
-  it is the last of all.
+  it is the last of all. Where the state has an average of the weights, models
+  are pairs, with averaged and with raw weights, of which the first is scored.
 
   Args:
     run: where metrics go.
@@ -139,6 +140,8 @@ def fit(
   images, labels = training.replicate((train.images, train.labels), mesh)
   restarts = _MAX_RESTARTS if restart else 0
 
+  averages = state.average is not None
+
   def seconds():
     return float(earlier) + time.monotonic() - started
 
@@ -182,15 +185,20 @@ def fit(
       _show(bar, step, num_steps, "train", metrics, rate)
       pause = step % eval_every == 0 or step == num_steps
       scores = {}
+      reported = training.averaged(state) if pause else None
       if pause and len(validation.images):
-        measures = evaluate(state.model, validation.images, validation.labels)
+        measures = evaluate(reported, validation.images, validation.labels)
         scores = summarise(measures)
+        if averages:
+          raw = evaluate(state.model, validation.images, validation.labels)
+          scores |= {f"raw_{name}": x for name, x in summarise(raw).items()}
         run.log(step, "validation", {"epoch": step / epoch, **scores})
         _show(bar, step, num_steps, "validation", scores)
         for message in warn({**metrics, **scores}):
           bar.write(f"step {step}: warning: {message}", file=sys.stderr)
       if pause:
-        saved.save_best(step, state.model, scores)
+        models = (reported, state.model) if averages else reported
+        saved.save_best(step, models, scores)
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
       )

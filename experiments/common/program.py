@@ -38,7 +38,10 @@ def fit(
   optimizer = task.make_optimizer()
   model = tasks.make_model(task, train_set)
   earlier = task.begin(model, train_set, validation) or 0.0
-  state = training.init(model, optimizer, jax.random.key(runs.SEED.value))
+  decay = runs.AVERAGE_DECAY.value
+  state = training.init(
+    model, optimizer, jax.random.key(runs.SEED.value), average=bool(decay)
+  )
   saved = tasks.saved_by(run, task)
   step, seconds = loop.fit(
     run,
@@ -50,6 +53,7 @@ def fit(
       draw=task.draw,
       batch_size=runs.BATCH_SIZE.value,
       mesh=mesh,
+      average_decay=decay,
     ),
     evaluate=tasks.make_evaluate(task.measure, task.draw_test),
     train=train_set,
@@ -95,6 +99,8 @@ def train(task: tasks.Task) -> None:
       if tasks.reports_last(task)
       else f"chosen on validation by {task.chosen_by}"
     )
+    if runs.AVERAGE_DECAY.value:
+      reported += ", averaged weights"
     metrics, num_images = {}, {}
     for name in task.after_training:
       if name in task.suites(trained.model):

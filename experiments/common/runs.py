@@ -68,6 +68,18 @@ STOP_ACCURACY = flags.DEFINE_float(
   lower_bound=0.0,
   upper_bound=1.0,
 )
+AVERAGE_DECAY = flags.DEFINE_float(
+  "average_decay",
+  0.0,
+  "Of an exponential moving average of the weights over steps, which is then "
+  "validated, reported and evaluated in the place of the newest weights; those "
+  "are scored beside it, as raw. 0 for none.",
+)
+flags.register_validator(
+  AVERAGE_DECAY,
+  lambda decay: 0 <= decay < 1,
+  message="give 0 for no average, or a decay below 1 such as 0.999",
+)
 DETERMINISTIC = flags.DEFINE_bool(
   "deterministic", True, "Same numbers from the same seed on GPUs too."
 )

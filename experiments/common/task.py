@@ -111,6 +111,8 @@ class Trained(NamedTuple):
     validation: its scores on validation, by name; empty without validation.
     test: the test set.
     measures: `{name: [N ...]}` of the test set.
+    raw_measures: the same of the weights as they were at that step, where the
+      model has their average.
   """
 
   task: Task
@@ -119,6 +121,7 @@ class Trained(NamedTuple):
   validation: dict[str, float]
   test: data.Dataset
   measures: dict[str, np.ndarray]
+  raw_measures: dict[str, np.ndarray] | None = None
 
 
 def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
@@ -170,12 +173,19 @@ def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def means(trained: Trained) -> dict[str, float]:
-  """The means of the test set's measures and of those on validation."""
-  return {
-    **{f"test_{n}": value for n, value in summarise(trained.measures).items()},
-    **{f"validation_{n}": value for n, value in trained.validation.items()},
-    "best_step": trained.step,
-  }
+  """The means of the test set's measures and of those on validation.
+
+  Where the model has averaged weights, those of the weights as they are have
+  the same names after `raw_`.
+  """
+  scores = {f"test_{n}": x for n, x in summarise(trained.measures).items()}
+  for name, value in trained.validation.items():
+    raw = "raw_" if name.startswith("raw_") else ""
+    scores[f"{raw}validation_{name.removeprefix('raw_')}"] = value
+  if trained.raw_measures is not None:
+    raw_scores = summarise(trained.raw_measures)
+    scores |= {f"raw_test_{n}": x for n, x in raw_scores.items()}
+  return {**scores, "best_step": trained.step}
 
 
 def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
@@ -229,6 +239,8 @@ def restore_model(
 ) -> tuple[int, nnx.Module, dict[str, float]]:
   """The step, the model and the validation scores of the best checkpoint.
 
+  A run that averages its weights gives the model with the average.
+
   Args:
     run: where it is.
     task: what was trained.
@@ -237,12 +249,25 @@ def restore_model(
   Raises:
     ValueError: if the run has no checkpoint that can be read.
   """
+  step, (model, *_), scores = _restore_models(run, task, dataset)
+  return step, model, scores
+
+
+def _restore_models(
+  run: runs.Run, task: Task, dataset: data.Dataset
+) -> tuple[int, tuple[nnx.Module, ...], dict[str, float]]:
+  """The same, and after an averaged model the raw one."""
   mesh = training.data_mesh(runs.BATCH_SIZE.value)
   template = training.replicate(make_model(task, dataset), mesh)
-  restored = saved_by(run, task).restore_best(template)
+  # Of the run, for it may be another one that this one starts from.
+  averages = bool(run.flags().get("average_decay"))
+  restored = saved_by(run, task).restore_best(
+    (template, template) if averages else template
+  )
   if restored is None:
     raise ValueError(f"{run.workdir} has no checkpoint of a trained model yet")
-  return restored
+  step, models, scores = restored
+  return step, models if averages else (models,), scores
 
 
 def restore(run: runs.Run, task: Task) -> Trained:
@@ -253,10 +278,10 @@ def restore(run: runs.Run, task: Task) -> Trained:
     ValueError: if the run has no checkpoint that can be read.
   """
   test = load_test()
-  step, model, scores = restore_model(run, task, test)
+  step, models, scores = _restore_models(run, task, test)
   evaluate = make_evaluate(task.measure, task.draw_test)
-  measures = evaluate(model, test.images, test.labels)
-  return Trained(task, model, step, scores, test, measures)
+  measures = [evaluate(model, test.images, test.labels) for model in models]
+  return Trained(task, models[0], step, scores, test, *measures)
 
 
 def distinct_labels(

@@ -4,6 +4,7 @@ The data set stays on the device as uint8. The batch of step t is a function of
 the key and t alone, so a run that is cut and resumed sees the same batches.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,13 +25,18 @@ class TrainState(NamedTuple):
     model: the module with its parameters.
     opt_state: of the optax optimiser.
     key: fixed; batch order and augmentation are folded out of it.
+    average: of the weights so far, see `make_update`; None if none is kept.
   """
 
   step: jax.Array
   model: nnx.Module
   opt_state: optax.OptState
   key: jax.Array
+  average: nnx.State | None = None
 
+
+# What is averaged over steps: weights, and the statistics that go with them.
+_AVERAGED = (nnx.Param, nnx.BatchStat)
 
 Metrics = dict[str, jax.Array]
 Loss = Callable[
@@ -42,12 +48,31 @@ Draw = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
 
 
 def init(
-  model: nnx.Module, optimizer: optax.GradientTransformation, key: jax.Array
+  model: nnx.Module,
+  optimizer: optax.GradientTransformation,
+  key: jax.Array,
+  *,
+  average: bool = False,
 ) -> TrainState:
-  """The state before the first step."""
+  """The state before the first step; with `average`, one is kept."""
   model = jax.tree.map(_strongly_typed, model)
   opt_state = optimizer.init(nnx.state(model, nnx.Param))
-  return TrainState(jnp.int32(0), model, opt_state, key)
+  first = None
+  if average:  # a copy, for updates give away the buffers of both
+    first = jax.tree.map(jnp.copy, nnx.state(model, _AVERAGED))
+  return TrainState(jnp.int32(0), model, opt_state, key, first)
+
+
+def averaged(state: TrainState) -> nnx.Module:
+  """The model with the average of its weights; as it is if none is kept.
+
+  What is neither weight nor statistic, such as the chains of a Boltzmann
+  machine, is that of the newest step.
+  """
+  if state.average is None:
+    return state.model
+  graph, _, rest = nnx.split(state.model, _AVERAGED, ...)
+  return nnx.merge(graph, state.average, rest, copy=True)
 
 
 def _strongly_typed(x):
@@ -114,6 +139,7 @@ def make_update(
   draw: Draw,
   batch_size: int,
   mesh: Mesh,
+  average_decay: float = 0.0,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
   """Builds the jitted function that does many updates.
 
@@ -127,6 +153,11 @@ def make_update(
     batch_size: examples a step; what is left over at the end of an epoch waits
       for the next order.
     mesh: with an axis `data`.
+    average_decay: d in [0, 1), of the average in the state, if it keeps one:
+      sum_i d^(t-i) w_i / sum_i d^(t-i) of the weights after steps i = 1..t. The
+      sum of its shares is 1 from the first step on (as in Adam's correction of
+      its means; Kingma and Ba, 2015), so that the drawn weights have none. The
+      running statistics of batch normalisation are averaged likewise.
 
   Returns:
     `update(state, images uint8 [N H W C], labels [N], num_steps)`, giving the
@@ -171,7 +202,19 @@ def make_update(
       )
       parameters = optax.apply_updates(parameters, updates)
       model = nnx.merge(graph, parameters, rest)
-      return TrainState(state.step + 1, model, opt_state, state.key), metrics
+      step, average = state.step + 1, state.average
+      if average is not None:
+        average = optax.incremental_update(
+          nnx.state(model, _AVERAGED), average, _newest_share(step)
+        )
+      return TrainState(step, model, opt_state, state.key, average), metrics
+
+    def _newest_share(step):
+      """(1 - d) / (1 - d^t), for d close to 1 too."""
+      if not average_decay:
+        return 1.0
+      log = math.log(average_decay)
+      return math.expm1(log) / jnp.expm1(step * log)
 
     def add(_, carry):
       state, totals = carry
