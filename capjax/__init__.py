@@ -1,6 +1,7 @@
 """Capsule networks: Flax modules and losses on top of `kernels`."""
 
 from capjax import (
+  amortised,
   baselines,
   boltzmann,
   capsnet,
@@ -23,6 +24,7 @@ from capjax import (
   routers,
   scae,
   set_transformer,
+  specs,
   tiling,
   transforming,
   voting,
@@ -50,6 +52,7 @@ __all__ = [
   "SCAE",
   "SetTransformer",
   "TransformingAutoencoder",
+  "amortised",
   "baselines",
   "boltzmann",
   "capsnet",
@@ -72,6 +75,7 @@ __all__ = [
   "routers",
   "scae",
   "set_transformer",
+  "specs",
   "tiling",
   "transforming",
   "voting",

@@ -43,6 +43,12 @@ _BESIDE = flags.DEFINE_list(
   f"Folders of other runs, whose curves are drawn too by {_CURVES}, which "
   "those runs must have been evaluated by before, and whose strips by spectra.",
 )
+_ALLOW_OTHER_DATA = flags.DEFINE_bool(
+  "allow_other_data",
+  False,
+  "Evaluate on images and labels that are not those of the run; the record has "
+  "their fingerprint.",
+)
 # The suites that take these flags.
 _TAKERS = {
   "views": suites.TAKE_VIEWS,
@@ -83,6 +89,15 @@ def main(argv: Sequence[str]) -> None:
       )
     _take_flags(run, summary["flags"])
     runs.configure()
+    now = task.data_record(task.load_train(), task.load_test())
+    known = summary.get("data", now)
+    others = [x for x in now if now[x] != known[x]]
+    if others and not _ALLOW_OTHER_DATA.value:
+      raise ValueError(
+        f"the data differ from those of the run in {run.workdir} "
+        f"({', '.join(others)}); give their folder as --data_dir, or "
+        "--allow_other_data"
+      )
     trained = task.restore(run, binary.TASK)
     fit = binary.TASK.suites(trained.model)
     unfit = sorted(set(names) - set(fit))
@@ -107,6 +122,7 @@ def main(argv: Sequence[str]) -> None:
         "suite": name,
         "metrics": metrics,
         "num_images": task.images_of(trained, metrics),
+        "data": now,
       }
       made = {**summary, **_about_now(summary), **record}
       run.write_evaluation(name, made)

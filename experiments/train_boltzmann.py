@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 from absl import app, flags
-from flax import nnx
 
 from capjax import boltzmann, data
+from capjax.specs import Spec
 from experiments.common import (
   contrastive,
   latents,
@@ -35,13 +35,12 @@ _SWITCHES = flags.DEFINE_bool(
 flags.set_default(runs.NUM_STEPS, 12000)
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the model that the flags describe."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The model that the flags describe."""
   del num_classes
-  return contrastive.make_machine(
+  return contrastive.describe_machine(
     image_shape,
     _NUM_CAPSULES.value,
-    seed=runs.SEED.value,
     interaction=_INTERACTION.value,
     switches=_SWITCHES.value,
   )
@@ -59,7 +58,7 @@ def begin(
 
 
 TASK = Task(
-  make_model,
+  describe,
   contrastive.loss,
   contrastive.measure,
   make_optimizer=contrastive.make_optimizer,

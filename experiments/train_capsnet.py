@@ -16,6 +16,7 @@ from flax import nnx
 
 from capjax import losses
 from capjax.evaluation import diagnostics
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   networks,
@@ -28,9 +29,9 @@ from experiments.common import (
 from experiments.common.task import Task
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe, for images of a data set."""
-  return networks.make_model(placing.canvas_of(image_shape), num_classes)
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe, for images of a data set."""
+  return networks.describe(placing.canvas_of(image_shape), num_classes)
 
 
 def loss(
@@ -81,7 +82,7 @@ def _right(predictions: jax.Array, labels: jax.Array) -> training.Metrics:
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=training.draw_labelled(placing.augment_image),

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from absl import app, flags
-from flax import nnx
 
 from capjax import constellation
 from capjax.data import constellations
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   optimizers,
@@ -90,17 +90,17 @@ flags.register_validator(
 )
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe."""
   del image_shape, num_classes
-  return constellation.ConstellationAutoencoder(
+  arguments = dict(
     num_objects=len(constellations.PATTERNS),
     width=_WIDTH.value,
     num_blocks=_BLOCKS.value,
     num_heads=_HEADS.value,
     hidden=_HIDDEN.value,
-    rngs=nnx.Rngs(runs.SEED.value),
   )
+  return Spec(constellation.ConstellationAutoencoder, arguments)
 
 
 def draw(
@@ -174,7 +174,7 @@ def warn(metrics: dict[str, float]) -> list[str]:
 
 
 TASK = task.Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=draw,

@@ -15,7 +15,8 @@ import optax
 from absl import app, flags
 from flax import nnx
 
-from capjax import data, generative, guides, inference, losses
+from capjax import amortised, data, guides, inference, losses
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   optimizers,
@@ -107,50 +108,29 @@ flags.register_multi_flags_validator(
 )
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the model and its guide that the flags describe."""
-  model = make_first(image_shape, num_classes)
-  if _GAUSSIAN_POSES.value:
-    model.guide.add_scales(rngs=nnx.Rngs(runs.SEED.value))
-  return model
-
-
-def make_first(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """The same, with poses that are taken as known."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The model and its guide that the flags describe."""
   del num_classes
-  image_shape = placing.canvas_of(image_shape)
-  rngs = nnx.Rngs(runs.SEED.value)
-  counts = [int(count) for count in _NUM_CAPSULES.value]
-  temperature = _FINAL_TEMPERATURE.value or _TEMPERATURE.value
-  capsules = generative.GenerativeCapsules(
-    image_shape,
-    num_capsules=counts,
+  arguments = dict(
+    image_shape=placing.canvas_of(image_shape),
+    num_capsules=[int(count) for count in _NUM_CAPSULES.value],
     template_size=_TEMPLATE_SIZE.value,
-    temperature=temperature,
+    conv_features=[int(count) for count in _CONV_FEATURES.value],
+    width=_WIDTH.value,
+    temperature=_FINAL_TEMPERATURE.value or _TEMPERATURE.value,
     pixel_scale=_PIXEL_SCALE.value,
     scale_floor=_SCALE_FLOOR.value,
     scale_prior=_SCALE_PRIOR.value,
     off_scale=_OFF_SCALE.value,
-    rngs=rngs,
+    gaussian_poses=_GAUSSIAN_POSES.value,
   )
-  features = [int(count) for count in _CONV_FEATURES.value]
-  width = _WIDTH.value
-  encoders = [
-    guides.PartEncoder(image_shape, counts[0], features=features, rngs=rngs)
-  ]
-  for children, parents in zip(counts[:-1], counts[1:], strict=True):
-    encoders.append(
-      guides.ObjectEncoder(
-        children,
-        parents,
-        width=width,
-        out_features=2 * width,
-        hidden=width,
-        rngs=rngs,
-      )
-    )
-  guide = guides.CapsuleGuide(encoders, temperature=temperature)
-  return guides.AmortisedCapsules(capsules, guide)
+  return Spec(amortised.amortised_capsules, arguments)
+
+
+def describe_first(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The same, with poses that are taken as known."""
+  maker, arguments = describe(image_shape, num_classes)
+  return Spec(maker, arguments | {"gaussian_poses": False})
 
 
 def begin(
@@ -164,7 +144,7 @@ def begin(
   if _START_FROM.value and not _goes_on():
     run = runs.Run(_START_FROM.value)
     run.read_summary()  # says so if there is no run
-    task = TASK._replace(make_model=make_first)
+    task = TASK._replace(describe=describe_first)
     _, earlier, _ = tasks.restore_model(run, task, train)
     nnx.update(model, nnx.state(earlier))
 
@@ -248,7 +228,7 @@ def features(
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=training.draw_labelled(placing.augment_image),

@@ -16,6 +16,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import boltzmann, data, helmholtz, wake_sleep
+from capjax.specs import Spec
 from experiments.common import (
   contrastive,
   limits,
@@ -43,15 +44,13 @@ limits.require_counts(_NUM_CAPSULES, example="40,40")
 flags.set_default(runs.NUM_STEPS, 6000)
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the model that the flags describe."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The model that the flags describe."""
   del num_classes
-  return helmholtz.CapsuleHM(
-    image_shape,
-    num_capsules=_num_capsules(),
-    rngs=nnx.Rngs(runs.SEED.value),
-    **contrastive.sizes_and_families(),
+  arguments = dict(
+    visible_shape=tuple(image_shape), num_capsules=_num_capsules()
   )
+  return Spec(helmholtz.CapsuleHM, arguments | contrastive.sizes_and_families())
 
 
 def begin(
@@ -137,18 +136,15 @@ def _layer_task(
   if below:
     del common["diverged"]  # it bounds errors of pixels, not of units below
 
-  def make_stack(image_shape, num_classes):
-    del num_classes
+  def make_stack(image_shape, rngs):
+    del rngs  # the layer's own seed draws it
     # Copies, since training gives its buffers away.
     machines = jax.tree.map(jnp.copy, list(below))
     if below:
       image_shape = below[-1].hidden[...].shape[1:]
-    top = contrastive.make_machine(
-      image_shape,
-      _num_capsules()[number],
-      seed=runs.SEED.value + number,
-      **families,
-    )
+    top = contrastive.describe_machine(
+      image_shape, _num_capsules()[number], **families
+    ).make(nnx.Rngs(runs.SEED.value + number))
     if not below:
       top.visible[...] = jnp.copy(pixels)
     return wake_sleep.Stack([*machines, top])
@@ -162,7 +158,7 @@ def _layer_task(
     return call
 
   return Task(
-    make_stack,
+    lambda shape, _: Spec(make_stack, {"image_shape": shape}),
     of_top(contrastive.loss),
     of_top(contrastive.measure),
     make_optimizer=lambda: contrastive.make_optimizer(_PRETRAIN_RATE.value),
@@ -173,7 +169,7 @@ def _layer_task(
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   make_optimizer=contrastive.make_optimizer,

@@ -18,6 +18,7 @@ from flax import nnx
 from capjax import baselines, data, losses, matrix_capsules
 from capjax.data import augment, smallnorb, stereo
 from capjax.evaluation import diagnostics
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   loop,
@@ -151,26 +152,22 @@ def is_stereo() -> bool:
   return runs.DATASET.value in ("smallnorb", "viewpoint_solids")
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe, for images of a data set."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe, for images of a data set."""
   if not is_stereo():
     limits.check_shift(image_shape, _MAX_SHIFT.value, ["max_shift"])
-  rngs = nnx.Rngs(runs.SEED.value)
   shape = jax.eval_shape(
     prepare, jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
   ).shape
+  sizes = {"image_shape": shape, "num_classes": num_classes}
   if _MODEL.value == "baseline":
     first, second = map(int, _CNN_FEATURES.value)
-    return baselines.smallnorb_baseline(
-      shape,
-      num_classes,
+    arguments = sizes | dict(
       features=(first, second),
       dense_features=_CNN_DENSE.value,
-      rngs=rngs,
     )
-  return matrix_capsules.MatrixCapsules(
-    shape,
-    num_classes,
+    return Spec(baselines.smallnorb_baseline, arguments)
+  arguments = sizes | dict(
     features=_FEATURES.value,
     types=tuple(int(count) for count in _TYPES.value),
     num_iterations=_NUM_ITERATIONS.value,
@@ -181,8 +178,8 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     start=_START.value,
     final_inverse_temperature=_FINAL_INVERSE_TEMPERATURE.value,
     data_amount=_DATA_AMOUNT.value or None,
-    rngs=rngs,
   )
+  return Spec(matrix_capsules.MatrixCapsules, arguments)
 
 
 def prepare(image: jax.Array) -> jax.Array:
@@ -319,7 +316,7 @@ def suites_of(model: nnx.Module) -> list[str]:
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=draw,

@@ -16,6 +16,7 @@ from flax import nnx
 
 from capjax import data, losses
 from capjax.data import augment, overlap
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   networks,
@@ -38,8 +39,8 @@ _PAD = flags.DEFINE_integer(
 flags.set_default(placing.MAX_SHIFT, 4)
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe, for images with their frame."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe, for images with their frame."""
   height, width, channels = image_shape
   limits.check_shift(
     (height + _PAD.value, width + _PAD.value),
@@ -47,7 +48,7 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     ["max_shift"],
   )
   frame = 2 * _PAD.value
-  return networks.make_model(
+  return networks.describe(
     (height + frame, width + frame, channels), num_classes
   )
 
@@ -102,7 +103,7 @@ def begin(
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   overlaps.measure,
   draw=draw,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from absl import app, flags
-from flax import nnx
 
 from capjax import object_capsules, scae
+from capjax.specs import Spec
 from experiments.common import (
   limits,
   objects,
@@ -94,11 +94,11 @@ flags.set_default(runs.NUM_STEPS, 300_000)
 flags.set_default(placing.MAX_SHIFT, 0)
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the autoencoder that the flags describe."""
-  return scae.SCAE(
-    placing.canvas_of(image_shape),
-    num_classes,
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The autoencoder that the flags describe."""
+  arguments = dict(
+    image_shape=placing.canvas_of(image_shape),
+    num_classes=num_classes,
     num_parts=_NUM_PARTS.value,
     num_objects=_NUM_OBJECTS.value,
     template_size=_TEMPLATE_SIZE.value,
@@ -110,8 +110,8 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     normalise=_NORMALISE.value,
     masking=_MASKING.value,
     edges=_EDGES.value,
-    rngs=nnx.Rngs(runs.SEED.value),
   )
+  return Spec(scae.SCAE, arguments)
 
 
 def loss(
@@ -167,7 +167,7 @@ def features(model: scae.SCAE, images: jax.Array) -> dict[str, jax.Array]:
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=training.draw_labelled(placing.augment_image),

@@ -16,6 +16,7 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import losses, transforming
+from capjax.specs import Spec
 from experiments.common import limits, optimizers, program, runs, training
 from experiments.common.task import Task
 from experiments.common.transformings import Moved, as_transforms
@@ -79,8 +80,8 @@ _MAX_SHEAR = flags.DEFINE_float(
 _AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe."""
   del num_classes
   limits.check_shift(
     image_shape,
@@ -88,15 +89,15 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     ["max_jitter", "max_shift"],
     left=2,  # for shifts that are not seen in training
   )
-  return transforming.TransformingAutoencoder(
-    image_shape,
+  arguments = dict(
+    image_shape=tuple(image_shape),
     num_capsules=_NUM_CAPSULES.value,
     recognition_units=_RECOGNITION_UNITS.value,
     generation_units=_GENERATION_UNITS.value,
     pose=_POSE.value,
     output=_OUTPUT.value,
-    rngs=nnx.Rngs(runs.SEED.value),
   )
+  return Spec(transforming.TransformingAutoencoder, arguments)
 
 
 def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
@@ -163,7 +164,7 @@ def suites_of(model: nnx.Module) -> list[str]:
 
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=draw,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from absl import app, flags
-from flax import nnx
 
 from capjax import baselines
+from capjax.specs import Spec
 from experiments.common import limits, optimizers, program, runs, training
 from experiments.common.task import Task
 
@@ -30,15 +30,15 @@ _PIXEL_SCALE = flags.DEFINE_float(
 flags.set_default(runs.BATCH_SIZE, 100)
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe."""
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe."""
   del num_classes
-  return baselines.ConvVAE(
-    image_shape,
+  arguments = dict(
+    image_shape=tuple(image_shape),
     num_latents=_NUM_LATENTS.value,
     pixel_scale=_PIXEL_SCALE.value,
-    rngs=nnx.Rngs(runs.SEED.value),
   )
+  return Spec(baselines.ConvVAE, arguments)
 
 
 def loss(
@@ -69,7 +69,7 @@ def measure(
 _DRAW = training.draw_labelled(lambda key, image: image)
 
 TASK = Task(
-  make_model,
+  describe,
   loss,
   measure,
   draw=_DRAW,

@@ -11,6 +11,7 @@ import processes
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from flax import nnx
 
 from experiments.common import networks, optimizers, placing
 
@@ -27,7 +28,7 @@ def given(*words):
 
 def make_model(*words):
   with given(*words):
-    return networks.make_model((8, 8, 1), 10)
+    return networks.describe((8, 8, 1), 10).make(nnx.Rngs(0))
 
 
 def output_of(*words):

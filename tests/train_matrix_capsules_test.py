@@ -101,7 +101,7 @@ def attack_capsules():
   from experiments import train_matrix_capsules as binary
 
   flags.FLAGS(["binary", "--dataset=viewpoint_solids", *TINY])
-  model = binary.make_model((48, 48, 2), 5)
+  model = binary.describe((48, 48, 2), 5).make(nnx.Rngs(0))
   model.eval()
   noise = jax.random.uniform(jax.random.key(0), (48, 48, 2))
   images = jnp.stack([noise, jnp.full_like(noise, 0.5)])

@@ -1,5 +1,5 @@
 """Image data sets as NumPy arrays in memory."""
 
-from capjax.data.loading import NAMES, Dataset, load
+from capjax.data.loading import NAMES, Dataset, fingerprint, load
 
-__all__ = ["NAMES", "Dataset", "load"]
+__all__ = ["NAMES", "Dataset", "fingerprint", "load"]

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import flags
-from flax import nnx
 
 from capjax import boltzmann
+from capjax.specs import Spec
 from experiments.common import descent, rates, runs, training
 
 # Iterations of mean field that a model trained without it is measured by, as
@@ -102,17 +102,16 @@ def sizes_and_families() -> dict[str, Any]:
   }
 
 
-def make_machine(
-  visible_shape: Sequence[int], num_capsules: int, *, seed: int, **options: Any
-) -> boltzmann.CapsuleRBM:
-  """Draws the capsule RBM that the flags describe, with its chains."""
-  return boltzmann.CapsuleRBM(
-    visible_shape,
+def describe_machine(
+  visible_shape: Sequence[int], num_capsules: int, **options: Any
+) -> Spec:
+  """The capsule RBM that the flags describe, with its chains."""
+  arguments = dict(
+    visible_shape=tuple(visible_shape),
     num_capsules=num_capsules,
     num_chains=_NUM_CHAINS.value,
-    rngs=nnx.Rngs(seed),
-    **(sizes_and_families() | options),
   )
+  return Spec(boltzmann.CapsuleRBM, arguments | sizes_and_families() | options)
 
 
 def num_iterations() -> int | None:

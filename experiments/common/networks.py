@@ -7,13 +7,13 @@ networks and routings that are compared with theirs.
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import optax
 from absl import flags
 from flax import nnx
 
 import capjax
 from capjax import baselines, capsnet, losses, routers
+from capjax.specs import Spec
 from experiments.common import limits, runs
 
 MODEL = flags.DEFINE_enum(
@@ -131,8 +131,8 @@ def reconstruction_weight() -> float:
   return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
 
 
-def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
-  """Draws the network that the flags describe.
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe.
 
   Args:
     image_shape: height, width and channels that it is given.
@@ -149,31 +149,26 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
   runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
   if not reconstruction_weight():
     runs.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
-  rngs = nnx.Rngs(runs.SEED.value)
+  sizes = {"image_shape": tuple(image_shape), "num_classes": num_classes}
   if is_baseline():
-    return baselines.CapsNetBaseline(
-      image_shape,
-      num_classes,
+    arguments = dict(
       conv_features=_whole(_CNN_FEATURES.value),
       conv_kernels=_whole(_CNN_KERNELS.value),
       pool=_CNN_POOL.value,
       dense_features=_whole(_CNN_DENSE.value),
       dropout=_CNN_DROPOUT.value,
-      rngs=rngs,
     )
+    return Spec(baselines.CapsNetBaseline, sizes | arguments)
   decoder = _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
-  options = {
-    "part_size": _PART_SIZE.value,
-    "pose_size": _POSE_SIZE.value,
-    "decoder_features": decoder,
-    "dtype": jnp.bfloat16 if _BFLOAT16.value else jnp.float32,
-    "rngs": rngs,
-  }
+  arguments = sizes | dict(
+    part_size=_PART_SIZE.value,
+    pose_size=_POSE_SIZE.value,
+    decoder_features=decoder,
+    dtype="bfloat16" if _BFLOAT16.value else "float32",
+  )
   if MODEL.value == "efficient":
-    return capjax.EfficientCapsNet(image_shape, num_classes, **options)
-  return capjax.CapsNet(
-    image_shape,
-    num_classes,
+    return Spec(capjax.EfficientCapsNet, arguments)
+  arguments |= dict(
     conv_features=_CONV_FEATURES.value,
     conv_kernel=_CONV_KERNEL.value,
     num_types=_NUM_TYPES.value,
@@ -184,8 +179,8 @@ def make_model(image_shape: Sequence[int], num_classes: int) -> nnx.Module:
     num_iterations=_NUM_ITERATIONS.value,
     leaky=_LEAKY.value,
     decoder_init=_DECODER_INIT.value,
-    **options,
   )
+  return Spec(capjax.CapsNet, arguments)
 
 
 def scores(model: nnx.Module, images: jax.Array) -> jax.Array:

@@ -81,6 +81,10 @@ def train(task: tasks.Task) -> None:
       runs.refuse("--num_validation=0", ["stop_accuracy"])
     train_set = tasks.load_train()
     test = tasks.load_test()  # what is missing is said now, not after training
+    records = {
+      "data": tasks.data_record(train_set, test),
+      "model": tasks.model_record(task, train_set),
+    }
     if task.split:
       train_set, validation = task.split(train_set, test)
     else:
@@ -90,6 +94,8 @@ def train(task: tasks.Task) -> None:
     run = runs.Run(runs.WORKDIR.value)
     memory.check(task, train_set)
     run.claim()
+    for name, record in records.items():
+      run.note(name, record)
     step, seconds = fit(
       task, run, train_set, validation, num_steps=runs.NUM_STEPS.value
     )
@@ -113,6 +119,7 @@ def train(task: tasks.Task) -> None:
         "num_steps": step,
         "restarts": sum(x["split"] == "restart" for x in run.metrics()),
         "reported": reported,
+        **records,
         "metrics": metrics,
         "num_images": num_images,
         "seconds": seconds,

@@ -298,6 +298,24 @@ class Run:
       logging.warning("%s is missing: it is written anew", path)
     return path
 
+  def note(self, name: str, record: Mapping[str, Any]) -> None:
+    """Writes NAME.json, of what the run is made of, when it is begun.
+
+    Raises:
+      ValueError: if the run was begun with another.
+    """
+    path = self.workdir / f"{name}.json"
+    if not path.exists() or not self.metrics():
+      files.write_json(path, record)
+      return
+    old = files.read_json(path)
+    changed = [x for x in record if old.get(x) != record[x]]
+    if changed:
+      raise ValueError(
+        f"{path}: the run was begun with another {name} "
+        f"({', '.join(changed)}). Give it the old {name}, or another --workdir"
+      )
+
   def rewind(self, step: int) -> None:
     """Drops metrics of steps after `step`, which are about to come again.
 

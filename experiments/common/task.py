@@ -1,8 +1,9 @@
 """What a binary trains, as functions of its flags, and what comes of it."""
 
+import contextlib
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from flax import nnx
 from capjax import data
 from capjax.data import affnist
 from capjax.evaluation import diagnostics
+from capjax.specs import Spec
 from experiments.common import checkpoints, loop, runs, training
 from kernels import checks
 
@@ -40,7 +42,7 @@ class Task(NamedTuple):
   """A model and what is asked of it.
 
   Attributes:
-    make_model: `(shape [H W C] of the data, num_classes) -> model`, drawn anew.
+    describe: `(shape [H W C] of the data, num_classes) -> spec` of the model.
     loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch.
     measure: `(model, inputs, targets) -> {name: [B ...]}`; of a classifier with
       `accuracy`, of its capsules `activations` [B J].
@@ -75,7 +77,7 @@ class Task(NamedTuple):
       one label each.
   """
 
-  make_model: Callable[[Sequence[int], int], nnx.Module]
+  describe: Callable[[Sequence[int], int], Spec]
   loss: training.Loss
   measure: Callable[[Any, Any, Any], training.Metrics]
   draw: training.Draw
@@ -125,15 +127,42 @@ class Trained(NamedTuple):
 
 
 def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
-  """A fresh model for a data set, in evaluation mode.
+  """A fresh model for a data set, drawn by --seed, in evaluation mode.
 
   Raises:
     ValueError: if the flags describe none.
     checks.ImageShapeError: if they describe none for such images; where the
       data set is one that nobody asked for, that is said too.
   """
+  with _naming_the_default():
+    spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
+    model = spec.make(nnx.Rngs(runs.SEED.value))
+  model.eval()
+  return model
+
+
+def model_record(task: Task, dataset: data.Dataset) -> dict[str, Any]:
+  """The spec of the model for a data set, with what it is for, as JSON.
+
+  Raises:
+    ValueError: as `make_model`.
+  """
+  shape = dataset.images.shape[1:]
+  with _naming_the_default():
+    spec = task.describe(shape, dataset.num_classes)
+    shapes = spec.shapes()
+  return {
+    **spec.as_json(),
+    "image_shape": list(shape),
+    "num_classes": dataset.num_classes,
+    "num_parameters": training.num_parameters(shapes),
+  }
+
+
+@contextlib.contextmanager
+def _naming_the_default() -> Iterator[None]:
   try:
-    model = task.make_model(dataset.images.shape[1:], dataset.num_classes)
+    yield
   except checks.ImageShapeError as error:
     if runs.DATASET.present:
       raise
@@ -141,8 +170,6 @@ def make_model(task: Task, dataset: data.Dataset) -> nnx.Module:
       f"{error} (--dataset is {runs.DATASET.value} by default; "
       "experiments/presets has settings for others)"
     ) from error
-  model.eval()
-  return model
 
 
 def make_evaluate(
@@ -198,6 +225,15 @@ def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
   """
   count = scores.get("num_images", len(trained.test.labels))
   return dict.fromkeys(scores, int(count))
+
+
+def data_record(train: data.Dataset, test: data.Dataset) -> dict[str, str]:
+  """The fingerprints of both sets, as loaded, and how they are made."""
+  return {
+    "fingerprint": "sha256 of dtype, shape and bytes of images and of labels",
+    "train": data.fingerprint(train),
+    "test": data.fingerprint(test),
+  }
 
 
 def load_train() -> data.Dataset:

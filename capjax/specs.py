@@ -1,0 +1,66 @@
+"""Models as data: the class, or function, and the arguments that make one.
+
+A run writes the spec of its model as JSON, from which its structure can be made
+again without the run's flags.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+_PACKAGE = "capjax."
+
+
+class Spec(NamedTuple):
+  """What makes a model.
+
+  Attributes:
+    maker: a class of this package, or a function, that takes `arguments` and
+      `rngs` by keyword and returns a module.
+    arguments: JSON's kinds of values.
+  """
+
+  maker: Callable[..., nnx.Module]
+  arguments: dict[str, Any]
+
+  def make(self, rngs: nnx.Rngs) -> nnx.Module:
+    """Draws the model."""
+    return self.maker(**self.arguments, rngs=rngs)
+
+  def shapes(self) -> nnx.Module:
+    """The model with shapes and dtypes in the place of arrays; costs little."""
+    return nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
+
+  def as_json(self) -> dict[str, Any]:
+    """The import path as `class`, and `arguments`, with lists for tuples."""
+    path = f"{self.maker.__module__}.{self.maker.__qualname__}"
+    return {"class": path, "arguments": json.loads(json.dumps(self.arguments))}
+
+
+def from_json(described: Mapping[str, Any]) -> Spec:
+  """The spec that `Spec.as_json` described.
+
+  Args:
+    described: with `class` and `arguments`; other entries are left out.
+
+  Raises:
+    ValueError: if the class is none of this package, since another would run
+      code that is not ours.
+  """
+  path = str(described.get("class"))
+  module, _, name = path.rpartition(".")
+  # Nothing is imported but modules of this package.
+  if module.startswith(_PACKAGE) and name.isidentifier():
+    try:
+      maker = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError:
+      maker = None
+    if callable(maker):
+      return Spec(maker, dict(described["arguments"]))
+  raise ValueError(
+    f"class {path!r} is no model of {_PACKAGE[:-1]}; give one such as "
+    "capjax.capsnet.CapsNet."
+  )
