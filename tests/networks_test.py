@@ -116,6 +116,8 @@ def test_reconstruction_follows_its_flag():
     ("--decay_rate=0.0", 1e-6),
     ("--schedule=cosine --num_steps=2", 5e-4),
     ("--schedule=cosine --warmup_steps=4", 2.5e-4),
+    ("--final_rate_fraction=0.01 --num_steps=1", 1e-5),
+    ("--final_rate_fraction=0.01 --num_steps=2", 1e-4),
   ],
 )
 def test_learning_rate_follows_the_flags(words, want):

@@ -63,12 +63,12 @@ def make(decay=0.0):
   return training.replicate(state, options()["mesh"]), update
 
 
-def fit(workdir, num_steps, *, validation, decay=0.0):
+def fit(workdir, num_steps, *, validation, decay=0.0, words=(), **changes):
   """Trains a line; gives its state and its checkpoints."""
   workdir.mkdir(exist_ok=True)
   saved = checkpoints.Checkpoints(workdir / "checkpoints", None)
   state, update = make(decay)
-  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2")
+  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", *words)
   with flagsaver.flagsaver():
     flags.FLAGS(["binary", *words])
     loop.fit(
@@ -81,6 +81,7 @@ def fit(workdir, num_steps, *, validation, decay=0.0):
       validation=validation,
       mesh=options()["mesh"],
       num_steps=num_steps,
+      **changes,
     )
   return saved.restore((make(decay)[0], 0.0))[0], saved
 
@@ -144,6 +145,32 @@ def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
     jax.tree.leaves((state.model, state.opt_state, state.average)),
     jax.tree.leaves((want.model, want.opt_state, want.average)),
   )
+
+
+@pytest.mark.parametrize(
+  ("minutes", "restart", "want"),
+  [
+    ("1e-9", None, [1, 2, 3, 4, 5]),
+    ("60", None, [5]),
+    ("0", None, [5]),
+    ("1e-9", lambda state: state, [0, 5]),  # time must not change numbers
+  ],
+)
+def test_a_state_is_saved_after_some_minutes(
+  tmp_path, monkeypatch, minutes, restart, want
+):
+  steps = []
+  series = checkpoints.Checkpoints
+  save = series.save
+
+  def note(saved, step, state):
+    steps.append(step)
+    save(saved, step, state)
+
+  monkeypatch.setattr(series, "save", note)
+  words = (f"--checkpoint_minutes={minutes}", "--log_every=1", "--eval_every=9")
+  fit(tmp_path / "run", 5, validation=EMPTY, words=words, restart=restart)
+  assert steps == want
 
 
 @pytest.mark.parametrize("decay", [0.7, 0.9999])

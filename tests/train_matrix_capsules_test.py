@@ -136,7 +136,7 @@ def schedules():
   for _ in range(41):
     update, state = update_of(slope, state)
     rates.append(-float(update))
-  model = binary.make_model((8, 8, 1), 3)
+  model = binary.describe((8, 8, 1), 3).make(nnx.Rngs(0))
   images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
   labels = jnp.array([0, 2])
   parameters = jax.tree.leaves(nnx.state(model, nnx.Param))

@@ -141,6 +141,9 @@ def fit(
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
+  # Where training goes back to a saved state, time must not say which one.
+  patience = 0.0 if restart else 60 * runs.CHECKPOINT_MINUTES.value
+  saved_at = started
 
   def seconds():
     return float(earlier) + time.monotonic() - started
@@ -202,9 +205,11 @@ def fit(
       due = (
         runs.CHECKPOINT_EVERY.value and not step % runs.CHECKPOINT_EVERY.value
       )
+      late = patience and time.monotonic() - saved_at > patience
       signal_number = interrupts.received
-      if pause or due or signal_number:
+      if pause or due or late or signal_number:
         saved.save(step, (state, seconds()))
+        saved_at = time.monotonic()
       if signal_number:
         print(
           f"stopped at step {step} of {num_steps}; the same command goes on",

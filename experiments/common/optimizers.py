@@ -44,6 +44,15 @@ _FINAL_LEARNING_RATE = flags.DEFINE_float(
   "The learning rate falls no lower.",
   lower_bound=0.0,
 )
+_FINAL_RATE_FRACTION = flags.DEFINE_float(
+  "final_rate_fraction",
+  None,
+  "Share of --learning_rate that the exponential --schedule comes to at "
+  "--num_steps, whatever their number; in the place of --decay_rate and "
+  "--decay_steps.",
+  lower_bound=1e-9,
+  upper_bound=1.0,
+)
 _MAX_GRADIENT = flags.DEFINE_float(
   "max_gradient",
   None,
@@ -65,14 +74,17 @@ def _make_optimizer() -> optax.GradientTransformation:
   """--optimizer with the learning rate of --schedule after --warmup_steps.
 
   `exponential` is that of the authors' code: max(lr * decay_rate^(step /
-  decay_steps), final), continuous in the step. `cosine` falls to the final rate
-  at --num_steps.
+  decay_steps), final), continuous in the step; with --final_rate_fraction it is
+  max(lr * fraction^(step / num_steps), final), of steps after the warm-up.
+  `cosine` falls to the final rate at --num_steps.
 
   RMSProp is TensorFlow 1's: means of squares start at 1 and forget at 0.9, and
   momentum adds up steps that are already scaled by the learning rate.
   """
   if _SCHEDULE.value == "cosine":
-    runs.refuse("--schedule=cosine", ["decay_rate", "decay_steps"])
+    runs.refuse(
+      "--schedule=cosine", ["decay_rate", "decay_steps", "final_rate_fraction"]
+    )
   peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
   if warmup >= runs.NUM_STEPS.value:
     raise ValueError(
@@ -84,15 +96,18 @@ def _make_optimizer() -> optax.GradientTransformation:
       f"--final_learning_rate={_FINAL_LEARNING_RATE.value} is above "
       f"--learning_rate={peak}; give a lower one"
     )
+  # The holder of --decay_steps would refuse None, a default of some binaries.
+  rate = rates.DECAY_RATE.value
+  every = flags.FLAGS.decay_steps or runs.NUM_STEPS.value / 100
+  if _FINAL_RATE_FRACTION.value is not None:
+    runs.refuse("--final_rate_fraction", ["decay_rate", "decay_steps"])
+    rate = _FINAL_RATE_FRACTION.value
+    every = max(1, runs.NUM_STEPS.value - warmup)
   final = min(_FINAL_LEARNING_RATE.value, peak)
   if _SCHEDULE.value == "exponential":
     # optax's takes a rate of 0 for none, and of 1 for growth.
-    # Its holder would refuse None, which is a default of some binaries.
-    decay_steps = flags.FLAGS.decay_steps or runs.NUM_STEPS.value / 100
-
     def schedule(step):
-      decay = rates.DECAY_RATE.value ** (step / decay_steps)
-      return jnp.maximum(peak * decay, final)
+      return jnp.maximum(peak * rate ** (step / every), final)
 
   else:
     schedule = optax.cosine_decay_schedule(

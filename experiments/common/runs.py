@@ -60,6 +60,14 @@ CHECKPOINT_EVERY = flags.DEFINE_integer(
   "Steps between checkpoints beside those at validations.",
   lower_bound=1,
 )
+CHECKPOINT_MINUTES = flags.DEFINE_float(
+  "checkpoint_minutes",
+  10.0,
+  "A state is also saved at the first line of metrics after so many minutes "
+  "without; 0 for none. Not in training that may restart from the states that "
+  "are saved, whose numbers would depend on the time.",
+  lower_bound=0.0,
+)
 STOP_ACCURACY = flags.DEFINE_float(
   "stop_accuracy",
   None,
@@ -90,7 +98,7 @@ COMPILATION_CACHE = flags.DEFINE_string(
 )
 
 # Flags that say where and how fast, not what is computed.
-_FREE_FLAGS = {"workdir", "data_dir", "compilation_cache"}
+_FREE_FLAGS = {"workdir", "data_dir", "compilation_cache", "checkpoint_minutes"}
 # Those that name the folder of another run: records keep its last part.
 _OTHER_RUNS = {"start_from"}
 
