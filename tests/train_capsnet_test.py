@@ -3,6 +3,7 @@
 What becomes of runs that are stopped is in `resume_test`.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -109,6 +110,21 @@ def test_evaluation_repeats_the_numbers_of_the_run(train, unbroken):
     for metric, value in record["metrics"].items():
       assert value == pytest.approx(summary["metrics"][metric])
   assert records["perturbations"]["metrics"]["largest_change"] > 0
+
+
+def test_a_run_older_than_a_flag_is_evaluated_as_it_was(
+  train, unbroken, tmp_path
+):
+  workdir = tmp_path / "copy"
+  shutil.copytree(unbroken[0], workdir)
+  summary = processes.summary_of(workdir)
+  del summary["flags"]["primary_scale"]  # then capsules had a scale of 1
+  (workdir / "summary.json").write_text(json.dumps(summary))
+  code, printed = train(workdir, "--suite=accuracy", binary="evaluate")
+  assert code == 0, printed
+  record = processes.evaluation_of(workdir)["accuracy"]
+  name = "test_margin_loss"
+  assert abs(record["metrics"][name] - summary["metrics"][name]) > 1e-3
 
 
 def test_evaluation_names_what_is_wrong(train, unbroken, tmp_path):
