@@ -150,9 +150,9 @@ def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
 @pytest.mark.parametrize(
   ("minutes", "restart", "want"),
   [
-    ("1e-9", None, [1, 2, 3, 4, 5]),
-    ("60", None, [5]),
-    ("0", None, [5]),
+    ("1e-9", None, [0, 1, 2, 3, 4, 5]),
+    ("60", None, [0, 5]),
+    ("0", None, [0, 5]),
     ("1e-9", lambda state: state, [0, 5]),  # time must not change numbers
   ],
 )
