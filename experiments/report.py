@@ -1,9 +1,9 @@
-"""Rewrites the results of README.md and results/README.md from the records.
+"""Rewrites the tables of docs/results.md and results/ from the records.
 
-`python -m experiments.report` makes one line for each preset in README.md, and
-in results/README.md all that results/*.jsonl hold. Runs of presets that end in
-`_sweep` stand beside each other in results/sweeps.md. With `--check` it only
-compares, and fails where they differ.
+`python -m experiments.report` makes one line for each preset in
+docs/results.md, and in results/README.md all that the records hold. Runs of
+presets that end in `_sweep` stand beside each other in results/sweeps.md. With
+`--check` it only compares, and fails where they differ.
 """
 
 import pathlib
@@ -16,7 +16,9 @@ from absl import app, flags
 from experiments.common import archive, densities, published, sweeps, tables
 
 _CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
-_README = flags.DEFINE_string("readme", "README.md", "With a block to rewrite.")
+_PAGE = flags.DEFINE_string(
+  "page", "docs/results.md", "With a block to rewrite."
+)
 _RESULTS = flags.DEFINE_string("results", "results", "Folder of *.jsonl files.")
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -224,8 +226,8 @@ def replace_block(text: str, table: str) -> str:
   _, end, after = rest.partition(END)
   if not end or text.count(BEGIN) + text.count(END) != 2:
     raise ValueError(
-      f"README must hold a line `{BEGIN}` and below it a line `{END}`, once "
-      "each; add them where the results belong."
+      f"the page must hold a line `{BEGIN}` and below it a line `{END}`, "
+      "once each; add them where the results belong."
     )
   return f"{before}{BEGIN}\n\n{table}\n{END}{after}"
 
@@ -233,7 +235,7 @@ def replace_block(text: str, table: str) -> str:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  readme = pathlib.Path(_README.value)
+  page = pathlib.Path(_PAGE.value)
   whole = pathlib.Path(_RESULTS.value) / "README.md"
   try:
     every = archive.read(_RESULTS.value)
@@ -241,8 +243,8 @@ def main(argv: Sequence[str]) -> None:
     records = [x for x in every if x not in short]
     block = summary(records), densities.compact(records)
     new = {
-      readme: replace_block(
-        readme.read_text("utf-8"), "\n".join(filter(None, block))
+      page: replace_block(
+        page.read_text("utf-8"), "\n".join(filter(None, block))
       ),
       whole: f"{_TITLE}\n{table(records)}",
       whole.with_name("sweeps.md"): sweeps.page(short),

@@ -22,7 +22,11 @@ def test_example_runs_as_printed(number, capsys):
 
 
 def test_presets_that_are_named_exist():
-  texts = [README, *sorted(ROOT.glob("experiments/*.py"))]
+  texts = [
+    README,
+    *ROOT.glob("docs/*.md"),
+    *sorted(ROOT.glob("experiments/*.py")),
+  ]
   for path in texts:
     for name in re.findall(r"presets/\w+\.cfg", path.read_text()):
       assert (ROOT / "experiments" / name).exists(), f"{path.name}: {name}"

@@ -25,7 +25,7 @@ def _run(tmp_path, *arguments):
   return subprocess.run(
     [
       *(sys.executable, "-m", "experiments.report", *arguments),
-      *(f"--readme={tmp_path}/README.md", f"--results={tmp_path}/results"),
+      *(f"--page={tmp_path}/README.md", f"--results={tmp_path}/results"),
     ],
     cwd=_ROOT,
     capture_output=True,
