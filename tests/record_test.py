@@ -43,7 +43,11 @@ def test_every_record_file_has_a_target():
 @pytest.fixture
 def finished(tmp_path):
   """The folder of a run, complete and evaluated."""
-  line = (processes.ROOT / "results/train_vae.jsonl").read_text().splitlines()
+  line = (
+    (processes.ROOT / "results/records/vae_mnist-0.jsonl")
+    .read_text()
+    .splitlines()
+  )
   summary = json.loads(line[0])
   run = tmp_path / "run"
   run.mkdir()

@@ -56,7 +56,7 @@ def read(folder: str | pathlib.Path) -> list[dict]:
   its command, which gives the same numbers again, and is `filled` beside them.
 
   Args:
-    folder: its files, and those of its folder `records`, have one object a
+    folder: its files, and those of folders within it, have one object a
       line, each like a run's summary.json.
 
   Raises:
@@ -68,8 +68,7 @@ def read(folder: str | pathlib.Path) -> list[dict]:
     raise ValueError(f"no folder {folder}; run this in the repository's root.")
   return [
     record
-    for pattern in ("*.jsonl", "records/*.jsonl")
-    for path in sorted(folder.glob(pattern))
+    for path in sorted(folder.rglob("*.jsonl"))
     for record in parse_lines(path.read_text("utf-8").splitlines(), path)
   ]
 
