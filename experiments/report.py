@@ -49,10 +49,13 @@ _PROVENANCE = """Every record is of code that its commit holds whole: no other \
 is taken. "Of
 training" is the commit that trained what an evaluation is of, where it is
 recorded, and "at the end" the commit in the folder when a run ended, where it
-was another. The numbers of packages are those of this list.
+was another. Data are the first digits of the SHA-256 of the training and of the
+test set. The numbers of packages are those of this list.
 """
 _CARD_COMMITS = ("commit", "training_commit", "commit_at_end")
-_CARD = ("Suite", "Seeds", "Commit", "Of training", "At the end", "Packages")
+_CARD = (
+  "Suite", "Seeds", "Commit", "Of training", "At the end", "Data", "Packages"
+)  # fmt: skip
 # The main measure of a run: the first of these that it has, what it is called,
 # and its factor.
 _ACCURACY = 100.0
@@ -303,6 +306,7 @@ def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
     setting.suite or "-",
     " ".join(str(record["seed"]) for record in setting.records),
     *(tables.commits(setting.records, name) for name in _CARD_COMMITS),
+    tables.fingerprint(setting.records),
     " ".join(keys),
   ]
 

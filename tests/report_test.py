@@ -53,8 +53,8 @@ def test_a_card_says_what_a_row_was_made_by():
   assert "1. python 3.11, jax 0.10\n2. jax 0.11\n" in text
   rows = [line.split(" | ") for line in text.splitlines() if "| train_" in line]
   assert [row[5:] for row in rows] == [
-    ["-", "0 1", "0123456", "-", "bbbbbbb", "1 2 |"],
-    ["affnist", "0", "0123456", "ccccccc", "-", "1 |"],
+    ["-", "0 1", "0123456", "-", "bbbbbbb", "-", "1 2 |"],
+    ["affnist", "0", "0123456", "ccccccc", "-", "-", "1 |"],
   ]
 
 

@@ -158,3 +158,14 @@ def test_repeated_seed_is_an_error():
 
 def test_bars_do_not_break_the_table():
   assert r"| a\|b |" in report.table([make_record(device="a|b")])
+
+
+def test_data_are_named_and_never_mixed():
+  def of(seed, letter):
+    return make_record(seed, data={"train": letter * 64, "test": "b" * 64})
+
+  assert "| aaaaaaa bbbbbbb |" in report.table([of(0, "a"), of(1, "a")])
+  # An older record does not say.
+  assert "| aaaaaaa bbbbbbb |" in report.table([make_record(0), of(1, "a")])
+  with pytest.raises(ValueError, match="seeds 0, 1 of mnist_paper.*data"):
+    report.table([of(0, "a"), of(1, "c")])

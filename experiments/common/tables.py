@@ -49,7 +49,7 @@ def settings(records: Iterable[dict]) -> Iterator[Setting]:
   of. A flag that an older record lacks agrees with one that is off.
 
   Raises:
-    ValueError: if one setting holds a seed twice.
+    ValueError: if one setting holds a seed twice, or seeds of different data.
   """
   groups = collections.defaultdict(list)
   for record in records:
@@ -69,9 +69,33 @@ def settings(records: Iterable[dict]) -> Iterator[Setting]:
       if len(set(seeds)) < len(seeds):
         raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
       name = " ".join([preset or "-", *words])
+      fingerprint(group)
       yield Setting(
         experiment, dataset, name, _steps(group), device, suite, group
       )
+
+
+def fingerprint(group: Sequence[dict]) -> str:
+  """The start of the fingerprints of the training and of the test set.
+
+  Returns:
+    Both, or - where no record has them.
+
+  Raises:
+    ValueError: if seeds of one setting are of different data.
+  """
+  sets = {
+    (record["data"]["train"], record["data"]["test"]): record["seed"]
+    for record in group
+    if "data" in record
+  }
+  if len(sets) > 1:
+    seeds = ", ".join(str(seed) for seed in sets.values())
+    raise ValueError(
+      f"seeds {seeds} of {group[0]['preset']} are of different data; keep "
+      "those of one fingerprint"
+    )
+  return " ".join(x[:7] for x in next(iter(sets), ())) or "-"
 
 
 def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
