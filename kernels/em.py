@@ -184,7 +184,7 @@ def em_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
-      of magnitude up to 1e15, for gradients of variances to be finite. The same
+      of magnitude up to 1e14, for gradients of variances to be finite. The same
       holds for the betas.
     activations: a_i of the parts, in [0, 1].
     beta_a: what a parent gains by being active (nats).

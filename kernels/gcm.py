@@ -181,7 +181,7 @@ def update(
   if matching == "permutation":
     log_assignments = sinkhorn(log_rho, num_sweeps=num_sweeps)
   else:
-    log_assignments = log_rho - numerics.logsumexp(log_rho, 1, keepdims=True)
+    log_assignments = numerics.log_softmax(log_rho, 1)
     log_assignments = jnp.where(there[:, None], log_assignments, _ABSENT)
   assignments = jnp.exp(log_assignments)
   normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
@@ -206,8 +206,7 @@ def sinkhorn(
   checks.arrays({"log_weights": (log_weights, "R N")}, empty="R")
 
   def sweep(_, x):
-    x = x - numerics.logsumexp(x, 0, keepdims=True)
-    return x - numerics.logsumexp(x, 1, keepdims=True)
+    return numerics.log_softmax(numerics.log_softmax(x, 0), 1)
 
   return jax.lax.fori_loop(0, num_sweeps, sweep, log_weights)
 
@@ -290,7 +289,7 @@ def infer(
     shares = jnp.log(jnp.concatenate([shares, rest]))
     if matching == "permutation":
       return sinkhorn(shares, num_sweeps=num_sweeps)
-    return shares - numerics.logsumexp(shares, 1, keepdims=True)
+    return numerics.log_softmax(shares, 1)
 
   def start(key):
     return normalise(_shares(key, (num_points, size), dtype))

@@ -83,7 +83,7 @@ def explain_parts(
     log_total = numerics.logsumexp(jnp.vstack([log_weights, dummy]), 0)
     log_weights, dummy = log_weights - log_total, dummy - log_total
   elif normalise == "all":
-    log_weights = log_weights - numerics.logsumexp(log_weights)
+    log_weights = numerics.log_softmax(log_weights, None)
   elif normalise != "none":
     raise ValueError(f"normalise={normalise!r}; pass 'none', 'votes' or 'all'.")
   dummy = dummy + dummy_log_density

@@ -66,10 +66,10 @@ def _norm(x, axis, keepdims):
   return norm if keepdims else jnp.squeeze(norm, axis)
 
 
-@jax.custom_jvp
 def exp_below(
   x: Float[Array, "..."],
   top: Float[Array, "..."],
+  *,
   scale: Float[Array, "..."] | float = 1.0,
 ) -> Float[Array, "..."]:
   """Computes e^(scale (x - top)) for x <= top, and never more than 1.
@@ -89,24 +89,35 @@ def exp_below(
   Returns:
     Numbers in [0, 1].
   """
+  checks.floats({"x": x, "top": top})
+  return _exp_below(x, top, scale)
+
+
+@jax.custom_jvp
+def _exp_below(x, top, scale):
   spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
   top = top - jnp.where(spacing * scale > 1, spacing, 0.0)
   return jnp.exp(jnp.minimum(x - top, 0.0) * scale)
 
 
-@exp_below.defjvp
+@_exp_below.defjvp
 def _exp_below_jvp(arguments, changes):
   x, top, scale = arguments
-  weights = exp_below(x, top, scale)
+  weights = _exp_below(x, top, scale)
   return weights, weights * scale * changes[0]
 
 
 def share(
   weights: Float[Array, "..."], total: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Divides numbers of `exp_below` by their sum, of which one is e^0 = 1."""
-  # The derivative of `jnp.maximum` would be halved at a sum of 1.
-  return weights / jnp.where(total < 1, 1.0, total)
+  """Divides numbers of `exp_below` by their sum, of which one is about 1."""
+  checks.floats({"weights": weights, "total": total})
+  return weights / _positive(total)
+
+
+def _positive(total):
+  """A sum that holds about e^0; 1 in the place of one that was rounded away."""
+  return jnp.where(total > jnp.finfo(total.dtype).eps, total, 1.0)
 
 
 def excess(
@@ -122,6 +133,7 @@ def excess(
     The largest magnitude along the axis, which stays with size 1, where squares
     might overflow; else 1, which changes nothing. It is a constant.
   """
+  checks.floats({"x": x})
   largest = _largest(jnp.abs(x), axis)
   few = float(jnp.finfo(x.dtype).max) ** 0.5 / 1e4
   return jnp.where(largest > few, largest, 1.0)
@@ -149,7 +161,8 @@ def softmax(
   Returns:
     Shares in [0, 1], which sum to 1.
   """
-  weights = exp_below(x, _largest(x, axis), scale)
+  checks.floats({"x": x})
+  weights = exp_below(x, _largest(x, axis), scale=scale)
   return share(weights, jnp.sum(weights, axis, keepdims=True))
 
 
@@ -166,13 +179,35 @@ def logsumexp(
     axis: of the sum.
     keepdims: whether the axis stays, with size 1.
   """
+  checks.floats({"x": x})
   largest = _largest(x, axis)
   nothing = largest == -jnp.inf
   top = jnp.where(nothing, 0.0, largest)
   total = jnp.sum(exp_below(x, top), axis, keepdims=True)
-  total = jnp.log(jnp.where(total < 1, 1.0, total))
-  total = jnp.where(nothing, largest, top + total)
+  total = jnp.where(nothing, largest, top + jnp.log(_positive(total)))
   return total if keepdims else jnp.squeeze(total, axis)
+
+
+def log_softmax(
+  x: Float[Array, "..."], axis: int | None = -1
+) -> Float[Array, "..."]:
+  """Computes the logarithm of `softmax`, whose shares sum to 1.
+
+  Both are subtracted from differences with the largest logit: `logsumexp` of
+  large logits is rounded to the spacing of numbers near it.
+
+  Args:
+    x: finite logits, any shape.
+    axis: of the sum; None for all of `x` at once.
+
+  Returns:
+    Logarithms of shares, <= 0.
+  """
+  checks.floats({"x": x})
+  below = x - _largest(x, axis)
+  below = jnp.where(below > 0, 0.0, below)  # the gradient at 0 stays whole
+  total = jnp.sum(jnp.exp(below), axis, keepdims=True)
+  return below - jnp.log(_positive(total))
 
 
 def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:

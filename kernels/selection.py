@@ -213,7 +213,7 @@ def select(
   scales = jnp.pad(
     relations.scales, ((0, 0), (1, 0)), constant_values=dummy_scale
   )
-  terms = priors - numerics.logsumexp(priors, -1, keepdims=True)
+  terms = numerics.log_softmax(priors)
   terms += binary_concrete(
     logits, relations.presence_logits, temperature=temperature
   )

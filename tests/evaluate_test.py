@@ -29,7 +29,7 @@ def pair(train, tmp_path_factory):
   """A CapsNet and a baseline, trained a little on the embedded digits."""
   folder = tmp_path_factory.mktemp("runs")
   for name, flags in (
-    ("capsnet", processes.SMALL),
+    ("capsnet", (*processes.SMALL, "--learning_rate=0.01")),
     ("baseline", processes.BASELINE),
   ):
     code, printed = train(folder / name, *flags, "--num_steps=60")
@@ -114,11 +114,12 @@ def test_suites_agree_where_nothing_is_changed(evaluated):
     for kind, value in (("rotation", 0), ("shift", 0), ("scale", 1))
   }
   untouched |= {attacks[f"{a}_accuracy"][0] for a in ("fgsm", "bim")}
+  untouched = {round(x, 6) for x in untouched}  # of single and double precision
   assert len(untouched) == 1
   diagnostics = metrics_of(capsnet, "diagnostics")
   upright = diagnostics["rotation"].index(0)
   assert diagnostics["rotated_agreement"][upright] == pytest.approx(1)
-  assert diagnostics["rotated_accuracy"][upright] in untouched
+  assert round(diagnostics["rotated_accuracy"][upright], 6) in untouched
 
 
 def test_stronger_attacks_hurt_more(evaluated):

@@ -139,13 +139,13 @@ class RoutingLimitsTest(chex.TestCase):
 
   def test_wrong_shapes_are_refused(self):
     route = inspect.unwrap(routing.dynamic_routing)
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, r"votes is \[1 7 4 5\]"):
       route(cases.votes()[None])
     route = inspect.unwrap(routing.transform_and_route)
     transforms = jnp.ones((7, 4, 2, 5))
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, "give"):
       route(jnp.ones((3, 7, 2)), transforms)
-    with self.assertRaises(AssertionError):
+    with self.assertRaisesRegex(ValueError, "give"):
       route(jnp.ones((1, 2)), transforms)
 
 

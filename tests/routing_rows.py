@@ -123,9 +123,9 @@ CASES = {
     _FACTORS | {"logits": "I J", "activations": "I unit"},
     largest=1e8,
   ),
-  "em.em_routing": Case(_em, _EM, largest=1e15),
+  "em.em_routing": Case(_em, _EM, largest=1e14),
   "em.em_routing of the authors' code": Case(
-    functools.partial(_em, form=em.OFFICIAL), _EM, largest=1e15
+    functools.partial(_em, form=em.OFFICIAL), _EM, largest=1e14
   ),
   "em.maximise": Case(
     _maximise,
@@ -217,6 +217,9 @@ CASES = {
     {"weights": "I unit"},
   ),
   "numerics.softmax": Case(numerics.softmax, {"x": "J I"}, largest=1e30),
+  "numerics.log_softmax": Case(
+    numerics.log_softmax, {"x": "J I"}, largest=1e30
+  ),
   "numerics.logsumexp": Case(numerics.logsumexp, {"x": "J I"}, largest=1e30),
   "numerics.excess": Case(numerics.excess, {"x": "I D"}, largest=1e30),
   "ransac.match": Case(

@@ -248,7 +248,18 @@ def test_a_missing_test_set_is_said_before_training(train, data_dir, tmp_path):
   assert not workdir.exists()
 
 
-@pytest.mark.parametrize("fault", ["summary", "evaluation", "flags"])
+def test_damaged_evaluations_are_kept_aside(train, unbroken, tmp_path):
+  workdir = tmp_path / "copy"
+  shutil.copytree(unbroken[0], workdir)
+  (workdir / "evaluation.json").write_text("{")
+  code, printed = train(workdir, "--suite=accuracy", binary="evaluate")
+  assert code == 0, printed
+  assert "evaluation.json" in printed and "Traceback" not in printed
+  assert (workdir / "evaluation.json.damaged").read_text() == "{"
+  assert "accuracy" in processes.evaluation_of(workdir)
+
+
+@pytest.mark.parametrize("fault", ["summary", "flags"])
 def test_damaged_files_of_a_run_are_named(train, unbroken, tmp_path, fault):
   workdir = tmp_path / "copy"
   shutil.copytree(unbroken[0], workdir)

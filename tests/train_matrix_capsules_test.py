@@ -227,7 +227,7 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
       ("--final_inverse_temperature=0", "--padding=SAME"),
       "final_inverse_temperature is 0.0",
     ),
-    (("--data_amount=inf", "--padding=SAME"), "data_amount is inf"),
+    (("--data_amount=inf", "--padding=SAME"), "data_amount=inf: give a finite"),
     (("--model=baseline", "--data_amount=0"), "no use for --data_amount"),
     (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
     (("--augmentation=ibm",), "no use for --augmentation"),
