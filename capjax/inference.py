@@ -110,7 +110,7 @@ def bound(
   images: Float[Array, "B H W C"],
   key: Key[Array, ""],
 ) -> Float[Array, " B"]:
-  """The objective of `guides.elbo` of what is thought of each image.
+  """The objective of `guides.elbo` at the posteriors of each image.
 
   Like that it bounds log p(x) only where poses are Gaussian.
 

@@ -245,7 +245,7 @@ def _loss_of_each(
 def measure(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> training.Metrics:
-  """What is said of each image; `loss` has the margin of the last step."""
+  """Measures each image; `loss` has the margin of the last step."""
   output = model(images)
   said = output if _MODEL.value == "baseline" else output.activations
   predictions = jnp.argmax(said, axis=-1)
