@@ -105,22 +105,18 @@ def test_other_flags_on_an_old_folder_are_named(train, unbroken):
   assert after == before
 
 
-@pytest.mark.parametrize(
-  ("rate", "fault", "good_steps"),
-  [("3e38", "the loss became", [1]), ("inf", "the parameters became", [])],
-)
 def test_infinite_numbers_stop_the_run_and_keep_the_last_good_state(
-  train, tmp_path, rate, fault, good_steps
+  train, tmp_path
 ):
   flags = (*processes.BASELINE, "--log_every=1", "--checkpoint_every=1")
-  code, printed = train(tmp_path, *flags, f"--learning_rate={rate}")
+  code, printed = train(tmp_path, *flags, "--learning_rate=3e38")
   assert code == 1
-  assert f"{fault} infinite or NaN" in printed
+  assert "the loss became infinite or NaN" in printed
   assert "--learning_rate" in printed and "Traceback" not in printed
   assert not (tmp_path / "summary.json").exists()
-  assert saved_steps(tmp_path) == [0, *good_steps]
+  assert saved_steps(tmp_path) == [0, 1]
   metrics = processes.metrics_of(tmp_path)
-  assert [line["step"] for line in metrics] == good_steps
+  assert [line["step"] for line in metrics] == [1]
 
 
 def test_training_stops_at_an_accuracy_and_stays_there(train, tmp_path):

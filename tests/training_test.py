@@ -276,3 +276,13 @@ def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
   assert capsys.readouterr().err.splitlines() == [
     f"step {step}: warning: an error of {want:.1f}" for step in (2, 4, 5)
   ]
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_parameters_that_are_not_finite_are_named(bad):
+  """Even where the loss, of the step before, is finite still."""
+  model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+  arguments = {"loss": 1.0}, model, lambda metrics: False
+  assert loop._astray(*arguments) is None
+  model.kernel[...] = model.kernel[...].at[0, 1].set(bad)
+  assert "the parameters became infinite" in loop._astray(*arguments)
