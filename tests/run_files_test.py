@@ -1,4 +1,4 @@
-"""Files of a run that are damaged or missing: what is said, what is kept."""
+"""Damaged and missing files of a run: messages, and what is kept."""
 
 import json
 import shutil
