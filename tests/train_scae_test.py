@@ -26,8 +26,9 @@ def test_a_run_writes_what_all_runs_write(trained):
   summary = processes.summary_of(trained)
   assert summary["num_steps"] == 30
   scores = summary["metrics"]
-  for name in ("prior_match_accuracy", "posterior_refit_accuracy"):
-    assert 0.1 <= scores[name] <= 1
+  assert 0 <= scores["prior_match_accuracy"] <= 1
+  # The best matching on the test images themselves is at least the average one.
+  assert 0.1 <= scores["posterior_refit_accuracy"] <= 1
   assert 0 <= scores["idle_objects"] <= 1
   figures = {path.stem for path in (trained / "figures").iterdir()}
   assert figures >= {
