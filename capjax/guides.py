@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import generative, layers, set_transformer
-from kernels import checks, selection
+from kernels import checks, numerics, selection
 from kernels.selection import Capsules, Temperature
 
 
@@ -119,7 +119,7 @@ class PartEncoder(nnx.Module):
     x = x + self.positions[...]
     x = x.reshape(len(x), -1, x.shape[-1])
     maps = self.maps(x).reshape(*x.shape[:2], -1, 8)
-    weights = jax.nn.softmax(maps[..., 0], axis=1)
+    weights = numerics.softmax(maps[..., 0], axis=1)
     read = jnp.einsum("bni,bnid->bid", weights, maps[..., 1:])
     if self.log_scales is None:
       return Posterior(read[..., 0], read[..., 1:])

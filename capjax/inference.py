@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 from numpyro import infer
 
 from capjax import generative, guides, losses
+from kernels import numerics
 from kernels.selection import Temperature
 
 
@@ -97,7 +98,7 @@ def importance_bound(
     return guides.elbo(capsules, guide, images, key, temperature=temperature)
 
   logs = jax.lax.map(log_weights, keys).T
-  shares = jax.nn.softmax(logs, axis=-1)
+  shares = numerics.softmax(logs, axis=-1)
   return ImportanceBound(
     losses.likelihood_bound(logs).importance,
     1 / jnp.sum(jnp.square(shares), axis=-1),

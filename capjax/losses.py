@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from kernels import checks
+from kernels import checks, numerics
 
 # Weight of the summed squared error of the reconstruction against the margin
 # loss summed over classes. The paper prints 0.0005. The authors' code applies
@@ -87,7 +87,7 @@ def likelihood_bound(log_weights: Float[Array, "... S"]) -> Bound:
   num_samples = log_weights.shape[-1]
   if num_samples < 1:
     raise ValueError(f"log_weights has {num_samples} samples; give at least 1.")
-  total = jax.nn.logsumexp(log_weights, axis=-1)
+  total = numerics.logsumexp(log_weights, axis=-1)
   return Bound(jnp.mean(log_weights, axis=-1), total - math.log(num_samples))
 
 

@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers, voting
-from kernels import checks, geometry, rendering
+from kernels import checks, geometry, numerics, rendering
 
 _POSE = 6
 _STRIDES = (2, 2, 1, 1)
@@ -109,7 +109,7 @@ class PartEncoder(nnx.Module):
     maps = maps.reshape(
       len(maps), -1, self.num_parts, maps.shape[-1] // self.num_parts
     )
-    attention = jax.nn.softmax(maps[..., :1], axis=1)
+    attention = numerics.softmax(maps[..., :1], axis=1)
     pooled = jnp.sum(attention * maps[..., 1:], axis=1)
     raw, logits, features = jnp.split(pooled, [_POSE, _POSE + 1], axis=-1)
     presence = jax.nn.sigmoid(voting.jitter(logits[..., 0], key))

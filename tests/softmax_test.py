@@ -1,5 +1,8 @@
 """Softmax and its kin, also where XLA computes logits twice."""
 
+import ast
+import pathlib
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -36,6 +39,24 @@ _TWICE = (
   (_self_routing, (13, 5, 7)),
   (_compete, (4, 4, 5)),
 )
+
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_FAMILY = {"softmax", "log_softmax", "logsumexp"}
+# Reads numbers that numpy has computed once.
+_OTHERS = {("capjax/evaluation/factor_analysers.py", "special.softmax")}
+
+
+def of_other_libraries(source):
+  """Uses of the family that are not those of `numerics`."""
+  found = []
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Attribute) and node.attr in _FAMILY:
+      name = ast.unparse(node)
+      found += [name] if name != f"numerics.{node.attr}" else []
+    elif isinstance(node, ast.ImportFrom) and node.module != "kernels.numerics":
+      found += [x.name for x in node.names if x.name in _FAMILY]
+  return found
 
 
 class SoftmaxTest(parameterized.TestCase):
@@ -114,6 +135,35 @@ class SoftmaxTest(parameterized.TestCase):
     with jax.enable_x64(True):
       _, want = found(jnp.float64(votes), jnp.float64(readout))
     chex.assert_trees_all_close(got, want, atol=1e-5)
+
+  def test_kernels_and_models_use_one_family(self):
+    paths = [
+      path
+      for package in ("kernels", "capjax")
+      for path in sorted((_ROOT / package).rglob("*.py"))
+    ]
+    self.assertNotEmpty(paths)
+    found = {
+      (path.relative_to(_ROOT).as_posix(), use)
+      for path in paths
+      for use in of_other_libraries(path.read_text("utf-8"))
+    }
+    self.assertEqual(found, _OTHERS)
+
+  def test_other_families_are_found(self):
+    for source in (
+      "y = jax.nn.softmax(x)",
+      "y = jnp.exp(x - jax.scipy.special.logsumexp(x))",
+      "f = nnx.log_softmax",
+      "from jax.nn import softmax as shares",
+    ):
+      self.assertNotEmpty(of_other_libraries(source), source)
+    for source in (
+      "y = numerics.softmax(x)",
+      "from kernels.numerics import softmax",
+      "def softmax(x): return x",
+    ):
+      self.assertEmpty(of_other_libraries(source), source)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from capjax import boltzmann
-from kernels import annealing, energy, families
+from kernels import annealing, energy, families, numerics
 
 
 class LogPartition(NamedTuple):
@@ -134,7 +134,7 @@ def log_partition(
     bias, energy.no_drive(bias), hidden=hidden
   )
   weights = sign * chains.log_weight
-  mean = jax.nn.logsumexp(weights) - jnp.log(len(starts))
+  mean = numerics.logsumexp(weights) - jnp.log(len(starts))
   spread = jnp.std(jnp.exp(weights - mean), ddof=1)
   known = jnp.where(gain(model) < 1, known, jnp.inf)
   return LogPartition(
