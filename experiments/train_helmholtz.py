@@ -9,6 +9,7 @@ Li and Zhu (2019), Capsule generative models, sections 2.2 and 3.2.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +77,7 @@ def begin(
     task = _layer_task(machines, model.visible[...])
     memory.check(task, train)
     run.claim()
+    run.note("model", _layer_record(machines, train))
     _, seconds = program.fit(
       task, run, train, validation, num_steps=_PRETRAIN_STEPS.value
     )
@@ -126,12 +128,32 @@ def _num_capsules() -> list[int]:
   return [int(count) for count in _NUM_CAPSULES.value]
 
 
+def _describe_layer(
+  below: Sequence[boltzmann.CapsuleRBM], image_shape: Sequence[int]
+) -> Spec:
+  """The capsule RBM on top of others, or on images."""
+  families = {}
+  if below:
+    families = {"visible": contrastive.HIDDEN.value}
+    image_shape = below[-1].hidden[...].shape[1:]
+  return contrastive.describe_machine(
+    image_shape, _num_capsules()[len(below)], **families
+  )
+
+
+def _layer_record(
+  below: Sequence[boltzmann.CapsuleRBM], dataset: data.Dataset
+) -> dict[str, Any]:
+  """The machine that a layer's run trains; those below are of other runs."""
+  shape = dataset.images.shape[1:]
+  return tasks.spec_record(_describe_layer(below, shape), dataset)
+
+
 def _layer_task(
   below: Sequence[boltzmann.CapsuleRBM], pixels: jax.Array
 ) -> Task:
   """To train a capsule RBM on top of others, or on images with such biases."""
   number = len(below)
-  families = {"visible": contrastive.HIDDEN.value} if below else {}
   common = dict(contrastive.COMMON)
   if below:
     del common["diverged"]  # it bounds errors of pixels, not of units below
@@ -140,11 +162,8 @@ def _layer_task(
     del rngs  # the layer's own seed draws it
     # Copies, since training gives its buffers away.
     machines = jax.tree.map(jnp.copy, list(below))
-    if below:
-      image_shape = below[-1].hidden[...].shape[1:]
-    top = contrastive.describe_machine(
-      image_shape, _num_capsules()[number], **families
-    ).make(nnx.Rngs(runs.SEED.value + number))
+    seed = nnx.Rngs(runs.SEED.value + number)
+    top = _describe_layer(below, image_shape).make(seed)
     if not below:
       top.visible[...] = jnp.copy(pixels)
     return wake_sleep.Stack([*machines, top])

@@ -129,8 +129,15 @@ def test_an_estimate_is_what_arrays_take():
   size = sum(x.nbytes for x in jax.tree.leaves(model))
   assert parts["model"] == parts["gradients"] == size
   assert parts["optimiser"] == 2 * size + 8  # and two counts
+  assert "average" not in parts
   assert parts["data"] == train.images.nbytes + train.labels.nbytes
   assert parts["batch"] == 16 * 4 * (8 * 8 + 1)
+
+
+def test_an_estimate_counts_averaged_weights():
+  with given(*SMALL, "--average_decay=0.99"):
+    need = memory.estimate(train_capsnet.TASK, tasks.load_train())
+  assert need.parts["average"] == need.parts["model"] > 0
 
 
 def test_free_memory_is_that_of_the_host():

@@ -1,5 +1,6 @@
 """Tests of the binaries that train Helmholtz machines and auto-encoders."""
 
+import json
 import shutil
 import signal
 import time
@@ -7,6 +8,9 @@ import time
 import numpy as np
 import processes
 import pytest
+
+from capjax import boltzmann, specs
+from experiments.common import training
 
 MAX_ERROR = 0.21  # that of pixels is less, that of the capsules above them more
 SMALL = (
@@ -38,6 +42,18 @@ def test_a_run_trains_layer_by_layer_and_then_all(trained):
   for layer in ("layer_1", "layer_2"):
     steps = [line["step"] for line in processes.metrics_of(trained / layer)]
     assert max(steps) == 40
+
+
+def test_layers_tell_their_models(trained):
+  wants = {"layer_1": ((8, 8, 1), 4), "layer_2": ((4, 3), 3)}
+  for layer, (visible_shape, num_capsules) in wants.items():
+    record = json.loads((trained / layer / "model.json").read_text())
+    machine = specs.from_json(record).shapes()
+    assert isinstance(machine, boltzmann.CapsuleRBM)
+    assert machine.visible_shape == visible_shape
+    assert machine.hidden.shape[1:] == (num_capsules, 3)
+    assert record["num_parameters"] == training.num_parameters(machine)
+    assert record["image_shape"] == [8, 8, 1]
 
 
 def test_errors_are_bounded_of_pixels_alone(trained):

@@ -65,7 +65,8 @@ def estimate(task: tasks.Task, dataset: data.Dataset) -> Estimate:
 
   def begin():
     model = tasks.make_model(task, dataset)
-    return training.init(model, optimizer, jax.random.key(0))
+    average = bool(runs.AVERAGE_DECAY.value)
+    return training.init(model, optimizer, jax.random.key(0), average=average)
 
   def draw(images, labels):
     keys = jax.random.split(jax.random.key(0), batch_size)
@@ -81,10 +82,13 @@ def estimate(task: tasks.Task, dataset: data.Dataset) -> Estimate:
     "model": state.model,
     "gradients": nnx.state(state.model, nnx.Param),
     "optimiser": state.opt_state,
+    "average": state.average,
     "data": arrays,
     "batch": batch,
   }
-  sizes = {part: _bytes(tree) for part, tree in parts.items()}
+  sizes = {
+    part: _bytes(tree) for part, tree in parts.items() if tree is not None
+  }
   sizes["batch"] //= jax.device_count()
   leaves = jax.tree_util.tree_flatten_with_path((state.model, batch))[0]
   path, largest = max(leaves, key=lambda leaf: _bytes(leaf[1]))

@@ -150,12 +150,16 @@ def model_record(task: Task, dataset: data.Dataset) -> dict[str, Any]:
   shape = dataset.images.shape[1:]
   with _naming_the_default():
     spec = task.describe(shape, dataset.num_classes)
-    shapes = spec.shapes()
+    return spec_record(spec, dataset)
+
+
+def spec_record(spec: Spec, dataset: data.Dataset) -> dict[str, Any]:
+  """A spec with the data that its model is for, as JSON."""
   return {
     **spec.as_json(),
-    "image_shape": list(shape),
+    "image_shape": list(dataset.images.shape[1:]),
     "num_classes": dataset.num_classes,
-    "num_parameters": training.num_parameters(shapes),
+    "num_parameters": training.num_parameters(spec.shapes()),
   }
 
 
