@@ -5,6 +5,11 @@
 A run that was killed or damaged must end with the numbers of an unbroken one;
 or with a second-best checkpoint, which is said; or be refused in a sentence
 with its folder untouched. Anything else is lost, and the script fails.
+
+Lines of metrics.jsonl have no second copy and no checksum, since a run adds one
+after another. Where that file is damaged, the run must end with the numbers of
+an unbroken one in its summary; lines may be missing from the curve, which is
+said; and one line may be another, where what is left of it can be meant.
 """
 
 import argparse
@@ -45,7 +50,10 @@ _BINARIES = {
 _KILLS = 4  # of each run
 _DAMAGED = (*processes.BASELINE, "--num_steps=40", "--eval_every=10")
 _NOT_DAMAGED = {"lock", "figures"}
-_OUTCOMES = ("same numbers", "second best, said", "refused, untouched", "lost")
+_OUTCOMES = (
+  "same numbers", "second best, said", "refused, untouched",
+  "lines gone, said", "one line changed", "lost",
+)  # fmt: skip
 _Table = dict[str, collections.Counter]
 
 
@@ -116,6 +124,8 @@ class Soak:
       elif code == 1 and "Traceback" not in printed and str(workdir) in printed:
         untouched = _contents(workdir) == before
         outcome = "refused, untouched" if untouched else "lost"
+      elif code == 0 and path == workdir / "metrics.jsonl":
+        outcome = _of_curve(_numbers(workdir), whole, path, printed)
       else:
         outcome = "lost"
       self.note("damages", outcome, about)
@@ -186,6 +196,18 @@ def _damage(workdir: pathlib.Path, draw: random.Random):
     content = draw.randbytes(len(content))
   path.write_bytes(content)
   return path, kind
+
+
+def _of_curve(found: tuple, whole: tuple, path, printed: str) -> str:
+  """What became of a run whose metrics.jsonl was damaged."""
+  (told, (lines,)), (want, (whole_lines,)) = found, whole
+  if told != want:
+    return "lost"
+  missing = [line for line in whole_lines if line not in lines]
+  if f"{path}" in printed:
+    added = [line for line in lines if line not in whole_lines]
+    return "lost" if added else "lines gone, said"
+  return "one line changed" if len(missing) <= 1 else "lost"
 
 
 def _contents(workdir: pathlib.Path) -> dict[pathlib.Path, bytes]:
