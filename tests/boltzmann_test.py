@@ -271,6 +271,7 @@ class LearningTest(parameterized.TestCase):
       model, images, jax.random.key(0)
     )
     self.assertGreater(float(jnp.max(jnp.abs(gradient.weights[...]))), 0)
+    loss(model, images, jax.random.key(0))  # nothing copies the model here
     chex.assert_trees_all_equal(jax.tree.map(np.array, model), before)
     if not num_chains:
       self.assertIsNone(learned.chains)

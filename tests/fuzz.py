@@ -59,7 +59,10 @@ class Batch(NamedTuple):
 
 
 def draw(case, seed: int, *, sizes=kernel_cases.SIZES, repeats=1) -> Batch:
-  """Ordinary arguments, equal ones and ones with zeros, of each magnitude."""
+  """Ordinary arguments, equal ones and ones with zeros, of each magnitude.
+
+  Among the magnitudes is the edge of the kernel's range.
+  """
   random = np.random.default_rng(seed)
   kinds = {n: kernel_cases.kind_of(x) for n, x in case.arguments.items()}
 
@@ -83,7 +86,7 @@ def draw(case, seed: int, *, sizes=kernel_cases.SIZES, repeats=1) -> Batch:
     return np.sign(x) * np.max(np.abs(x)) if kind == "real" and x.size else x
 
   rows, magnitudes = [], []
-  for magnitude in _MAGNITUDES:
+  for magnitude in sorted({*_MAGNITUDES, case.largest}):
     for _ in range(repeats):
       drawn = kernel_cases.draw(case, random, sizes=sizes, magnitude=magnitude)
       for change in (None, equal, sparse, mixed, extreme):
@@ -191,7 +194,8 @@ def compare(case, batch: Batch, form: Form) -> dict[str, dict[str, Counts]]:
   return found
 
 
-def _sizes(case) -> list[dict[str, int]]:
+def sizes_of(case) -> list[dict[str, int]]:
+  """Sizes of axes that a kernel is called with: few, more parts, one part."""
   every = [kernel_cases.SIZES, kernel_cases.SIZES | {"I": 7, "J": 3}]
   if case.children:
     every.append(kernel_cases.SIZES | {case.children: 1})
@@ -222,7 +226,7 @@ def main() -> int:
     if given.only not in name:
       continue
     table = {}
-    for number, sizes in enumerate(_sizes(case)):
+    for number, sizes in enumerate(sizes_of(case)):
       batch = draw(
         case, given.seed + number, sizes=sizes, repeats=given.repeats
       )

@@ -1,6 +1,7 @@
 """The small form of `make fuzz`: every kernel, compiled, within its range."""
 
 import fuzz
+import jax
 import jax.numpy as jnp
 import kernel_cases
 import numpy as np
@@ -30,6 +31,23 @@ def test_numbers_that_float64_has_are_finite(name):
     return  # float64 is asked of the others alone, since it costs as much
   counts = fuzz.compare(case, batch, fuzz.Form())["within"]
   assert not any(x.avoidable for x in counts.values()), counts
+
+
+@pytest.mark.parametrize("name", kernel_cases.CASES)
+def test_kernels_take_all_sizes_of_the_large_form(name):
+  case = kernel_cases.CASES[name]
+  for sizes in fuzz.sizes_of(case):
+    drawn = kernel_cases.draw(case, np.random.default_rng(0), sizes=sizes)
+    arguments = {n: np.float32(x) for n, x in drawn.items()}
+    jax.eval_shape(lambda given: case.function(**given), arguments)
+
+
+def test_the_edge_of_a_range_is_drawn():
+  case = Case(_squash_unguarded, {"s": "D"}, largest=3e7)
+  batch = fuzz.draw(case, seed=0)
+  assert 3e7 in batch.magnitudes
+  row = np.max(np.abs(batch.arguments["s"]), axis=1)
+  assert np.max(row[batch.magnitudes == 3e7]) > 1e7
 
 
 @pytest.mark.parametrize(

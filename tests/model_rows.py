@@ -261,7 +261,7 @@ CASES = {
     selection.expected_poses, {"parents": "J 6", "offsets": "I J 6"}
   ),
   "selection.selection_logits": Case(
-    selection.selection_logits, {"parents": "J", "log_affinities": "I 3"}
+    selection.selection_logits, {"parents": "2", "log_affinities": "I 3"}
   ),
   "selection.pose_scales": Case(
     functools.partial(selection.pose_scales, off_scale=2.0),

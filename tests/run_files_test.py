@@ -1,6 +1,7 @@
 """Damaged and missing files of a run: messages, and what is kept."""
 
 import json
+import pathlib
 import shutil
 import signal
 
@@ -8,7 +9,7 @@ import processes
 import pytest
 from runs_test import given
 
-from experiments.common import runs
+from experiments.common import files, runs
 
 LINES = [
   {"step": step, "split": "train", "images_per_second": float(step)}
@@ -33,6 +34,23 @@ def run(tmp_path):
       begun.log(**{"metrics": {}, **split(line)})
     begun.close()
   return tmp_path
+
+
+def test_writing_that_is_cut_off_leaves_the_old_file(tmp_path, monkeypatch):
+  path, write = tmp_path / "summary.json", pathlib.Path.write_text
+  files.write_json(path, {"step": 1})
+
+  def cut_off(file, text):
+    write(file, text[:5])
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(pathlib.Path, "write_text", cut_off)
+    files.write_json(path, {"step": 2})
+  assert files.read_json(path) == {"step": 1}
+  files.write_json(path, {"step": 3})
+  assert files.read_json(path) == {"step": 3}
+  assert list(tmp_path.iterdir()) == [path]
 
 
 def split(line):
