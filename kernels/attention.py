@@ -4,8 +4,9 @@ Self-attention scores a vote by its agreement with all votes for that parent,
 inverted attention by its agreement with the parent, self-routing by a network
 of the child's own.
 
-In float32 values and gradients are finite for arguments of magnitude up to
-1e17, and of votes alone up to 1e35.
+In float32 values are finite for arguments of magnitude up to 1e17, and of votes
+alone up to 1e35. Gradients are up to 1e17 as well; of inverted attention, and
+of votes as two factors, up to 1e6.
 
 Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.

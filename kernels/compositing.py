@@ -1,6 +1,7 @@
 """Pictures with transparency, drawn one over another (Porter and Duff, 1984).
 
 Colours are premultiplied: already times their alpha, so that nothing divides.
+In float32 values and gradients are finite for colours of magnitude up to 1e30.
 """
 
 from typing import NamedTuple

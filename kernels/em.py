@@ -184,8 +184,9 @@ def em_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
-      of magnitude up to 1e14, for gradients of variances to be finite. The same
-      holds for the betas.
+      of magnitude up to 1e14, the same as the betas, and up to 1e4 for finite
+      gradients of any votes: where they fall together they are as steep as the
+      floor of the variances lets them be.
     activations: a_i of the parts, in [0, 1].
     beta_a: what a parent gains by being active (nats).
     beta_u: what a part costs that is explained by no parent (nats, per

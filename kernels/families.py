@@ -91,4 +91,7 @@ GAUSSIAN = Family(
   moments=_gaussian_moments,
   sample=_gaussian_sample,
 )
-"""Parameters mean x precision, and -precision / 2, which must be below 0."""
+"""Parameters mean x precision, and -precision / 2, which must be below 0.
+
+In float32 means are of magnitude up to 1e17, whose squares do not overflow.
+"""

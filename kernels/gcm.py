@@ -133,7 +133,7 @@ def update(
 
   Args:
     log_assignments: log r before; M rows for mixtures, N for permutations.
-    points: x, [M 2].
+    points: x, [M 2]; in float32 of magnitude up to 1e8.
     presence: [M], 1 or 0.
     template: the templates.
     precision: lam, > 0.

@@ -3,6 +3,9 @@
 Points are (x, y), x to the right and y down. An image of W columns has its
 first and last pixel *centres* at x = -1 and x = 1 ("align corners"), the same
 down its rows; a lone pixel sits at 0 and reaches to -1 and 1.
+
+In float32 values and gradients are finite for entries of magnitude up to 1e17,
+beyond which products overflow.
 """
 
 from typing import Literal

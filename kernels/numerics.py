@@ -27,7 +27,7 @@ def einsum(
 
   Args:
     subscripts: of the operands and the result, such as "ij,jk->ik".
-    operands: any number of arrays.
+    operands: any number of arrays; in float32 two are of magnitude up to 1e17.
 
   Returns:
     The sums of products, in the dtype to which the operands promote.

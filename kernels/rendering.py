@@ -158,7 +158,8 @@ def explain_image(
   component, always present.
 
   Args:
-    image: [H, W, C], y.
+    image: [H, W, C], y; in float32 it and the intensities are of magnitude up
+      to 1e17 `scale`, whose squares do not overflow, and logits up to 1e17.
     parts: [M, H, W, C], the intensities that each part would give each pixel.
     logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
       temperature.

@@ -51,7 +51,7 @@ def dynamic_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
-      of magnitude up to 1e35.
+      of magnitude up to 1e35, and up to 1e17 for finite gradients.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     bias: added to s_j before squashing, as the authors' code does.
     leaky: adds an orphan parent with logit 0 that takes what nobody wants; its
@@ -109,8 +109,8 @@ def transform_and_route(
   O(J D + chunk_size (J + parents_at_once C)) numbers an example, not O(I J D).
 
   Args:
-    poses: outputs u_i of the parts; in float32 votes are of magnitude up to
-      1e34.
+    poses: outputs u_i of the parts; in float32 of magnitude up to 1e17, the
+      same as transforms, and up to 1e8 for finite gradients.
     transforms: matrices W_ij from the pose of part i to that of parent j.
     num_iterations: as for `dynamic_routing`.
     bias: as for `dynamic_routing`.

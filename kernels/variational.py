@@ -69,7 +69,8 @@ def variational_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
-      of magnitude up to 1e12, the same as beta and gain.
+      of magnitude up to 1e12, the same as beta and gain, and up to 1e8 for
+      finite gradients.
     activations: a_i of the parts, >= 0.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     beta: the paper's beta_a - beta_u, zero by default; nats.

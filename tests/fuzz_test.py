@@ -33,6 +33,26 @@ def test_numbers_that_float64_has_are_finite(name):
   assert not any(x.avoidable for x in counts.values()), counts
 
 
+@pytest.mark.parametrize(
+  ("name", "largest"),
+  [
+    ("attention.inverted_attention_routing", 1e17),
+    ("attention.self_attention_routing of factors", 1e17),
+    ("em.em_routing", 1e14),
+    ("em_convolution.em_convolution", 1e4),
+    ("routing.dynamic_routing", 1e35),
+    ("routing.transform_and_route", 1e17),
+    ("variational.variational_routing", 1e12),
+  ],
+)
+def test_values_have_a_wider_range_than_gradients(name, largest):
+  case = kernel_cases.CASES[name]
+  assert largest > case.largest
+  case = case._replace(reverse=False, largest=largest)
+  counts = fuzz.compare(case, fuzz.draw(case, seed=0), fuzz.Form())["within"]
+  assert counts["values"].cases and not counts["values"].avoidable
+
+
 @pytest.mark.parametrize("name", kernel_cases.CASES)
 def test_kernels_take_all_sizes_of_the_large_form(name):
   case = kernel_cases.CASES[name]

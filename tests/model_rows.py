@@ -135,12 +135,13 @@ CASES = {
       "back_alphas": "H W 1 unit",
     },
     children="H",
+    largest=1e30,
   ),
   "compositing.composite_over": Case(
-    _picture(compositing.composite_over), _PICTURES
+    _picture(compositing.composite_over), _PICTURES, largest=1e30
   ),
   "compositing.contributions": Case(
-    _picture(compositing.contributions), _PICTURES
+    _picture(compositing.contributions), _PICTURES, largest=1e30
   ),
   "energy.no_drive": Case(
     lambda hidden: energy.no_drive(energy.Bias(hidden[None], None)),
@@ -213,10 +214,10 @@ CASES = {
     families.BERNOULLI.moments, {"x": "1 M"}, "M"
   ),
   "families.GAUSSIAN.log_partition": Case(
-    _gaussian(families.GAUSSIAN.log_partition), _NATURAL, "M"
+    _gaussian(families.GAUSSIAN.log_partition), _NATURAL, "M", largest=1e17
   ),
   "families.GAUSSIAN.moments": Case(
-    _gaussian(families.GAUSSIAN.moments), _NATURAL, "M"
+    _gaussian(families.GAUSSIAN.moments), _NATURAL, "M", largest=1e17
   ),
   "families.GAUSSIAN.sample": Case(
     _gaussian(lambda x: families.GAUSSIAN.sample(_key(), x)),
@@ -241,9 +242,13 @@ CASES = {
     functools.partial(rendering.warp, canvas=(4, 3)),
     {"template": "U V B", "pose": "3 3"},
     children="U",
+    largest=1e12,
   ),
   "rendering.transform": Case(
-    rendering.transform, {"image": "H W B", "pose": "3 3"}, children="H"
+    rendering.transform,
+    {"image": "H W B", "pose": "3 3"},
+    children="H",
+    largest=1e12,
   ),
   "rendering.explain_image": Case(
     rendering.explain_image,
@@ -255,10 +260,13 @@ CASES = {
       "background": "B",
       "background_logit": "1",
     },
+    largest=1e17,
   ),
   "selection.identity_plus": Case(selection.identity_plus, {"poses": "I 6"}),
   "selection.expected_poses": Case(
-    selection.expected_poses, {"parents": "J 6", "offsets": "I J 6"}
+    selection.expected_poses,
+    {"parents": "J 6", "offsets": "I J 6"},
+    largest=1e17,
   ),
   "selection.selection_logits": Case(
     selection.selection_logits, {"parents": "2", "log_affinities": "I 3"}
