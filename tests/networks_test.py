@@ -130,6 +130,18 @@ def test_learning_rate_follows_the_flags(words, want):
   assert float(-update[0]) == pytest.approx(want, rel=1e-3)
 
 
+def test_the_fraction_is_that_of_the_last_step_after_the_warm_up():
+  words = ("--final_rate_fraction=0.01", "--warmup_steps=2", "--num_steps=6")
+  with given(*words):
+    optimizer, weight = optimizers.make_optimizer(), jnp.ones(1)
+  state, rates = optimizer.init(weight), []
+  for _ in range(7):
+    update, state = optimizer.update(weight, state)
+    rates.append(-float(update[0]))
+  want = [0, 0.5e-3, *(1e-3 * 0.01 ** (np.arange(5) / 4))]
+  np.testing.assert_allclose(rates, want, rtol=1e-3, atol=1e-9)
+
+
 @pytest.mark.parametrize(
   ("words", "want"), [("", 10.0), ("--max_gradient=2", 2.0)]
 )

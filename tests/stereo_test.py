@@ -244,9 +244,10 @@ class StereoTest(parameterized.TestCase):
 
   def test_ibm_training_pair(self):
     """Standardise, crop, then change: other means and deviations remain."""
-    image = _image(shape=(34, 33, 2))
-    drawn = _draw(stereo.augment, image, 300, pipeline="ibm")
-    whole = np.asarray(stereo.standardise(image))
+    image = np.array(_image(shape=(34, 33, 2)) * jnp.array([1.0, 0.4]))
+    image[:2, :, 0] += 400  # so that crops have other means than the whole
+    drawn = _draw(stereo.augment, jnp.asarray(image), 300, pipeline="ibm")
+    whole = np.asarray(stereo.standardise(jnp.asarray(image)))
     crops = [_square(whole, r, c, 32) for r in range(3) for c in range(2)]
     slopes, changes = [], []
     for got in drawn:

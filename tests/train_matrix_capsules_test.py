@@ -10,6 +10,7 @@ import pytest
 from absl import flags
 from flax import nnx
 
+from capjax.data import stereo
 from experiments.common import steps
 
 TINY = ("--features=3", "--types=2,2,3", "--num_iterations=1")
@@ -121,6 +122,29 @@ def test_attacks_have_slopes_to_follow():
   assert losses.shape == (2,) and (losses > 0).all()
   assert np.isfinite(losses).all() and np.isfinite(slopes).all()
   assert np.abs(slopes[0]).max() > 0
+
+
+def pairs():
+  """A stereo pair, and as it is drawn to train on with each --augmentation."""
+  from experiments import train_matrix_capsules as binary
+
+  random = np.random.default_rng(0)
+  images = random.integers(0, 256, (1, 48, 48, 2), np.uint8)
+  drawn = []
+  for name in stereo.PIPELINES:
+    words = ("--dataset=viewpoint_solids", f"--augmentation={name}")
+    flags.FLAGS(["binary", *words])
+    pair, _ = binary.draw(jax.random.key(3), 0, jnp.array(images), np.zeros(1))
+    drawn.append(np.asarray(pair))
+  return images[0], drawn
+
+
+def test_pairs_are_drawn_as_the_flag_says():
+  image, drawn = steps.in_process(pairs)
+  for name, got in zip(stereo.PIPELINES, drawn, strict=True):
+    want = stereo.augment(jax.random.key(3), jnp.float32(image), pipeline=name)
+    np.testing.assert_allclose(got, want, atol=1e-3)
+  assert np.abs(drawn[0] - drawn[1]).max() > 0.1
 
 
 def schedules():
