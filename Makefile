@@ -6,25 +6,25 @@ BIN := .venv/bin
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
-	  --flagfile=experiments/presets/digits.cfg
+	  --flagfile=experiments/presets/capsnet/digits.cfg
 
 test: .venv
 	$(BIN)/python -m pytest
 
 # Kernels at arguments of every magnitude; a table of what is not finite.
 fuzz: .venv
-	PYTHONPATH=tests:. $(BIN)/python -u tests/fuzz.py
+	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/fuzz.py
 
 # Kills 20 runs, damages 80 files, fills a disk; prints what was lost.
 soak: .venv
-	PYTHONPATH=tests:. $(BIN)/python -u tests/soak.py
+	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/soak.py
 
 bench: .venv
-	$(BIN)/python -m experiments.bench_routing
-	$(BIN)/python -m experiments.bench_capsnet
-	$(BIN)/python -m experiments.bench_boltzmann
-	$(BIN)/python -m experiments.bench_em
-	$(BIN)/python -m experiments.bench_scae
+	$(BIN)/python -m experiments.benchmarks.routing
+	$(BIN)/python -m experiments.benchmarks.capsnet
+	$(BIN)/python -m experiments.benchmarks.boltzmann
+	$(BIN)/python -m experiments.benchmarks.em
+	$(BIN)/python -m experiments.benchmarks.scae
 
 lint: .venv
 	$(BIN)/ruff check .

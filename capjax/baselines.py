@@ -9,7 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import layers, losses
-from kernels import checks, selection
+from kernels import checks
+from kernels.matching import selection
 
 
 class CapsNetBaseline(nnx.Module):

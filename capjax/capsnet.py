@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import layers, losses, routers
+from capjax import layers, losses
+from capjax.layers import routers
 from kernels import checks
 
 # Of the decoder's layers, by name; see `Decoder`.

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import capsnet, layers, routers, tiling
+from capjax import capsnet, layers
+from capjax.layers import routers, tiling
 from kernels import checks, numerics
 
 # As in Keras, which the authors use.

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax import layers, matrix_layers
-from kernels import checks, em
+from capjax import layers
+from capjax.layers import matrix
+from kernels import checks
+from kernels.routing import em
 
-STARTS = matrix_layers.STARTS
+STARTS = matrix.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
 COORDINATES = ("relative", "pixels", "none")
 _POSE_SHAPES = {"matrix": (4, 4), "vector": (1, 16)}
@@ -164,12 +166,12 @@ class MatrixCapsules(nnx.Module):
       5,
       stride=2,
       padding=padding,
-      kernel_init=matrix_layers.kernel_init(start.convolution),
+      kernel_init=matrix.kernel_init(start.convolution),
       rngs=rngs,
     )
-    self.primary = matrix_layers.PrimaryMatrixCaps(features, primary, **options)
+    self.primary = matrix.PrimaryMatrixCaps(features, primary, **options)
     self.layers = nnx.List(
-      matrix_layers.ConvMatrixCaps(
+      matrix.ConvMatrixCaps(
         below,
         above,
         kernel,
@@ -184,7 +186,7 @@ class MatrixCapsules(nnx.Module):
         types[:-1], upper, windows[2:], strict=True
       )
     )
-    self.classes = matrix_layers.ClassMatrixCaps(
+    self.classes = matrix.ClassMatrixCaps(
       types[-1],
       num_classes,
       _offsets(image_shape, windows, grid, coordinates, pose_shape),

@@ -12,6 +12,15 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 _PACKAGE = "capjax."
+# Where older runs say that their model's class is.
+_MOVED = {
+  "capjax.amortised": "capjax.generative.amortised",
+  "capjax.boltzmann": "capjax.energy.rbm",
+  "capjax.constellation": "capjax.scae.constellation",
+  "capjax.generative": "capjax.generative.model",
+  "capjax.helmholtz": "capjax.energy.helmholtz",
+  "capjax.scae": "capjax.scae.autoencoder",
+}
 
 
 class Spec(NamedTuple):
@@ -40,6 +49,19 @@ class Spec(NamedTuple):
     return {"class": path, "arguments": json.loads(json.dumps(self.arguments))}
 
 
+def current_path(path: str) -> str:
+  """Where a class is now that an older run names.
+
+  Args:
+    path: an import path, such as `capjax.boltzmann.CapsuleRBM`.
+
+  Returns:
+    Such as `capjax.energy.rbm.CapsuleRBM`; `path` itself where nothing moved.
+  """
+  module, _, name = path.rpartition(".")
+  return f"{_MOVED.get(module, module)}.{name}"
+
+
 def from_json(described: Mapping[str, Any]) -> Spec:
   """The spec that `Spec.as_json` described.
 
@@ -50,7 +72,7 @@ def from_json(described: Mapping[str, Any]) -> Spec:
     ValueError: if the class is none of this package, since another would run
       code that is not ours.
   """
-  path = str(described.get("class"))
+  path = current_path(str(described.get("class")))
   module, _, name = path.rpartition(".")
   # Nothing is imported but modules of this package.
   if module.startswith(_PACKAGE) and name.isidentifier():

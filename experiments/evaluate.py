@@ -16,7 +16,10 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments.common import limits, newer, runs, suites, task
+from experiments.evaluation import suites
+from experiments.flags import limits
+from experiments.run import directory, older_flags
+from experiments.training import task
 
 _CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
 _OF_VIEWS = " and ".join(sorted(suites.TAKE_VIEWS))
@@ -60,7 +63,7 @@ _TAKERS = {
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with directory.clear_errors():
     names = list(dict.fromkeys(_SUITE.value))
     known = ", ".join(suites.SUITES)
     if not names:
@@ -75,12 +78,12 @@ def main(argv: Sequence[str]) -> None:
           f"--suite={','.join(names)} has no use for --{flag}; it is for "
           f"{', '.join(sorted(takers))}"
         )
-    run = runs.Run(runs.WORKDIR.value)
+    run = directory.Run(directory.WORKDIR.value)
     summary = run.read_summary()
     binary = _binary(run, summary["experiment"])
     # The run's flags, and after them those of this command.
     words = (word for word in sys.argv[1:] if word.startswith("-"))
-    given = {runs.flag_name(word) for word in words}
+    given = {directory.flag_name(word) for word in words}
     foreign = given & (summary["flags"].keys() | {"flagfile"})
     if foreign:
       raise ValueError(
@@ -88,7 +91,7 @@ def main(argv: Sequence[str]) -> None:
         "own; give none here"
       )
     _take_flags(run, summary["flags"])
-    runs.configure()
+    directory.configure()
     now = task.data_record(task.load_train(), task.load_test())
     known = summary.get("data", now)
     others = [x for x in now if now[x] != known[x]]
@@ -111,7 +114,7 @@ def main(argv: Sequence[str]) -> None:
       raise ValueError(
         f"--images={_IMAGES.value}: the test set has {count}; give fewer"
       )
-    beside = [runs.Run(workdir) for workdir in _BESIDE.value]
+    beside = [directory.Run(workdir) for workdir in _BESIDE.value]
     for name in sorted(set(names) & suites.DRAWN_BESIDE):
       for other in beside:
         other.read_evaluation(name)  # what is missing is said now
@@ -132,14 +135,14 @@ def main(argv: Sequence[str]) -> None:
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:
   """Of the provenance, what an evaluation does not share with its training."""
-  now = runs.provenance()
+  now = directory.provenance()
   return {
     **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
     **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
   }
 
 
-def _binary(run: runs.Run, name: str) -> types.ModuleType:
+def _binary(run: directory.Run, name: str) -> types.ModuleType:
   """The binary that made a run: one of these, whatever its summary says.
 
   Raises:
@@ -150,12 +153,12 @@ def _binary(run: runs.Run, name: str) -> types.ModuleType:
   if name not in known:
     raise ValueError(
       f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
-      f"none of {', '.join(known)}; {runs.TRAIN_AGAIN}"
+      f"none of {', '.join(known)}; {directory.TRAIN_AGAIN}"
     )
   return importlib.import_module(f"experiments.{name}")
 
 
-def _take_flags(run: runs.Run, recorded: Mapping[str, Any]) -> None:
+def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
   """Sets the flags of a run, and after them those of this command.
 
   The folder of compiled programs, which are native code, is not the run's.
@@ -167,18 +170,18 @@ def _take_flags(run: runs.Run, recorded: Mapping[str, Any]) -> None:
   words = [
     line
     for line in run.flag_lines()
-    if runs.flag_name(line) not in ("workdir", "compilation_cache")
+    if directory.flag_name(line) not in ("workdir", "compilation_cache")
   ]
   try:
-    older = newer.words(recorded)
+    older = older_flags.words(recorded)
     flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
   except flags.Error as error:
-    raise ValueError(f"{path}: {error}; {runs.TRAIN_AGAIN}") from error
-  changed = runs.differences(recorded, map(runs.flag_name, words))
+    raise ValueError(f"{path}: {error}; {directory.TRAIN_AGAIN}") from error
+  changed = directory.differences(recorded, map(directory.flag_name, words))
   if changed:
     raise ValueError(
       f"{path} and summary.json differ ({'; '.join(changed)}); "
-      f"{runs.TRAIN_AGAIN}"
+      f"{directory.TRAIN_AGAIN}"
     )
 
 

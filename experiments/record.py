@@ -12,19 +12,20 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments.common import archive, files, runs
+from experiments.records import records
+from experiments.run import atomic_files, directory
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
 
 
-def records_of(run: runs.Run) -> list[dict]:
+def records_of(run: directory.Run) -> list[dict]:
   """The summary of a run and its evaluations, in the order of their names.
 
   Raises:
     ValueError: if the run is not complete.
   """
   path = run.workdir / "evaluation.json"
-  evaluations = files.read_json(path) if path.exists() else {}
+  evaluations = atomic_files.read_json(path) if path.exists() else {}
   return [
     run.read_summary(),
     *(evaluations[name] for name in sorted(evaluations)),
@@ -35,16 +36,17 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   path = pathlib.Path(_OUT.value)
-  with runs.clear_errors():
+  with directory.clear_errors():
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")
     lines = [
-      json.dumps(record) for record in records_of(runs.Run(runs.WORKDIR.value))
+      json.dumps(record)
+      for record in records_of(directory.Run(directory.WORKDIR.value))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     # Checked before the file has its name: what is there can be read.
-    archive.parse_lines(lines, path)
-    files.write_whole(path, "".join(f"{line}\n" for line in lines))
+    records.parse_lines(lines, path)
+    atomic_files.write_whole(path, "".join(f"{line}\n" for line in lines))
   print(
     f"{path}: {len(lines)} records; python -m experiments.report shows them"
   )

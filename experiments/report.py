@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from absl import app, flags
 
-from experiments.common import archive, densities, published, sweeps, tables
+from experiments.records import densities, published, sweeps, tables
+from experiments.records import records as archive
 
 _CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
 _PAGE = flags.DEFINE_string(

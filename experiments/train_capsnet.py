@@ -1,7 +1,7 @@
 r"""Trains CapsNet, a relative of it or a convolutional baseline on images.
 
   python -m experiments.train_capsnet --workdir=runs/mnist --dataset=mnist \
-    --data_dir=DIR --flagfile=experiments/presets/mnist_paper.cfg
+    --data_dir=DIR --flagfile=experiments/presets/capsnet/mnist_paper.cfg
 
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5.
 """
@@ -17,21 +17,16 @@ from flax import nnx
 from capjax import losses
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  networks,
-  optimizers,
-  placing,
-  program,
-  suites,
-  training,
-)
-from experiments.common.task import Task
+from experiments import launch
+from experiments.evaluation import suites
+from experiments.flags import limits, networks
+from experiments.training import augmentation, optimizers, train_step
+from experiments.training.task import Task
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   """The network that the flags describe, for images of a data set."""
-  return networks.describe(placing.canvas_of(image_shape), num_classes)
+  return networks.describe(augmentation.canvas_of(image_shape), num_classes)
 
 
 def loss(
@@ -40,7 +35,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its metrics."""
   del step
   if networks.is_baseline():
@@ -53,7 +48,7 @@ def loss(
 
 def measure(
   model: nnx.Module, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """What is said of each image when the label is not used to draw it."""
   if networks.is_baseline():
     logits = model(images)
@@ -76,7 +71,7 @@ def measure(
   return measures
 
 
-def _right(predictions: jax.Array, labels: jax.Array) -> training.Metrics:
+def _right(predictions: jax.Array, labels: jax.Array) -> train_step.Metrics:
   accuracy = (predictions == labels).astype(jnp.float32)
   return {"prediction": predictions, "accuracy": accuracy}
 
@@ -85,12 +80,12 @@ TASK = Task(
   describe,
   loss,
   measure,
-  draw=training.draw_labelled(placing.augment_image),
-  draw_test=training.draw_labelled(placing.place_image),
+  draw=train_step.draw_labelled(augmentation.augment_image),
+  draw_test=train_step.draw_labelled(augmentation.place_image),
   make_optimizer=optimizers.make_optimizer,
   suites=suites.of_classifier,
   after_training=("accuracy", "reconstructions", "perturbations"),
-  prepare=placing.prepare_image,
+  prepare=augmentation.prepare_image,
   scores=networks.scores,
   losses=networks.losses_of,
 )
@@ -99,7 +94,7 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  program.train(TASK)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

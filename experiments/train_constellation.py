@@ -1,7 +1,7 @@
 r"""Trains the constellation capsule autoencoder.
 
   python -m experiments.train_constellation --workdir=runs/constellation \
-    --flagfile=experiments/presets/constellation.cfg
+    --flagfile=experiments/presets/constellation/constellation.cfg
   python -m experiments.evaluate --workdir=runs/constellation \
     --suite=gcm,ransac  # patterns known, on the same images
 
@@ -14,19 +14,14 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
-from capjax import constellation
-from capjax.data import constellations
+from capjax.data.sources import constellations
+from capjax.scae import constellation
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  optimizers,
-  program,
-  rates,
-  runs,
-  segmentations,
-  task,
-  training,
-)
+from experiments import launch
+from experiments.evaluation import constellations as segmentations
+from experiments.flags import limits, rates
+from experiments.run import directory
+from experiments.training import optimizers, task, train_step
 
 _WIDTH = flags.DEFINE_integer(
   "width", 128, "Of tokens in the set transformer.", lower_bound=1
@@ -80,11 +75,11 @@ _DEFORMATION = flags.DEFINE_float(
   "Weight of the squares of deformations.",
   lower_bound=0.0,
 )
-flags.set_default(runs.DATASET, "constellations")
-flags.set_default(runs.BATCH_SIZE, 32)
+flags.set_default(directory.DATASET, "constellations")
+flags.set_default(directory.BATCH_SIZE, 32)
 flags.set_default(rates.LEARNING_RATE, 1e-4)
 flags.register_validator(
-  runs.DATASET,
+  directory.DATASET,
   lambda name: name == "constellations",
   message="constellations are points; --dataset can be nothing else",
 )
@@ -126,7 +121,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its parts."""
   del labels, step
   output = model(drawn.points, drawn.presence, key=key)
@@ -145,7 +140,7 @@ def measure(
   model: constellation.ConstellationAutoencoder,
   drawn: constellations.Constellation,
   labels: jax.Array,
-) -> training.Metrics:
+) -> train_step.Metrics:
   """The likelihood, who explains each point, and what is right of that."""
   del labels
   output = model(drawn.points, drawn.presence)
@@ -190,12 +185,12 @@ TASK = task.Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_constellation", ["stop_accuracy"])
+  with directory.clear_errors():
+    directory.refuse("train_constellation", ["stop_accuracy"])
     if _SPARSITY.value == "hard":
       weights = ["prior_within", "prior_between"]
-      runs.refuse("--sparsity=hard, which has no gradient,", weights)
-  program.train(TASK)
+      directory.refuse("--sparsity=hard, which has no gradient,", weights)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

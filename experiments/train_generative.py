@@ -1,7 +1,8 @@
 r"""Trains generative capsules and the network that recognises them.
 
   python -m experiments.train_generative --workdir=runs/generative \
-    --data_dir=DIR --flagfile=experiments/presets/generative_mnist.cfg
+    --data_dir=DIR \
+    --flagfile=experiments/presets/generative/generative_mnist.cfg
 
 Smith, Schut, Gal and van der Wilk (2020), Capsule networks: a probabilistic
 perspective.
@@ -15,19 +16,16 @@ import optax
 from absl import app, flags
 from flax import nnx
 
-from capjax import amortised, data, guides, inference, losses
+from capjax import data, losses
+from capjax.generative import amortised, guides, inference
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  optimizers,
-  placing,
-  probes,
-  program,
-  runs,
-  training,
-)
-from experiments.common import task as tasks
-from experiments.common.task import Task
+from experiments import launch
+from experiments.evaluation import linear_probes
+from experiments.flags import limits
+from experiments.run import directory
+from experiments.training import augmentation, optimizers, train_step
+from experiments.training import task as tasks
+from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
   "num_capsules", ["16", "16"], "Capsules of each layer, from the parts up."
@@ -95,7 +93,7 @@ _NUM_IMPORTANCE = flags.DEFINE_integer(
   "--gaussian_poses is needed.",
   lower_bound=1,
 )
-flags.set_default(placing.MAX_SHIFT, 0)
+flags.set_default(augmentation.MAX_SHIFT, 0)
 limits.require_counts(_NUM_CAPSULES, _CONV_FEATURES, example="16,16")
 flags.register_validator(
   _START_FROM, lambda folder: folder != "", "name the folder of a run"
@@ -112,7 +110,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   """The model and its guide that the flags describe."""
   del num_classes
   arguments = dict(
-    image_shape=placing.canvas_of(image_shape),
+    image_shape=augmentation.canvas_of(image_shape),
     num_capsules=[int(count) for count in _NUM_CAPSULES.value],
     template_size=_TEMPLATE_SIZE.value,
     conv_features=[int(count) for count in _CONV_FEATURES.value],
@@ -142,7 +140,7 @@ def begin(
   """
   del validation
   if _START_FROM.value and not _goes_on():
-    run = runs.Run(_START_FROM.value)
+    run = directory.Run(_START_FROM.value)
     run.read_summary()  # says so if there is no run
     task = TASK._replace(describe=describe_first)
     _, earlier, _ = tasks.restore_model(run, task, train)
@@ -151,7 +149,7 @@ def begin(
 
 def _goes_on() -> bool:
   """Whether the run has a state; makes no folder to look for one."""
-  run = runs.Run(runs.WORKDIR.value)
+  run = directory.Run(directory.WORKDIR.value)
   there = (run.workdir / "checkpoints").exists()
   return there and tasks.saved_by(run, TASK).has_state()
 
@@ -162,7 +160,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The negative objective of a batch, and that of the scales' log prior."""
   del labels
   temperature = temperature_at(step)
@@ -187,13 +185,13 @@ def temperature_at(step: jax.Array) -> jax.Array | None:
   if end is None:
     return None
   return optax.exponential_decay(
-    start, runs.NUM_STEPS.value, end / start, end_value=end
+    start, directory.NUM_STEPS.value, end / start, end_value=end
   )(step)
 
 
 def measure(
   model: guides.AmortisedCapsules, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """The objective, errors of reconstructions, and what is present.
 
   The objective of one sample is the ELBO where poses are Gaussian, and is then
@@ -224,15 +222,15 @@ def features(
   by. Nothing below the top is noisy.
   """
   posteriors, _ = model.guide(images)
-  return probes.features(posteriors[-1].log_odds, posteriors[-1].poses)
+  return linear_probes.features(posteriors[-1].log_odds, posteriors[-1].poses)
 
 
 TASK = Task(
   describe,
   loss,
   measure,
-  draw=training.draw_labelled(placing.augment_image),
-  draw_test=training.draw_labelled(placing.test_image),
+  draw=train_step.draw_labelled(augmentation.augment_image),
+  draw_test=train_step.draw_labelled(augmentation.test_image),
   make_optimizer=optimizers.make_optimizer,
   suites=lambda model: [
     "errors",
@@ -247,7 +245,7 @@ TASK = Task(
   after_training=("errors", "parts", "linear"),
   chosen_by="objective",
   begin=begin,
-  prepare=placing.prepare_image,
+  prepare=augmentation.prepare_image,
   features=features,
 )
 
@@ -255,9 +253,9 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_generative", ["stop_accuracy"])
-  program.train(TASK)
+  with directory.clear_errors():
+    directory.refuse("train_generative", ["stop_accuracy"])
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

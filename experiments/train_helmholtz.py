@@ -1,7 +1,7 @@
 r"""Trains a capsule Helmholtz machine: layer by layer, then by wake and sleep.
 
   python -m experiments.train_helmholtz --workdir=runs/helmholtz \
-    --data_dir=DIR --flagfile=experiments/presets/helmholtz_mnist.cfg
+    --data_dir=DIR --flagfile=experiments/presets/helmholtz/helmholtz_mnist.cfg
 
 Each layer's capsule RBM has a folder of its own, layer_1 and so on.
 
@@ -16,18 +16,15 @@ import jax.numpy as jnp
 from absl import app, flags
 from flax import nnx
 
-from capjax import boltzmann, data, helmholtz, wake_sleep
+from capjax import data
+from capjax.energy import helmholtz, rbm, wake_sleep
 from capjax.specs import Spec
-from experiments.common import (
-  contrastive,
-  limits,
-  memory,
-  program,
-  runs,
-  training,
-)
-from experiments.common import task as tasks
-from experiments.common.task import Task
+from experiments import launch
+from experiments.flags import boltzmann, limits
+from experiments.run import directory
+from experiments.training import memory, train_step
+from experiments.training import task as tasks
+from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
   "num_capsules", ["40", "40"], "Capsules of each layer, from the lowest."
@@ -42,7 +39,7 @@ _PRETRAIN_RATE = flags.DEFINE_float(
   "pretrain_learning_rate", 0.02, "Of these, at the start.", lower_bound=0.0
 )
 limits.require_counts(_NUM_CAPSULES, example="40,40")
-flags.set_default(runs.NUM_STEPS, 6000)
+flags.set_default(directory.NUM_STEPS, 6000)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -51,7 +48,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   arguments = dict(
     visible_shape=tuple(image_shape), num_capsules=_num_capsules()
   )
-  return Spec(helmholtz.CapsuleHM, arguments | contrastive.sizes_and_families())
+  return Spec(helmholtz.CapsuleHM, arguments | boltzmann.sizes_and_families())
 
 
 def begin(
@@ -62,10 +59,8 @@ def begin(
   Returns:
     Seconds spent.
   """
-  images = training.as_intensities(jnp.asarray(train.images))
-  model.visible[...] = boltzmann.independent_units(
-    contrastive.VISIBLE.value, images
-  )
+  images = train_step.as_intensities(jnp.asarray(train.images))
+  model.visible[...] = rbm.independent_units(boltzmann.VISIBLE.value, images)
   if not _PRETRAIN_STEPS.value:
     print("no pretraining: wake and sleep begin with drawn weights", flush=True)
     return 0.0
@@ -73,12 +68,12 @@ def begin(
   count = len(_num_capsules())
   for number in range(count):
     print(f"capsule RBM of layer {number + 1} of {count}", flush=True)
-    run = runs.Run(f"{runs.WORKDIR.value}/layer_{number + 1}")
+    run = directory.Run(f"{directory.WORKDIR.value}/layer_{number + 1}")
     task = _layer_task(machines, model.visible[...])
     memory.check(task, train)
     run.claim()
     run.note("model", _layer_record(machines, train))
-    _, seconds = program.fit(
+    _, seconds = launch.fit(
       task, run, train, validation, num_steps=_PRETRAIN_STEPS.value
     )
     total += seconds
@@ -95,28 +90,28 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its metrics."""
   del labels, step
   value, errors = wake_sleep.wake_sleep_loss(
-    model, images, key, num_iterations=contrastive.num_iterations()
+    model, images, key, num_iterations=boltzmann.num_iterations()
   )
   return value, {"reconstruction_error": jnp.mean(errors)}
 
 
 def measure(
   model: helmholtz.CapsuleHM, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """The errors of reconstructions, and how many capsules are active."""
   del labels
-  layers = model.infer(images, num_iterations=contrastive.num_iterations())
+  layers = model.infer(images, num_iterations=boltzmann.num_iterations())
 
   def redraw(count):
     lowest, *_ = model.infer(images, num_iterations=count)
     return model.reconstruct(lowest)
 
   return {
-    **contrastive.reconstruction_errors(images, redraw),
+    **boltzmann.reconstruction_errors(images, redraw),
     **{
       f"active_capsules_{number + 1}": jnp.mean(layer.switches, axis=1)
       for number, layer in enumerate(layers)
@@ -129,32 +124,30 @@ def _num_capsules() -> list[int]:
 
 
 def _describe_layer(
-  below: Sequence[boltzmann.CapsuleRBM], image_shape: Sequence[int]
+  below: Sequence[rbm.CapsuleRBM], image_shape: Sequence[int]
 ) -> Spec:
   """The capsule RBM on top of others, or on images."""
   families = {}
   if below:
-    families = {"visible": contrastive.HIDDEN.value}
+    families = {"visible": boltzmann.HIDDEN.value}
     image_shape = below[-1].hidden[...].shape[1:]
-  return contrastive.describe_machine(
+  return boltzmann.describe_machine(
     image_shape, _num_capsules()[len(below)], **families
   )
 
 
 def _layer_record(
-  below: Sequence[boltzmann.CapsuleRBM], dataset: data.Dataset
+  below: Sequence[rbm.CapsuleRBM], dataset: data.Dataset
 ) -> dict[str, Any]:
   """The machine that a layer's run trains; those below are of other runs."""
   shape = dataset.images.shape[1:]
   return tasks.spec_record(_describe_layer(below, shape), dataset)
 
 
-def _layer_task(
-  below: Sequence[boltzmann.CapsuleRBM], pixels: jax.Array
-) -> Task:
+def _layer_task(below: Sequence[rbm.CapsuleRBM], pixels: jax.Array) -> Task:
   """To train a capsule RBM on top of others, or on images with such biases."""
   number = len(below)
-  common = dict(contrastive.COMMON)
+  common = dict(boltzmann.COMMON)
   if below:
     del common["diverged"]  # it bounds errors of pixels, not of units below
 
@@ -162,7 +155,7 @@ def _layer_task(
     del rngs  # the layer's own seed draws it
     # Copies, since training gives its buffers away.
     machines = jax.tree.map(jnp.copy, list(below))
-    seed = nnx.Rngs(runs.SEED.value + number)
+    seed = nnx.Rngs(directory.SEED.value + number)
     top = _describe_layer(below, image_shape).make(seed)
     if not below:
       top.visible[...] = jnp.copy(pixels)
@@ -170,7 +163,7 @@ def _layer_task(
 
   def of_top(function):
     def call(stack, images, *arguments):
-      iterations = contrastive.num_iterations()
+      iterations = boltzmann.num_iterations()
       seen = stack.below_top(images, num_iterations=iterations)
       return function(stack.top, seen, *arguments)
 
@@ -178,9 +171,9 @@ def _layer_task(
 
   return Task(
     lambda shape, _: Spec(make_stack, {"image_shape": shape}),
-    of_top(contrastive.loss),
-    of_top(contrastive.measure),
-    make_optimizer=lambda: contrastive.make_optimizer(_PRETRAIN_RATE.value),
+    of_top(boltzmann.loss),
+    of_top(boltzmann.measure),
+    make_optimizer=lambda: boltzmann.make_optimizer(_PRETRAIN_RATE.value),
     suites=lambda stack: [],
     after_training=(),
     **common,
@@ -191,25 +184,25 @@ TASK = Task(
   describe,
   loss,
   measure,
-  make_optimizer=contrastive.make_optimizer,
+  make_optimizer=boltzmann.make_optimizer,
   suites=lambda model: ["errors", "dreams", "spectra", "bound"],
   after_training=("errors", "dreams", "spectra"),
   begin=begin,
-  **contrastive.COMMON,
+  **boltzmann.COMMON,
 )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    contrastive.refuse_useless_flags()
+  with directory.clear_errors():
+    boltzmann.refuse_useless_flags()
     if not _PRETRAIN_STEPS.value:
-      runs.refuse(
+      directory.refuse(
         "without pretraining, train_helmholtz",
         ["pretrain_learning_rate", "num_sweeps", "sweep", "num_chains"],
       )
-  program.train(TASK)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 r"""Trains matrix capsules with EM routing, or the CNN they are compared with.
 
   python -m experiments.train_matrix_capsules --workdir=runs/solids \
-    --data_dir=DIR --flagfile=experiments/presets/solids_paper.cfg
+    --data_dir=DIR \
+    --flagfile=experiments/presets/matrix_capsules/solids_paper.cfg
 
 Hinton, Sabour, Frosst (2018), Matrix capsules with EM routing.
 """
@@ -16,19 +17,15 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import baselines, data, losses, matrix_capsules
-from capjax.data import augment, smallnorb, stereo
+from capjax.data.sources import smallnorb
+from capjax.data.transforms import augment, stereo
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  loop,
-  optimizers,
-  program,
-  rates,
-  runs,
-  training,
-)
-from experiments.common.task import Task
+from experiments import launch
+from experiments.flags import limits, rates
+from experiments.run import directory
+from experiments.training import loop, optimizers, train_step
+from experiments.training.task import Task
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsules", ["capsules", "baseline"], "Network to train."
@@ -127,7 +124,7 @@ _VIEWPOINTS = flags.DEFINE_enum(
   "in the paper, validation is then on the test set's figures from these "
   "viewpoints, so that --stop_accuracy matches networks by them.",
 )
-flags.set_default(runs.BATCH_SIZE, 64)
+flags.set_default(directory.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
 flags.set_default(rates.DECAY_STEPS, None)
 limits.require_counts(_TYPES, example="8,16,16", exactly=3)
@@ -149,7 +146,7 @@ _FAMILIAR = {
 
 def is_stereo() -> bool:
   """Whether images are stereo pairs, which are standardised and cropped."""
-  return runs.DATASET.value in ("smallnorb", "viewpoint_solids")
+  return directory.DATASET.value in ("smallnorb", "viewpoint_solids")
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -200,7 +197,7 @@ def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Draws one image to train on."""
-  image = training.as_intensities(images[index])
+  image = train_step.as_intensities(images[index])
   if not is_stereo():
     shifted = augment.shift(key, image, max_shift=_MAX_SHIFT.value)
     return shifted, labels[index]
@@ -215,7 +212,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its metrics."""
   squares = optax.tree.norm(nnx.state(model, nnx.Param), squared=True)
   decay = _WEIGHT_DECAY.value * squares / 2
@@ -233,7 +230,7 @@ def _loss_of_each(
 ) -> jax.Array:
   """--loss of each image [B], at a step of training."""
   if _LOSS.value == "spread":
-    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / _MARGIN_SHARE
+    timescale = _MARGIN_STEPS.value or directory.NUM_STEPS.value / _MARGIN_SHARE
     margin = losses.spread_margin(step, timescale=timescale)
     return losses.spread_loss(activations, labels, margin=margin)
   if _LOSS.value == "margin":
@@ -244,7 +241,7 @@ def _loss_of_each(
 
 def measure(
   model: nnx.Module, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """Measures each image; `loss` has the margin of the last step."""
   output = model(images)
   said = output if _MODEL.value == "baseline" else output.activations
@@ -258,7 +255,7 @@ def measure(
       said, labels
     )
   else:
-    measures["loss"] = _loss_of_each(said, labels, runs.NUM_STEPS.value)
+    measures["loss"] = _loss_of_each(said, labels, directory.NUM_STEPS.value)
     measures["activations"] = output.activations
     measures["routing_entropy"] = diagnostics.routing_entropy(
       output.coefficients
@@ -285,9 +282,9 @@ def familiar(factors: dict[str, np.ndarray]) -> np.ndarray:
   """Which examples are seen from the viewpoints that are trained on."""
   if not factors:
     raise ValueError(
-      f"--viewpoints={_VIEWPOINTS.value}: {runs.DATASET.value} as it is there "
-      "does not tell viewpoints; take viewpoint_solids, or smallnorb from its "
-      "own files or TensorFlow Datasets"
+      f"--viewpoints={_VIEWPOINTS.value}: {directory.DATASET.value} as it is "
+      "there does not tell viewpoints; take viewpoint_solids, or smallnorb "
+      "from its own files or TensorFlow Datasets"
     )
   return _FAMILIAR[_VIEWPOINTS.value](factors)
 
@@ -298,11 +295,11 @@ def split(
   """What to train on and to validate on."""
   if _VIEWPOINTS.value == "all":
     return loop.split_validation(
-      train, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
+      train, directory.NUM_VALIDATION.value, directory.BATCH_SIZE.value
     )
-  runs.refuse("--viewpoints", ["num_validation"])
+  directory.refuse("--viewpoints", ["num_validation"])
   kept = tuple(loop.rows(x, familiar(x.factors)) for x in (train, test))
-  loop.require_a_batch(len(kept[0].images), runs.BATCH_SIZE.value)
+  loop.require_a_batch(len(kept[0].images), directory.BATCH_SIZE.value)
   return kept
 
 
@@ -320,7 +317,7 @@ TASK = Task(
   loss,
   measure,
   draw=draw,
-  draw_test=training.draw_labelled(
+  draw_test=train_step.draw_labelled(
     lambda key, image: standardise(prepare(image))
   ),
   make_optimizer=optimizers.make_optimizer,
@@ -337,17 +334,17 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with directory.clear_errors():
     is_baseline = _MODEL.value == "baseline"
-    runs.refuse(
+    directory.refuse(
       f"--model={_MODEL.value}",
       _CAPSULE_FLAGS if is_baseline else _BASELINE_FLAGS,
     )
     if is_baseline or _LOSS.value != "spread":
-      runs.refuse("without the spread loss, training", ["margin_steps"])
+      directory.refuse("without the spread loss, training", ["margin_steps"])
     unused = ["max_shift"] if is_stereo() else ["augmentation"]
-    runs.refuse(f"--dataset={runs.DATASET.value}", unused)
-  program.train(TASK)
+    directory.refuse(f"--dataset={directory.DATASET.value}", unused)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

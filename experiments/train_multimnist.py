@@ -1,7 +1,8 @@
 r"""Trains CapsNet, or a convolutional baseline, on overlapping digits.
 
   python -m experiments.train_multimnist --workdir=runs/multimnist \
-    --data_dir=DIR --flagfile=experiments/presets/multimnist_paper.cfg
+    --data_dir=DIR \
+    --flagfile=experiments/presets/multimnist/multimnist_paper.cfg
 
 Two images of different classes, each shifted on its own, are laid over each
 other on the device as they are needed; any data set will do. The accuracy is
@@ -15,19 +16,14 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import data, losses
-from capjax.data import augment, overlap
+from capjax.data.transforms import augment, overlap
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  networks,
-  optimizers,
-  overlaps,
-  placing,
-  program,
-  runs,
-  training,
-)
-from experiments.common.task import Task
+from experiments import launch
+from experiments.evaluation import multimnist
+from experiments.flags import limits, networks
+from experiments.run import directory
+from experiments.training import augmentation, optimizers, train_step
+from experiments.training.task import Task
 
 _PAD = flags.DEFINE_integer(
   "pad",
@@ -36,7 +32,7 @@ _PAD = flags.DEFINE_integer(
   lower_bound=0,
   upper_bound=10_000,
 )
-flags.set_default(placing.MAX_SHIFT, 4)
+flags.set_default(augmentation.MAX_SHIFT, 4)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -44,7 +40,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   height, width, channels = image_shape
   limits.check_shift(
     (height + _PAD.value, width + _PAD.value),
-    placing.MAX_SHIFT.value,
+    augmentation.MAX_SHIFT.value,
     ["max_shift"],
   )
   frame = 2 * _PAD.value
@@ -56,10 +52,10 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 def loss(
   model: nnx.Module,
   images: jax.Array,
-  objects: overlaps.Objects,
+  objects: multimnist.Objects,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its metrics."""
   del step
   if networks.is_baseline():
@@ -75,15 +71,15 @@ def loss(
 
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, overlaps.Objects]:
+) -> tuple[jax.Array, multimnist.Objects]:
   """Draws one image of two objects, as the flags say."""
-  return overlaps.draw(
+  return multimnist.draw(
     key,
     index,
     images,
     labels,
     pad=_PAD.value,
-    max_shift=placing.MAX_SHIFT.value,
+    max_shift=augmentation.MAX_SHIFT.value,
   )
 
 
@@ -105,7 +101,7 @@ def begin(
 TASK = Task(
   describe,
   loss,
-  overlaps.measure,
+  multimnist.measure,
   draw=draw,
   draw_test=draw,
   make_optimizer=optimizers.make_optimizer,
@@ -119,14 +115,14 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_multimnist", placing.DEFORMATIONS)
+  with directory.clear_errors():
+    directory.refuse("train_multimnist", augmentation.DEFORMATIONS)
     if networks.ROUTING.value == "self":
       raise ValueError(
         "--routing=self: its activations sum to 1 over the classes, so that "
         "two cannot both be present; give another"
       )
-  program.train(TASK)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

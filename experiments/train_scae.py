@@ -1,7 +1,7 @@
 r"""Trains a stacked capsule autoencoder: parts and objects without labels.
 
   python -m experiments.train_scae --workdir=runs/scae --data_dir=DIR \
-    --flagfile=experiments/presets/scae_mnist_cpu.cfg
+    --flagfile=experiments/presets/scae/scae_mnist_cpu.cfg
 
 Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders.
 """
@@ -12,19 +12,16 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
-from capjax import object_capsules, scae
+from capjax import scae
+from capjax.scae import objects as object_capsules
 from capjax.specs import Spec
-from experiments.common import (
-  limits,
-  objects,
-  optimizers,
-  placing,
-  probes,
-  program,
-  runs,
-  training,
-)
-from experiments.common.task import Task
+from experiments import launch
+from experiments.evaluation import linear_probes
+from experiments.evaluation import scae as objects
+from experiments.flags import limits
+from experiments.run import directory
+from experiments.training import augmentation, optimizers, train_step
+from experiments.training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
   "num_parts", 40, "Part capsules, each with a template.", lower_bound=1
@@ -90,14 +87,14 @@ _WEIGHTS = {
     strict=True,
   )
 }
-flags.set_default(runs.NUM_STEPS, 300_000)
-flags.set_default(placing.MAX_SHIFT, 0)
+flags.set_default(directory.NUM_STEPS, 300_000)
+flags.set_default(augmentation.MAX_SHIFT, 0)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   """The autoencoder that the flags describe."""
   arguments = dict(
-    image_shape=placing.canvas_of(image_shape),
+    image_shape=augmentation.canvas_of(image_shape),
     num_classes=num_classes,
     num_parts=_NUM_PARTS.value,
     num_objects=_NUM_OBJECTS.value,
@@ -120,7 +117,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch, its terms, and how much of the model is idle."""
   del step
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
@@ -136,7 +133,7 @@ def loss(
 
 def measure(
   model: scae.SCAE, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """Log-likelihoods, what the probes say, and presences of the objects."""
   output = model(images)
   targets = model.targets(images)
@@ -163,15 +160,15 @@ def features(model: scae.SCAE, images: jax.Array) -> dict[str, jax.Array]:
   """Posterior presences of objects, and their poses, for linear probes."""
   objects = model(images).objects
   poses = object_capsules.entries(objects.poses)
-  return probes.features(objects.posterior_presence(), poses)
+  return linear_probes.features(objects.posterior_presence(), poses)
 
 
 TASK = Task(
   describe,
   loss,
   measure,
-  draw=training.draw_labelled(placing.augment_image),
-  draw_test=training.draw_labelled(placing.test_image),
+  draw=train_step.draw_labelled(augmentation.augment_image),
+  draw_test=train_step.draw_labelled(augmentation.test_image),
   make_optimizer=optimizers.make_optimizer,
   suites=lambda model: [
     "errors",
@@ -185,7 +182,7 @@ TASK = Task(
   after_training=("errors", "explanations", "objects", "clusters"),
   chosen_by=None,
   warn=lambda scores: objects.warn(scores, _NUM_PARTS.value),
-  prepare=placing.prepare_image,
+  prepare=augmentation.prepare_image,
   features=features,
 )
 
@@ -193,9 +190,9 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_scae", ["stop_accuracy"])
-  program.train(TASK)
+  with directory.clear_errors():
+    directory.refuse("train_scae", ["stop_accuracy"])
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

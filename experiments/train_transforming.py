@@ -1,7 +1,8 @@
 r"""Trains transforming auto-encoders: capsules that are told how images move.
 
   python -m experiments.train_transforming --workdir=runs/transforming \
-    --data_dir=DIR --flagfile=experiments/presets/transforming_mnist.cfg
+    --data_dir=DIR \
+    --flagfile=experiments/presets/transforming/transforming_mnist.cfg
 
 Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. The input is an
 image moved at random, for coordinates would mean nothing if all images were
@@ -17,9 +18,12 @@ from flax import nnx
 
 from capjax import losses, transforming
 from capjax.specs import Spec
-from experiments.common import limits, optimizers, program, runs, training
-from experiments.common.task import Task
-from experiments.common.transformings import Moved, as_transforms
+from experiments import launch
+from experiments.evaluation.transforming import Moved, as_transforms
+from experiments.flags import limits
+from experiments.run import directory
+from experiments.training import optimizers, train_step
+from experiments.training.task import Task
 from kernels import geometry, rendering
 
 _POSE = flags.DEFINE_enum(
@@ -117,7 +121,7 @@ def draw(
 ) -> tuple[Moved, jax.Array]:
   """Draws an image moved at random, and that image moved further."""
   del labels
-  image = training.as_intensities(images[index])
+  image = train_step.as_intensities(images[index])
   place_key, movement_key = jax.random.split(key)
   place = draw_movement(place_key, _MAX_JITTER.value)
   movement = draw_movement(movement_key, _MAX_SHIFT.value)
@@ -132,7 +136,7 @@ def loss(
   targets: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The loss of a batch and its metrics."""
   del key, step
   transforms = as_transforms(model, inputs.movement)
@@ -145,7 +149,7 @@ def measure(
   model: transforming.TransformingAutoencoder,
   inputs: Moved,
   targets: jax.Array,
-) -> training.Metrics:
+) -> train_step.Metrics:
   """What is said of each image."""
   poses, presences = model.recognise(inputs.image)
   moved = model.move(poses, as_transforms(model, inputs.movement))
@@ -179,11 +183,11 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_transforming", ["stop_accuracy"])
+  with directory.clear_errors():
+    directory.refuse("train_transforming", ["stop_accuracy"])
     if _POSE.value == "shift":
-      runs.refuse("--pose=shift", _AFFINE_FLAGS)
-  program.train(TASK)
+      directory.refuse("--pose=shift", _AFFINE_FLAGS)
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 r"""Trains the variational auto-encoder that capsule RBMs are compared with.
 
   python -m experiments.train_vae --workdir=runs/vae --data_dir=DIR \
-    --flagfile=experiments/presets/vae_mnist.cfg
+    --flagfile=experiments/presets/vae/vae_mnist.cfg
 
 Li and Zhu (2019), Capsule generative models, section 3.1; the loss is that of
 Kingma and Welling (2014), Auto-encoding variational Bayes.
@@ -15,8 +15,11 @@ from absl import app, flags
 
 from capjax import baselines
 from capjax.specs import Spec
-from experiments.common import limits, optimizers, program, runs, training
-from experiments.common.task import Task
+from experiments import launch
+from experiments.flags import limits
+from experiments.run import directory
+from experiments.training import optimizers, train_step
+from experiments.training.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
   "num_latents", 40, "Gaussian latents.", lower_bound=1
@@ -27,7 +30,7 @@ _PIXEL_SCALE = flags.DEFINE_float(
   "Deviation of Gaussian pixels; by default pixels are Bernoulli variables.",
   lower_bound=1e-3,
 )
-flags.set_default(runs.BATCH_SIZE, 100)
+flags.set_default(directory.BATCH_SIZE, 100)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -47,7 +50,7 @@ def loss(
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
-) -> tuple[jax.Array, training.Metrics]:
+) -> tuple[jax.Array, train_step.Metrics]:
   """The negative ELBO of a batch."""
   del labels, step
   value = -jnp.mean(model.log_weights(key, images))
@@ -56,7 +59,7 @@ def loss(
 
 def measure(
   model: baselines.ConvVAE, images: jax.Array, labels: jax.Array
-) -> training.Metrics:
+) -> train_step.Metrics:
   """The errors of reconstructions, and the ELBO by one sample of each image."""
   del labels
   errors = jnp.abs(model.reconstruct(images) - images)
@@ -66,7 +69,7 @@ def measure(
   }
 
 
-_DRAW = training.draw_labelled(lambda key, image: image)
+_DRAW = train_step.draw_labelled(lambda key, image: image)
 
 TASK = Task(
   describe,
@@ -84,9 +87,9 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
-    runs.refuse("train_vae", ["stop_accuracy"])
-  program.train(TASK)
+  with directory.clear_errors():
+    directory.refuse("train_vae", ["stop_accuracy"])
+  launch.train(TASK)
 
 
 if __name__ == "__main__":

@@ -23,230 +23,230 @@ RECORDS += $(1)-$(2)
 endef
 seeds = $(foreach number,$(2),$(eval $(call seed,$(1),$(number))))
 
-train.digits := train_capsnet $(presets)/digits.cfg
+train.digits := train_capsnet $(presets)/capsnet/digits.cfg
 minutes.digits := 1
 $(call seeds,digits,0 1 2)
 
-train.mnist_cpu := train_capsnet $(presets)/mnist_cpu.cfg
+train.mnist_cpu := train_capsnet $(presets)/capsnet/mnist_cpu.cfg
 suites.mnist_cpu := attacks,views,diagnostics,affnist_like
 minutes.mnist_cpu := 45
 $(call seeds,mnist_cpu,0)
 
-train.mnist_cpu_scale_1 := train_capsnet $(presets)/mnist_cpu.cfg --primary_scale=1
+train.mnist_cpu_scale_1 := train_capsnet $(presets)/capsnet/mnist_cpu.cfg --primary_scale=1
 suites.mnist_cpu_scale_1 := attacks,views,diagnostics,affnist_like
 minutes.mnist_cpu_scale_1 := 45
 $(call seeds,mnist_cpu_scale_1,0)
 
-train.mnist_cpu_baseline := train_capsnet $(presets)/mnist_cpu_baseline.cfg
+train.mnist_cpu_baseline := train_capsnet $(presets)/capsnet/mnist_cpu_baseline.cfg
 suites.mnist_cpu_baseline := attacks,views
 minutes.mnist_cpu_baseline := 8
 $(call seeds,mnist_cpu_baseline,0)
 
-train.fashion_mnist_cpu := train_capsnet $(presets)/fashion_mnist_cpu.cfg
+train.fashion_mnist_cpu := train_capsnet $(presets)/capsnet/fashion_mnist_cpu.cfg
 minutes.fashion_mnist_cpu := 29
 $(call seeds,fashion_mnist_cpu,0)
 
-train.fashion_mnist_cpu_scale_1 := train_capsnet $(presets)/fashion_mnist_cpu.cfg --primary_scale=1
+train.fashion_mnist_cpu_scale_1 := train_capsnet $(presets)/capsnet/fashion_mnist_cpu.cfg --primary_scale=1
 minutes.fashion_mnist_cpu_scale_1 := 29
 $(call seeds,fashion_mnist_cpu_scale_1,0)
 
-train.affnist_like_cpu := train_capsnet $(presets)/affnist_like_cpu.cfg
+train.affnist_like_cpu := train_capsnet $(presets)/capsnet/affnist_like_cpu.cfg
 suites.affnist_like_cpu := affnist_like
 minutes.affnist_like_cpu := 15
 $(call seeds,affnist_like_cpu,0 1 2)
 
-train.affnist_like_cpu_scale_1 := train_capsnet $(presets)/affnist_like_cpu.cfg --primary_scale=1
+train.affnist_like_cpu_scale_1 := train_capsnet $(presets)/capsnet/affnist_like_cpu.cfg --primary_scale=1
 suites.affnist_like_cpu_scale_1 := affnist_like
 minutes.affnist_like_cpu_scale_1 := 15
 $(call seeds,affnist_like_cpu_scale_1,0 1 2)
 
-train.affnist_like_cpu_baseline := train_capsnet $(presets)/affnist_like_cpu_baseline.cfg
+train.affnist_like_cpu_baseline := train_capsnet $(presets)/capsnet/affnist_like_cpu_baseline.cfg
 suites.affnist_like_cpu_baseline := affnist_like
 minutes.affnist_like_cpu_baseline := 20
 $(call seeds,affnist_like_cpu_baseline,0 1 2)
 
-train.efficient_mnist_cpu := train_capsnet $(presets)/efficient_mnist_cpu.cfg
+train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cpu.cfg
 minutes.efficient_mnist_cpu := 35
 $(call seeds,efficient_mnist_cpu,0)
 
-train.routings_cpu_dynamic := train_capsnet $(presets)/routings_cpu.cfg --routing=dynamic
+train.routings_cpu_dynamic := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic
 minutes.routings_cpu_dynamic := 5
 $(call seeds,routings_cpu_dynamic,0)
 
-train.routings_cpu_dynamic_scale_1 := train_capsnet $(presets)/routings_cpu.cfg --routing=dynamic --primary_scale=1
+train.routings_cpu_dynamic_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic --primary_scale=1
 minutes.routings_cpu_dynamic_scale_1 := 5
 $(call seeds,routings_cpu_dynamic_scale_1,0)
 
-train.routings_cpu_self := train_capsnet $(presets)/routings_cpu.cfg --routing=self
+train.routings_cpu_self := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self
 minutes.routings_cpu_self := 5
 $(call seeds,routings_cpu_self,0)
 
-train.routings_cpu_self_scale_1 := train_capsnet $(presets)/routings_cpu.cfg --routing=self --primary_scale=1
+train.routings_cpu_self_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self --primary_scale=1
 minutes.routings_cpu_self_scale_1 := 5
 $(call seeds,routings_cpu_self_scale_1,0)
 
-train.routings_cpu_inverted_attention := train_capsnet $(presets)/routings_cpu.cfg --routing=inverted_attention
+train.routings_cpu_inverted_attention := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=inverted_attention
 minutes.routings_cpu_inverted_attention := 5
 $(call seeds,routings_cpu_inverted_attention,0)
 
-train.routings_cpu_inverted_attention_scale_1 := train_capsnet $(presets)/routings_cpu.cfg --routing=inverted_attention --primary_scale=1
+train.routings_cpu_inverted_attention_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=inverted_attention --primary_scale=1
 minutes.routings_cpu_inverted_attention_scale_1 := 5
 $(call seeds,routings_cpu_inverted_attention_scale_1,0)
 
-train.routings_cpu_variational := train_capsnet $(presets)/routings_cpu.cfg --routing=variational
+train.routings_cpu_variational := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=variational
 minutes.routings_cpu_variational := 5
 $(call seeds,routings_cpu_variational,0)
 
-train.routings_cpu_variational_scale_1 := train_capsnet $(presets)/routings_cpu.cfg --routing=variational --primary_scale=1
+train.routings_cpu_variational_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=variational --primary_scale=1
 minutes.routings_cpu_variational_scale_1 := 5
 $(call seeds,routings_cpu_variational_scale_1,0)
 
-train.routings_cpu_self_attention := train_capsnet $(presets)/routings_cpu.cfg --routing=self_attention
+train.routings_cpu_self_attention := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self_attention
 minutes.routings_cpu_self_attention := 3
 $(call seeds,routings_cpu_self_attention,0)
 
-train.routings_cpu_self_attention_scale_1 := train_capsnet $(presets)/routings_cpu.cfg --routing=self_attention --primary_scale=1
+train.routings_cpu_self_attention_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self_attention --primary_scale=1
 minutes.routings_cpu_self_attention_scale_1 := 3
 $(call seeds,routings_cpu_self_attention_scale_1,0)
 
-train.multimnist_cpu := train_multimnist $(presets)/multimnist_cpu.cfg
+train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
 $(call seeds,multimnist_cpu,0)
 
-train.multimnist_cpu_scale_1 := train_multimnist $(presets)/multimnist_cpu.cfg --primary_scale=1
+train.multimnist_cpu_scale_1 := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg --primary_scale=1
 minutes.multimnist_cpu_scale_1 := 15
 $(call seeds,multimnist_cpu_scale_1,0)
 
-train.multimnist_cpu_baseline := train_multimnist $(presets)/multimnist_cpu_baseline.cfg
+train.multimnist_cpu_baseline := train_multimnist $(presets)/multimnist/multimnist_cpu_baseline.cfg
 minutes.multimnist_cpu_baseline := 11
 $(call seeds,multimnist_cpu_baseline,0)
 
-train.matrix_mnist_cpu := train_matrix_capsules $(presets)/matrix_mnist_cpu.cfg
+train.matrix_mnist_cpu := train_matrix_capsules $(presets)/matrix_capsules/matrix_mnist_cpu.cfg
 minutes.matrix_mnist_cpu := 26
 $(call seeds,matrix_mnist_cpu,0)
 
-train.solids_cpu := train_matrix_capsules $(presets)/solids_cpu.cfg
+train.solids_cpu := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu.cfg
 minutes.solids_cpu := 21
 $(call seeds,solids_cpu,0 1 2)
 
-train.solids_cpu_baseline := train_matrix_capsules $(presets)/solids_cpu_baseline.cfg
+train.solids_cpu_baseline := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu_baseline.cfg
 minutes.solids_cpu_baseline := 2
 $(call seeds,solids_cpu_baseline,0 1 2)
 
-train.rbm_mnist := train_boltzmann $(presets)/rbm_mnist.cfg
+train.rbm_mnist := train_boltzmann $(presets)/boltzmann/rbm_mnist.cfg
 suites.rbm_mnist := log_likelihood
 minutes.rbm_mnist := 14
 $(call seeds,rbm_mnist,0)
 
-train.rbm_mnist_paper := train_boltzmann $(presets)/rbm_mnist_paper.cfg
+train.rbm_mnist_paper := train_boltzmann $(presets)/boltzmann/rbm_mnist_paper.cfg
 suites.rbm_mnist_paper := log_likelihood
 minutes.rbm_mnist_paper := 14
 $(call seeds,rbm_mnist_paper,0)
 
-train.boltzmann_mnist := train_boltzmann $(presets)/boltzmann_mnist.cfg
+train.boltzmann_mnist := train_boltzmann $(presets)/boltzmann/boltzmann_mnist.cfg
 suites.boltzmann_mnist := log_likelihood
 minutes.boltzmann_mnist := 18
 $(call seeds,boltzmann_mnist,0 1 2)
 
-train.boltzmann_mnist_paper := train_boltzmann $(presets)/boltzmann_mnist_paper.cfg
+train.boltzmann_mnist_paper := train_boltzmann $(presets)/boltzmann/boltzmann_mnist_paper.cfg
 suites.boltzmann_mnist_paper := log_likelihood
 minutes.boltzmann_mnist_paper := 14
 $(call seeds,boltzmann_mnist_paper,0 1 2)
 
-train.boltzmann_mnist_exact := train_boltzmann $(presets)/boltzmann_mnist_exact.cfg
+train.boltzmann_mnist_exact := train_boltzmann $(presets)/boltzmann/boltzmann_mnist_exact.cfg
 suites.boltzmann_mnist_exact := log_likelihood
 minutes.boltzmann_mnist_exact := 14
 $(call seeds,boltzmann_mnist_exact,0 1)
 
-train.boltzmann_mnist_exact_gibbs := train_boltzmann $(presets)/boltzmann_mnist_exact.cfg --sweep=gibbs
+train.boltzmann_mnist_exact_gibbs := train_boltzmann $(presets)/boltzmann/boltzmann_mnist_exact.cfg --sweep=gibbs
 suites.boltzmann_mnist_exact_gibbs := log_likelihood
 minutes.boltzmann_mnist_exact_gibbs := 15
 $(call seeds,boltzmann_mnist_exact_gibbs,0)
 
-train.rbm_fashion := train_boltzmann $(presets)/rbm_fashion.cfg --num_steps=24000
+train.rbm_fashion := train_boltzmann $(presets)/boltzmann/rbm_fashion.cfg --num_steps=24000
 minutes.rbm_fashion := 6
 $(call seeds,rbm_fashion,0)
 
-train.rbm_fashion_slow := train_boltzmann $(presets)/rbm_fashion_slow.cfg --num_steps=24000
+train.rbm_fashion_slow := train_boltzmann $(presets)/boltzmann/rbm_fashion_slow.cfg --num_steps=24000
 minutes.rbm_fashion_slow := 6
 $(call seeds,rbm_fashion_slow,0)
 
-train.boltzmann_fashion := train_boltzmann $(presets)/boltzmann_fashion.cfg
+train.boltzmann_fashion := train_boltzmann $(presets)/boltzmann/boltzmann_fashion.cfg
 minutes.boltzmann_fashion := 5
 $(call seeds,boltzmann_fashion,0)
 
-train.helmholtz_mnist := train_helmholtz $(presets)/helmholtz_mnist.cfg
+train.helmholtz_mnist := train_helmholtz $(presets)/helmholtz/helmholtz_mnist.cfg
 suites.helmholtz_mnist := bound
 minutes.helmholtz_mnist := 10
 $(call seeds,helmholtz_mnist,0)
 
-train.helmholtz_mnist_slow := train_helmholtz $(presets)/helmholtz_mnist_slow.cfg
+train.helmholtz_mnist_slow := train_helmholtz $(presets)/helmholtz/helmholtz_mnist_slow.cfg
 suites.helmholtz_mnist_slow := bound
 minutes.helmholtz_mnist_slow := 14
 $(call seeds,helmholtz_mnist_slow,0)
 
-train.helmholtz_fashion := train_helmholtz $(presets)/helmholtz_fashion.cfg
+train.helmholtz_fashion := train_helmholtz $(presets)/helmholtz/helmholtz_fashion.cfg
 suites.helmholtz_fashion := bound
 minutes.helmholtz_fashion := 8
 $(call seeds,helmholtz_fashion,0)
 
-train.vae_mnist := train_vae $(presets)/vae_mnist.cfg
+train.vae_mnist := train_vae $(presets)/vae/vae_mnist.cfg
 suites.vae_mnist := bound
 minutes.vae_mnist := 18
 $(call seeds,vae_mnist,0)
 
-train.vae_fashion := train_vae $(presets)/vae_fashion.cfg
+train.vae_fashion := train_vae $(presets)/vae/vae_fashion.cfg
 minutes.vae_fashion := 9
 $(call seeds,vae_fashion,0)
 
-train.vae_mnist_gaussian_short := train_vae $(presets)/vae_mnist_gaussian.cfg --batch_size=64 --num_steps=12000
+train.vae_mnist_gaussian_short := train_vae $(presets)/vae/vae_mnist_gaussian.cfg --batch_size=64 --num_steps=12000
 suites.vae_mnist_gaussian_short := bound
 minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
-train.scae_mnist_40 := train_scae $(presets)/scae_mnist_40.cfg
+train.scae_mnist_40 := train_scae $(presets)/scae/scae_mnist_40.cfg
 suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
-train.scae_fashion_mnist_cpu := train_scae $(presets)/scae_fashion_mnist_cpu.cfg
+train.scae_fashion_mnist_cpu := train_scae $(presets)/scae/scae_fashion_mnist_cpu.cfg
 minutes.scae_fashion_mnist_cpu := 35
 $(call seeds,scae_fashion_mnist_cpu,0)
 
-train.constellation := train_constellation $(presets)/constellation.cfg
+train.constellation := train_constellation $(presets)/constellation/constellation.cfg
 suites.constellation := gcm,ransac
 minutes.constellation := 30
 $(call seeds,constellation,0 1 2)
 
-train.constellation_noise_0.1 := train_constellation $(presets)/constellation_noise_0.1.cfg
+train.constellation_noise_0.1 := train_constellation $(presets)/constellation/constellation_noise_0.1.cfg
 suites.constellation_noise_0.1 := gcm,ransac
 minutes.constellation_noise_0.1 := 36
 $(call seeds,constellation_noise_0.1,0)
 
-train.constellation_noise_0.25 := train_constellation $(presets)/constellation_noise_0.25.cfg
+train.constellation_noise_0.25 := train_constellation $(presets)/constellation/constellation_noise_0.25.cfg
 suites.constellation_noise_0.25 := gcm,ransac
 minutes.constellation_noise_0.25 := 36
 $(call seeds,constellation_noise_0.25,0)
 
-train.generative_mnist_cpu := train_generative $(presets)/generative_mnist_cpu.cfg
+train.generative_mnist_cpu := train_generative $(presets)/generative/generative_mnist_cpu.cfg
 suites.generative_mnist_cpu := repair,swaps,duplicates
 minutes.generative_mnist_cpu := 25
 $(call seeds,generative_mnist_cpu,0 1 2)
 
-train.generative_mnist_40_cpu := train_generative $(presets)/generative_mnist_40_cpu.cfg
+train.generative_mnist_40_cpu := train_generative $(presets)/generative/generative_mnist_40_cpu.cfg
 minutes.generative_mnist_40_cpu := 40
 $(call seeds,generative_mnist_40_cpu,0 1 2)
 
-train.transforming_mnist := train_transforming $(presets)/transforming_mnist.cfg
+train.transforming_mnist := train_transforming $(presets)/transforming/transforming_mnist.cfg
 suites.transforming_mnist := few_labels
 minutes.transforming_mnist := 3
 $(call seeds,transforming_mnist,0 1 2)
 
-train.transforming_fashion := train_transforming $(presets)/transforming_fashion.cfg
+train.transforming_fashion := train_transforming $(presets)/transforming/transforming_fashion.cfg
 minutes.transforming_fashion := 3
 $(call seeds,transforming_fashion,0 1 2)
 
-train.transforming_mnist_affine := train_transforming $(presets)/transforming_mnist_affine.cfg
+train.transforming_mnist_affine := train_transforming $(presets)/transforming/transforming_mnist_affine.cfg
 minutes.transforming_mnist_affine := 8
 $(call seeds,transforming_mnist_affine,0 1 2)
 

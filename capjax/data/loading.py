@@ -1,35 +1,15 @@
 """Image data sets by name, whole and in memory."""
 
-import hashlib
 import os
 import pathlib
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt8
 
-from capjax.data import idx, smallnorb, tfds
+from capjax.data.dataset import Dataset
+from capjax.data.sources import digits, idx, smallnorb, tfds
 
 _SPLITS = ("train", "test")
-_DIGITS_TEST_STRIDE = 5
-
-
-class Dataset(NamedTuple):
-  """Labelled images; arrays may be read-only.
-
-  Attributes:
-    images: uint8 [N H W C], intensities in 0..255.
-    labels: int32 [N], in 0..num_classes-1.
-    num_classes: The number of classes the data set has.
-    factors: Further int32 [N] labels by name: for smallNORB (but not from IDX
-      files) and the viewpoint solids `label_instance`, `label_azimuth`,
-      `label_elevation` and `label_lighting`; empty elsewhere.
-  """
-
-  images: UInt8[np.ndarray, "N H W C"]
-  labels: Int32[np.ndarray, " N"]
-  num_classes: int
-  factors: dict[str, np.ndarray]
 
 
 class _Spec(NamedTuple):
@@ -99,15 +79,15 @@ def load(
   if split not in _SPLITS:
     raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
   if name == "digits":
-    return _digits(split)
+    return digits.load(split)
   if name == "constellations":
     # Imported here, as the next, because it needs what is defined above.
-    from capjax.data import constellations
+    from capjax.data.sources import constellations
 
     return constellations.load(split)
   if name == "viewpoint_solids":
     # Imported here because it needs what is defined above, and JAX.
-    from capjax.data import solids
+    from capjax.data.viewpoint_solids import solids
 
     kept_in = None if data_dir is None else _resolve(data_dir) / name
     return solids.load(split, kept_in)
@@ -129,33 +109,6 @@ def load(
     images, labels, factors = tfds.read(images_path, split)
   _check(name, images_path, images, labels_path, labels)
   return Dataset(images, labels, _SPECS[name].num_classes, factors)
-
-
-def fingerprint(dataset: Dataset) -> str:
-  """The SHA-256 of a data set's images and labels, in hexadecimal.
-
-  Of the images and then of the labels: a line of dtype and shape, such as
-  `uint8 (60000, 28, 28, 1)`, and the bytes in C order. Factors do not count.
-  """
-  digest = hashlib.sha256()
-  for array in (dataset.images, dataset.labels):
-    digest.update(f"{array.dtype} {array.shape}\n".encode())
-    digest.update(np.ascontiguousarray(array))
-  return digest.hexdigest()
-
-
-def _digits(split: str) -> Dataset:
-  # Imported here because scikit-learn takes longer than most loads.
-  from sklearn import datasets
-
-  digits = datasets.load_digits()
-  test = np.zeros(len(digits.target), bool)
-  test[np.argsort(digits.target, kind="stable")[::_DIGITS_TEST_STRIDE]] = True
-  rows = test if split == "test" else ~test
-  images = np.round(digits.images[rows] * 255 / 16).astype(np.uint8)
-  labels = digits.target[rows].astype(np.int32)
-  spec = _SPECS["digits"]
-  return Dataset(images[..., np.newaxis], labels, spec.num_classes, {})
 
 
 def _resolve(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:

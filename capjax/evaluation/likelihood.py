@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from capjax import boltzmann
-from kernels import annealing, energy, families, numerics
+from capjax.energy import rbm
+from kernels import energy, numerics
+from kernels.energy import annealing, families
 
 
 class LogPartition(NamedTuple):
@@ -32,7 +33,7 @@ class LogPartition(NamedTuple):
   images: Float[Array, "B ..."]
 
 
-def gain(model: boltzmann.CapsuleRBM) -> Float[Array, ""]:
+def gain(model: rbm.CapsuleRBM) -> Float[Array, ""]:
   """How much a round of Gibbs sampling can enlarge Gaussian units, at most.
 
   The largest singular value of Lx^-1/2 W Lh^-1/2, with W of all capsules and Lx
@@ -56,7 +57,7 @@ def gain(model: boltzmann.CapsuleRBM) -> Float[Array, ""]:
 
 def log_partition(
   key: Key[Array, ""],
-  model: boltzmann.CapsuleRBM,
+  model: rbm.CapsuleRBM,
   base: Float[Array, "R M"],
   *,
   num_temperatures: int = 10_000,
@@ -72,7 +73,7 @@ def log_partition(
     key: of the chains.
     model: whose log Z is wanted.
     base: natural parameters of the pixels where the path starts; best those of
-      the data, as `boltzmann.independent_units` finds them.
+      the data, as `rbm.independent_units` finds them.
     num_temperatures: of the path, evenly spaced.
     num_chains: weights that are averaged; without effect backwards.
     backwards_from: samples of the model, from each of which a chain walks back

@@ -1,0 +1,15 @@
+"""What is done to one image, or pair of images, of a data set."""
+
+from capjax.data.transforms import (
+  affnist,
+  augment,
+  overlap,
+  stereo,
+)
+
+__all__ = [
+  "affnist",
+  "augment",
+  "overlap",
+  "stereo",
+]

@@ -1,0 +1,189 @@
+"""Viewpoint solids: rendered figures with the structure of smallNORB.
+
+Five categories of ten figures, made of simple solids with drawn proportions, in
+9 elevations, 18 azimuths and 6 lightings, seen by two eyes; five figures of
+each are for training, the other five for testing. A result on it is no result
+on smallNORB, whose toys are far richer.
+"""
+
+import functools
+import logging
+import os
+import pathlib
+import zipfile
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, UInt8
+
+from capjax.data.dataset import Dataset
+from capjax.data.viewpoint_solids import raytracing, toys
+
+NUM_AZIMUTHS, NUM_ELEVATIONS, NUM_LIGHTINGS = 18, 9, 6
+_INSTANCES = {"train": range(5), "test": range(5, 10)}
+_SIZE = 48
+# Files of another version hold other pictures: raise it with every change.
+_VERSION = 1
+_CHECKSUM = 426015239  # of a few of them, seen coarsely; tests tell the new one
+_log = logging.getLogger(__name__)
+
+
+def lights() -> raytracing.Lights:
+  """Makes the six lightings, from all sides and more or less diffuse."""
+  azimuths = np.radians([-150, -30, 60, -90, 150, -60])
+  elevations = np.radians([50, 55, 60, 65, 50, 75])
+  across, up = np.cos(elevations), np.sin(elevations)
+  directions = np.stack(
+    [across * np.cos(azimuths), across * np.sin(azimuths), up], axis=-1
+  )
+  return raytracing.Lights(
+    np.float32(directions),
+    levels=np.float32([0.88, 0.78, 0.68, 0.9, 0.82, 0.72]),
+    ambient=np.float32([0.45, 0.4, 0.5, 0.6, 0.45, 0.55]),
+  )
+
+
+def generate(
+  split: str,
+  *,
+  seed: int = 0,
+  size: int = _SIZE,
+  azimuths: Sequence[int] = range(NUM_AZIMUTHS),
+  elevations: Sequence[int] = range(NUM_ELEVATIONS),
+) -> Dataset:
+  """Renders a split, or some of its views.
+
+  Args:
+    split: "train" or "test".
+    seed: draws the figures and the order of the examples.
+    size: rows and columns of the images.
+    azimuths: in steps of 20 degrees, each in 0..17.
+    elevations: in steps of 5 degrees from 30 degrees on, each in 0..8.
+
+  Returns:
+    24,300 examples if all views are asked for, in random order; the factors are
+    named as those of smallNORB. Devices may round a pixel differently.
+
+  Raises:
+    ValueError: an argument is out of range.
+  """
+  if split not in _INSTANCES:
+    raise ValueError(f"unknown split {split!r}; use {' or '.join(_INSTANCES)}")
+  for name, values, count in (
+    ("azimuths", azimuths, NUM_AZIMUTHS),
+    ("elevations", elevations, NUM_ELEVATIONS),
+  ):
+    if not len(values) or not set(values) <= set(range(count)):
+      raise ValueError(f"{name}={list(values)}; pass some of 0..{count - 1}.")
+  if size < 1:
+    raise ValueError(f"size={size}; pass at least 1 pixel.")
+  categories, instances = range(len(toys.CATEGORIES)), _INSTANCES[split]
+  turns = np.float32(np.radians(20.0 * np.array(azimuths)))
+  heights = np.float32(np.radians(30.0 + 5.0 * np.array(elevations)))
+  images = [
+    np.asarray(
+      _views(toys.figure(category, n, seed=seed), turns, heights, size=size)
+    )
+    for category in categories
+    for n in instances
+  ]
+  grid = np.meshgrid(
+    categories,
+    instances,
+    azimuths,
+    elevations,
+    range(NUM_LIGHTINGS),
+    indexing="ij",
+  )
+  labels, *factors = (np.ravel(values).astype(np.int32) for values in grid)
+  # The first examples must do for validation: they are of all kinds.
+  order = np.random.default_rng([seed, instances[0]]).permutation(len(labels))
+  names = ("instance", "azimuth", "elevation", "lighting")
+  return Dataset(
+    np.concatenate(images).reshape(-1, size, size, 2)[order],
+    labels[order],
+    len(categories),
+    {
+      f"label_{name}": values[order]
+      for name, values in zip(names, factors, strict=True)
+    },
+  )
+
+
+def load(split: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+  """Loads a split, rendered unless a file in `folder` has it already.
+
+  Args:
+    split: "train" or "test".
+    folder: for the files, one for each split; made where it is not there.
+      Without it, or where nothing can be written, they are rendered each time.
+
+  Returns:
+    As `generate`.
+  """
+  if folder is None:
+    _log.warning(
+      "rendering the %s split of viewpoint solids, about half a minute; give a "
+      "data_dir to keep it",
+      split,
+    )
+    return generate(split)
+  path = pathlib.Path(folder) / f"{split}-v{_VERSION}.npz"
+  if path.is_file():
+    try:
+      return _read(path)
+    except (
+      OSError,
+      ValueError,
+      KeyError,
+      EOFError,
+      zipfile.BadZipFile,
+    ) as error:
+      _log.warning("%s is damaged (%s); rendering it again", path, error)
+  else:
+    _log.warning("rendering %s, about half a minute, once", path)
+  dataset = generate(split)
+  try:
+    _write(path, dataset)
+  except OSError as error:
+    _log.warning("cannot keep %s (%s); it is rendered each time", path, error)
+  return dataset
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def _views(
+  figure, azimuths, elevations, *, size
+) -> UInt8[Array, "A E L H W 2"]:
+  def turned(azimuth):
+    seen = raytracing.render(
+      raytracing.turn(figure, azimuth), lights(), elevations, size=size
+    )
+    return jnp.round(255 * seen).astype(jnp.uint8)
+
+  return jax.lax.map(turned, azimuths)
+
+
+def _read(path: pathlib.Path) -> Dataset:
+  with np.load(path) as file:
+    images, labels = file["images"], file["labels"]
+    factors = {n: file[n] for n in file.files if n.startswith("label_")}
+  lengths = {len(values) for values in (images, labels, *factors.values())}
+  if images.shape[1:] != (_SIZE, _SIZE, 2) or len(lengths) != 1:
+    raise ValueError("its arrays are of other shapes")
+  return Dataset(images, labels, len(toys.CATEGORIES), factors)
+
+
+def _write(path: pathlib.Path, dataset: Dataset) -> None:
+  """Writes a file whole or not at all, also while others do the same."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+  try:
+    with partial.open("wb") as file:
+      np.savez(
+        file, images=dataset.images, labels=dataset.labels, **dataset.factors
+      )
+    partial.replace(path)
+  finally:
+    partial.unlink(missing_ok=True)

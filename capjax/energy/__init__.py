@@ -1,0 +1,21 @@
+"""Energy models of stochastic capsules: capsule RBM, Helmholtz machine."""
+
+from capjax.energy import (
+  helmholtz,
+  rbm,
+  wake_sleep,
+)
+from capjax.energy.helmholtz import (
+  CapsuleHM,
+)
+from capjax.energy.rbm import (
+  CapsuleRBM,
+)
+
+__all__ = [
+  "CapsuleHM",
+  "CapsuleRBM",
+  "helmholtz",
+  "rbm",
+  "wake_sleep",
+]

@@ -1,0 +1,346 @@
+"""The capsule Helmholtz machine (Li and Zhu, 2019, section 2.2)."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from capjax import losses
+from capjax.energy import rbm
+from kernels import checks, energy
+
+
+class Layer(nnx.Module):
+  """A layer of capsules: its biases, and weights to what is below it.
+
+  One serves each direction: the generative layer knows the biases of its
+  capsules and how they drive what is below, the recognition layer the biases
+  with which they are inferred, and how they are driven.
+  """
+
+  def __init__(
+    self,
+    below: Sequence[int],
+    num_capsules: int,
+    capsule_size: int,
+    *,
+    family: str,
+    rngs: nnx.Rngs,
+  ):
+    shape = (*below, num_capsules, capsule_size)
+    self.hidden = nnx.Param(rbm.standard(family, shape[-2:]))
+    self.switches = nnx.Param(jnp.zeros(num_capsules))
+    self.weights = nnx.Param(0.001 * jax.random.normal(rngs.params(), shape))
+
+  @property
+  def bias(self) -> energy.Bias:
+    """Of the capsules, as the kernels take it."""
+    return energy.Bias(self.hidden[...], self.switches[...])
+
+  def driven_by(self, below: Float[Array, " M"] | energy.Capsules):
+    """The drive of its capsules from an image or from the capsules below."""
+    weights = self.weights[...]
+    if not isinstance(below, energy.Capsules):
+      parameters = energy.Parameters(below[None], self.bias, weights, None)
+      return energy.drive_from_below(below, parameters)
+    turned = weights.transpose(2, 3, 0, 1)
+    return energy.drive_between(below, turned, None)
+
+  def drives(self, capsules: energy.Capsules) -> energy.Drive:
+    """The drive that its capsules give to those below."""
+    return energy.drive_between(capsules, self.weights[...], None)
+
+
+class CapsuleHM(nnx.Module):
+  """Layers of capsules, each driven by the layer above; x below them all.
+
+  p(x | h1, z1) prod_l p(h_l, z_l | h_{l+1}, z_{l+1}) p(h_L, z_L) (eq. 13), with
+  a recognition model of the same form from below. Within a layer the capsules
+  are independent given those above, so that every factor is normalised exactly
+  (our addition: the paper holds annealed importance sampling to be needed).
+
+  Differs from paper: no Omega, which the authors' scripts leave out too; mean
+  field starts from the biases of the switches without noise.
+  """
+
+  def __init__(
+    self,
+    visible_shape: Sequence[int] = (28, 28, 1),
+    *,
+    num_capsules: Sequence[int] = (40, 40),
+    capsule_size: int = 16,
+    visible: str = "bernoulli",
+    hidden: str = "bernoulli",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      visible_shape: of an image.
+      num_capsules: of each layer, from the lowest.
+      capsule_size: hidden units of a capsule.
+      visible: family of the pixels, one of `rbm.FAMILIES`.
+      hidden: family of the hidden units.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if a family is unknown, there is no layer, or a size is below
+        1.
+    """
+    if not num_capsules:
+      raise ValueError("num_capsules is empty; give one number for each layer.")
+    if min(*num_capsules, capsule_size) < 1:
+      raise ValueError(
+        f"{tuple(num_capsules)} capsules of {capsule_size} units; give at "
+        "least 1."
+      )
+    self.families = rbm.family(visible), rbm.family(hidden)
+    self.visible_shape = tuple(visible_shape)
+    size = math.prod(visible_shape)
+    self.visible = nnx.Param(rbm.standard(visible, (size,)))
+    below = [(size,), *((count, capsule_size) for count in num_capsules)]
+    self.generative, self.recognition = (
+      nnx.List(
+        Layer(shape, count, capsule_size, family=hidden, rngs=rngs)
+        for shape, count in zip(below, num_capsules, strict=False)
+      )
+      for _ in range(2)
+    )
+
+  def infer(
+    self, images: Float[Array, "B ..."], *, num_iterations: int | None = None
+  ) -> list[energy.Capsules]:
+    """The wake phase: expectations of each layer given the one below.
+
+    Args:
+      images: in the units of the visible family.
+      num_iterations: of mean field, as in the paper; None for what is exact
+        given the expectations below.
+
+    Returns:
+      The layers from the lowest, with a leading batch axis.
+    """
+
+    def one(x):
+      layers = []
+      for layer in self.recognition:
+        drive = layer.driven_by(layers[-1] if layers else x)
+        layers.append(self.expect(layer.bias, drive, num_iterations))
+      return layers
+
+    checks.images(images, self.visible_shape, flat=True)
+    return jax.vmap(one)(images.reshape(len(images), -1))
+
+  def dream(
+    self,
+    key: Key[Array, ""],
+    top: energy.Capsules,
+    *,
+    num_iterations: int | None = None,
+  ) -> tuple[Float[Array, "B ..."], list[energy.Capsules]]:
+    """The sleep phase: from the top expectations downwards, then an image.
+
+    Args:
+      key: of the image's pixels.
+      top: of the highest layer, with a leading batch axis; in the tied
+        algorithm those of the wake phase.
+      num_iterations: of mean field; None for what is exact given those above.
+
+    Returns:
+      Images drawn, and the layers from the lowest.
+    """
+
+    def one(key, top):
+      layers = [top]
+      for lower, upper in _pairs_downwards(self.generative):
+        drive = upper.drives(layers[0])
+        layers.insert(0, self.expect(lower.bias, drive, num_iterations))
+      natural = self.visible_parameters(layers[0])
+      return self.families[0].sample(key, natural), layers
+
+    keys = jax.random.split(key, len(top.switches))
+    images, layers = jax.vmap(one)(keys, top)
+    return images.reshape(-1, *self.visible_shape), layers
+
+  def sample_top(self, key: Key[Array, ""], count: int) -> energy.Capsules:
+    """Draws the highest layer of some images from its prior."""
+    bias = self.generative[-1].bias
+    drive = energy.no_drive(bias)
+    return jax.vmap(lambda key: self._draw(key, bias, drive))(
+      jax.random.split(key, count)
+    )
+
+  def sample_downwards(
+    self, key: Key[Array, ""], top: energy.Capsules
+  ) -> energy.Capsules:
+    """Draws the lowest layer, every layer exactly given the one above.
+
+    Args:
+      key: of the samples.
+      top: of the highest layer, with a leading batch axis.
+    """
+
+    def one(key, capsules):
+      for lower, upper in _pairs_downwards(self.generative):
+        key, layer_key = jax.random.split(key)
+        capsules = self._draw(layer_key, lower.bias, upper.drives(capsules))
+      return capsules
+
+    return jax.vmap(one)(jax.random.split(key, len(top.switches)), top)
+
+  def sample_images(
+    self, key: Key[Array, ""], capsules: energy.Capsules
+  ) -> Float[Array, "B ..."]:
+    """Draws images given capsules of the lowest layer."""
+    natural = jax.vmap(self.visible_parameters)(capsules)
+    keys = jax.random.split(key, len(natural))
+    images = jax.vmap(self.families[0].sample)(keys, natural)
+    return images.reshape(-1, *self.visible_shape)
+
+  def sample_upwards(
+    self, key: Key[Array, ""], images: Float[Array, "B ..."]
+  ) -> energy.Capsules:
+    """Draws the highest layer, every layer exactly given the one below."""
+
+    def one(key, below):
+      for layer in self.recognition:
+        key, layer_key = jax.random.split(key)
+        below = self._draw(layer_key, layer.bias, layer.driven_by(below))
+      return below
+
+    keys = jax.random.split(key, len(images))
+    return jax.vmap(one)(keys, images.reshape(len(images), -1))
+
+  def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
+    """Mean images given capsules of the lowest layer."""
+    natural = jax.vmap(self.visible_parameters)(capsules)
+    means = jax.vmap(self.families[0].moments)(natural)[:, 0]
+    return means.reshape(-1, *self.visible_shape)
+
+  def activities(
+    self, images: Float[Array, "B ..."]
+  ) -> list[Float[Array, "B K"]]:
+    """The chances of the switches of each layer, exactly given those below."""
+    return [capsules.switches for capsules in self.infer(images)]
+
+  def bound(
+    self,
+    key: Key[Array, ""],
+    images: Float[Array, "B ..."],
+    num_samples: int,
+    *,
+    from_expectations: bool = False,
+    num_iterations: int | None = None,
+  ) -> losses.Bound:
+    """Bounds on log p(x) from samples of the recognition model.
+
+    There are two recognition models of the same weights, and each gives valid
+    bounds. In one, every layer is driven by the sample of the layer below.
+    Wake and sleep do not train it so: there every layer is driven by the
+    expectations of the layer below, as `infer` has them. The other one is
+    q(h, z | x) of that form, whose layers are independent given x.
+
+    Args:
+      key: of the samples.
+      images: of a Bernoulli model 0 and 1.
+      num_samples: of each image.
+      from_expectations: takes the second of the two.
+      num_iterations: of mean field for these expectations; None for what is
+        exact given those below.
+
+    Returns:
+      Two bounds for each image; they need no estimate of a partition function.
+
+    Raises:
+      ValueError: if iterations are given that no expectations need.
+    """
+    if num_iterations is not None and not from_expectations:
+      raise ValueError(
+        f"num_iterations is {num_iterations}, which samples have no use for; "
+        "give it with from_expectations=True."
+      )
+
+    def weight(key, x, expected):
+      drawn, log_q = [], 0.0
+      for number, layer in enumerate(self.recognition):
+        key, layer_key = jax.random.split(key)
+        below = [x, *(expected if from_expectations else drawn)][number]
+        drive = layer.driven_by(below)
+        drawn.append(self._draw(layer_key, layer.bias, drive))
+        log_q += self._log_prob(drawn[-1], layer.bias, drive)
+      return self._joint(x, drawn) - log_q
+
+    def one(key, x, expected):
+      keys = jax.random.split(key, num_samples)
+      weights = jax.vmap(weight, (0, None, None))(keys, x, expected)
+      return losses.likelihood_bound(weights)
+
+    expected = self.infer(images, num_iterations=num_iterations)
+    keys = jax.random.split(key, len(images))
+    return jax.vmap(one)(keys, images.reshape(len(images), -1), expected)
+
+  def visible_parameters(
+    self, capsules: energy.Capsules
+  ) -> Float[Array, "R M"]:
+    """Of the pixels of one image, given its lowest layer."""
+    layer = self.generative[0]
+    parameters = energy.Parameters(
+      self.visible[...], layer.bias, layer.weights[...], None
+    )
+    return energy.visible_parameters(capsules, parameters)
+
+  def given_above(
+    self, layers: Sequence[energy.Capsules]
+  ) -> Iterator[tuple[energy.Capsules, energy.Bias, energy.Drive]]:
+    """Each layer of one image, and what the model says of it from above.
+
+    Nothing drives the highest layer.
+    """
+    above = [
+      layer.drives(capsules)
+      for layer, capsules in zip(self.generative[1:], layers[1:], strict=True)
+    ]
+    biases = [layer.bias for layer in self.generative]
+    above.append(energy.no_drive(biases[-1]))
+    return zip(layers, biases, above, strict=True)
+
+  def expect(
+    self, bias: energy.Bias, drive: energy.Drive, num_iterations: int | None
+  ) -> energy.Capsules:
+    """Capsules by mean field from their biases; by None what is exact."""
+    hidden = self.families[1]
+    if num_iterations is None:
+      return energy.posterior(bias, drive, hidden=hidden)
+    start = jax.nn.sigmoid(bias.switches)
+    return energy.mean_field(
+      start, bias, drive, num_iterations=num_iterations, hidden=hidden
+    )
+
+  def _joint(self, x, layers):
+    """The log of p(x, h, z) of one image (eq. 13)."""
+    below, _ = self.families
+    natural = self.visible_parameters(layers[0])
+    total = (
+      jnp.sum(natural * below.statistics(x))
+      + jnp.sum(below.log_base(x))
+      - jnp.sum(below.log_partition(natural))
+    )
+    for capsules, bias, drive in self.given_above(layers):
+      total += self._log_prob(capsules, bias, drive)
+    return total
+
+  def _log_prob(self, capsules, bias, drive):
+    hidden = self.families[1]
+    score = -energy.capsule_energy(capsules, bias, drive, hidden=hidden)
+    return score - energy.log_partition(bias, drive, hidden=hidden)
+
+  def _draw(self, key, bias, drive):
+    return energy.sample(key, bias, drive, hidden=self.families[1])
+
+
+def _pairs_downwards(layers):
+  """(lower, upper) neighbours from the top."""
+  return zip(layers[-2::-1], layers[:0:-1], strict=True)

@@ -1,0 +1,419 @@
+"""The capsule RBM and how it learns (Li and Zhu, 2019, section 2.1)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from kernels import checks, energy
+from kernels.energy import families
+
+FAMILIES = {
+  "bernoulli": families.BERNOULLI,
+  "gaussian": families.GAUSSIAN,
+}
+# Spread of the logits from which mean field starts, as in the authors' code.
+_START_NOISE = 0.1
+# The first time, chains run this many times longer.
+_BURN_IN = 10
+# Means of Bernoulli units are kept this far from 0 and 1 at the start.
+_MARGIN = 0.01
+_MAX_PRECISION = 10.0
+_MIN_VARIANCE = 1e-4
+
+
+class Fantasies(NamedTuple):
+  """Persistent chains: what the model dreams of.
+
+  Attributes:
+    hidden: [N K J], h.
+    switches: [N K], z.
+    age: sweeps since they were started from data; at 0 they are to be. A
+      floating-point number, so that `jax.grad` takes the module that holds it.
+  """
+
+  hidden: Float[Array, "N K J"]
+  switches: Float[Array, "N K"]
+  age: Float[Array, ""]
+
+
+class Fantasy(nnx.Variable):
+  """Holds `Fantasies`; not trained."""
+
+
+class Learned(NamedTuple):
+  """What `contrastive_loss` finds beside its value.
+
+  Attributes:
+    errors: [B], the mean absolute error of each image's reconstruction.
+    chains: where the persistent chains come to, for `CapsuleRBM.go_on_from`;
+      None of a model without them.
+  """
+
+  errors: Float[Array, " B"]
+  chains: Fantasies | None
+
+
+class CapsuleRBM(nnx.Module):
+  """A layer of stochastic capsules over visible units.
+
+  Without switches it is a plain RBM with K x J hidden units. Defaults are the
+  paper's sizes for MNIST.
+  """
+
+  def __init__(
+    self,
+    visible_shape: Sequence[int] = (28, 28, 1),
+    *,
+    num_capsules: int = 40,
+    capsule_size: int = 16,
+    visible: str = "bernoulli",
+    hidden: str = "bernoulli",
+    interaction: bool = False,
+    switches: bool = True,
+    num_chains: int = 0,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters: W with deviation 0.001; the rest says nothing.
+
+    Args:
+      visible_shape: of an image, or of the active units of capsules below.
+      num_capsules: K.
+      capsule_size: J, hidden units of a capsule.
+      visible: family of the visible units, one of `FAMILIES`.
+      hidden: family of the hidden units.
+      interaction: adds Omega between visible units and switches; the authors'
+        scripts have it for Fashion-MNIST only.
+      switches: False for a plain RBM.
+      num_chains: persistent chains kept beside the model, for
+        `contrastive_loss`.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if a family is unknown, a size below 1, the number of chains
+        below 0, or there are no switches for Omega to meet.
+
+    Differs from the authors' scripts: Gaussian models there start with W = 0
+    and b1 drawn from N(0, 1).
+    """
+    if min(num_capsules, capsule_size) < 1:
+      raise ValueError(
+        f"{num_capsules} capsules of {capsule_size} units; give at least 1."
+      )
+    if num_chains < 0:
+      raise ValueError(
+        f"num_chains is {num_chains}; give at least 1, or 0 for no chains."
+      )
+    if interaction and not switches:
+      raise ValueError(
+        "interaction is with switches, and switches=False leaves none."
+      )
+    self.visible_shape = tuple(visible_shape)
+    self.families = family(visible), family(hidden)
+    size = math.prod(visible_shape)
+    shape = (size, num_capsules, capsule_size)
+    normal = jax.random.normal(rngs.params(), shape)
+    self.visible = nnx.Param(standard(visible, (size,)))
+    self.hidden = nnx.Param(standard(hidden, shape[1:]))
+    self.weights = nnx.Param(0.001 * normal)
+    self.switches = nnx.Param(jnp.zeros(num_capsules)) if switches else None
+    self.interaction = nnx.Param(jnp.zeros(shape[:2])) if interaction else None
+    self.fantasy = (
+      Fantasy(
+        Fantasies(
+          jnp.zeros((num_chains, *shape[1:])),
+          jnp.zeros((num_chains, num_capsules)),
+          jnp.float32(0),
+        )
+      )
+      if num_chains
+      else None
+    )
+
+  @property
+  def parameters(self) -> energy.Parameters:
+    """The parameters, as the kernels take them."""
+    bias = energy.Bias(self.hidden[...], _value(self.switches))
+    return energy.Parameters(
+      self.visible[...], bias, self.weights[...], _value(self.interaction)
+    )
+
+  def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
+    """What images tell the capsules: [B K J] and [B K]."""
+    checks.images(images, self.visible_shape, flat=True)
+    return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
+      images.reshape(len(images), -1)
+    )
+
+  def infer(
+    self,
+    images: Float[Array, "B ..."],
+    *,
+    num_iterations: int | None = None,
+    key: Key[Array, ""] | None = None,
+  ) -> energy.Capsules:
+    """Expectations of the capsules given images.
+
+    Args:
+      images: in the units of the visible family; intensities in [0, 1] count as
+        chances of a Bernoulli unit.
+      num_iterations: of mean field; None for the exact posterior.
+      key: mean field starts from switches of log odds c_k plus noise of
+        deviation 0.1, as in the authors' code; None for no noise.
+
+    Returns:
+      Capsules with a leading batch axis.
+    """
+    hidden = self.families[1]
+    drive = self.drive(images)
+    bias = self.parameters.bias
+    if num_iterations is None or bias.switches is None:
+      return jax.vmap(
+        lambda drive: energy.posterior(bias, drive, hidden=hidden)
+      )(drive)
+    logits = jnp.broadcast_to(bias.switches, drive.switches.shape)
+    if key is not None:
+      logits += _START_NOISE * jax.random.normal(key, logits.shape)
+    return jax.vmap(
+      lambda start, drive: energy.mean_field(
+        start, bias, drive, num_iterations=num_iterations, hidden=hidden
+      )
+    )(jax.nn.sigmoid(logits), drive)
+
+  def activities(
+    self, images: Float[Array, "B ..."]
+  ) -> list[Float[Array, "B K"]]:
+    """The chances of the switches; without them, the means of hidden units."""
+    capsules = self.infer(images)
+    if self.switches is None:
+      return [capsules.active.reshape(len(images), -1)]
+    return [capsules.switches]
+
+  def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
+    """Mean images given capsules with a leading batch axis."""
+    natural = self._visible_parameters(capsules)
+    means = jax.vmap(self.families[0].moments)(natural)[:, 0]
+    return means.reshape(-1, *self.visible_shape)
+
+  def free_energy(self, images: Float[Array, "B ..."]) -> Float[Array, " B"]:
+    """F(x), so that log p(x) = -F(x) - log Z."""
+    return jax.vmap(
+      lambda x: energy.free_energy(x, self.parameters, families=self.families)
+    )(images.reshape(len(images), -1))
+
+  def capsules(self, fantasies: Fantasies) -> energy.Capsules:
+    """The states of the chains as capsules with a leading axis."""
+    return jax.vmap(
+      lambda hidden, switches: energy.state(
+        hidden, switches, hidden=self.families[1]
+      )
+    )(fantasies.hidden, fantasies.switches)
+
+  def energies(
+    self, images: Float[Array, "B ..."], capsules: energy.Capsules
+  ) -> Float[Array, " B"]:
+    """E(x, h, z) of images with their capsules."""
+    return jax.vmap(
+      lambda x, capsules: energy.energy(
+        x, capsules, self.parameters, families=self.families
+      )
+    )(images.reshape(len(images), -1), capsules)
+
+  def sample_capsules(
+    self, key: Key[Array, ""], images: Float[Array, "B ..."]
+  ) -> energy.Capsules:
+    """Draws capsules of images from their exact posterior."""
+    return jax.vmap(
+      lambda key, drive: energy.sample(
+        key, self.parameters.bias, drive, hidden=self.families[1]
+      )
+    )(jax.random.split(key, len(images)), self.drive(images))
+
+  def sample_hidden(
+    self,
+    key: Key[Array, ""],
+    images: Float[Array, "B ..."],
+    switches: Float[Array, "B K"],
+  ) -> energy.Capsules:
+    """Draws hidden units of images with the switches held as they are."""
+    return jax.vmap(
+      lambda key, drive, switches: energy.sample_hidden(
+        key,
+        switches,
+        self.parameters.bias,
+        drive,
+        hidden=self.families[1],
+      )
+    )(jax.random.split(key, len(images)), self.drive(images), switches)
+
+  def sample_images(
+    self, key: Key[Array, ""], capsules: energy.Capsules
+  ) -> Float[Array, "B ..."]:
+    """Draws images given capsules with a leading batch axis."""
+    natural = self._visible_parameters(capsules)
+    keys = jax.random.split(key, len(natural))
+    images = jax.vmap(self.families[0].sample)(keys, natural)
+    return images.reshape(-1, *self.visible_shape)
+
+  def sweep(
+    self,
+    key: Key[Array, ""],
+    capsules: energy.Capsules,
+    *,
+    block: bool = False,
+  ) -> tuple[energy.Capsules, Float[Array, "B ..."]]:
+    """One sweep of Gibbs sampling: x given the capsules, then they given x.
+
+    Args:
+      key: of the sweep.
+      capsules: a state of each chain.
+      block: draws z and h together from their exact posterior; otherwise z
+        given the old h and then h given z, as in the paper.
+
+    Returns:
+      The capsules, and the images they were drawn from.
+    """
+    image_key, capsule_key = jax.random.split(key)
+    images = self.sample_images(image_key, capsules)
+    if block:
+      return self.sample_capsules(capsule_key, images), images
+    capsules = jax.vmap(
+      lambda key, capsules, drive: energy.gibbs(
+        key, capsules, self.parameters.bias, drive, hidden=self.families[1]
+      )
+    )(jax.random.split(capsule_key, len(images)), capsules, self.drive(images))
+    return capsules, images
+
+  def go_on_from(self, chains: Fantasies | None) -> None:
+    """Keeps the chains that a loss came to; nothing where there are none."""
+    if chains is not None:
+      self.fantasy.set_value(chains)
+
+  def _visible_parameters(self, capsules):
+    return jax.vmap(
+      lambda capsules: energy.visible_parameters(capsules, self.parameters)
+    )(capsules)
+
+
+def family(name: str) -> families.Family:
+  """One of `FAMILIES`.
+
+  Raises:
+    ValueError: if the name is unknown.
+  """
+  if name not in FAMILIES:
+    raise ValueError(f"unknown family {name!r}; known: {', '.join(FAMILIES)}.")
+  return FAMILIES[name]
+
+
+def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
+  """Natural parameters of log odds 0, or of mean 0 and precision 1."""
+  zeros = jnp.zeros(shape)
+  if name == "gaussian":
+    return jnp.stack([zeros, zeros - 0.5])
+  return zeros[None]
+
+
+def independent_units(
+  name: str, images: Float[Array, "N ..."]
+) -> Float[Array, "R M"]:
+  """Natural parameters of independent visible units with these data.
+
+  Bernoulli units take the log odds of the mean of each pixel, Gaussian units
+  its mean and precision (at most 10).
+
+  Differs from the authors' scripts: they set Bernoulli biases to the mean
+  itself, not its log odds.
+  """
+  mean = jnp.mean(images, axis=0).ravel()
+  if family(name) is families.BERNOULLI:
+    mean = jnp.clip(mean, _MARGIN, 1 - _MARGIN)
+    return jnp.log(mean / (1 - mean))[None]
+  variance = jnp.var(images, axis=0).ravel()
+  precision = jnp.minimum(1 / (variance + _MIN_VARIANCE), _MAX_PRECISION)
+  return jnp.stack([mean * precision, -precision / 2])
+
+
+def contrastive_loss(
+  model: CapsuleRBM,
+  images: Float[Array, "B ..."],
+  key: Key[Array, ""],
+  *,
+  num_iterations: int | None,
+  num_sweeps: int,
+  block: bool = False,
+) -> tuple[Float[Array, ""], Learned]:
+  """A loss whose gradient is that of learning: eq. 11, estimated.
+
+  It is the mean energy of the data with what the capsules are expected to be,
+  less that of the model's own fantasies. Its value means nothing.
+
+  Args:
+    model: left as it is. With chains of its own they continue from where they
+      were (Tieleman, 2008); the first time they start from these data and run
+      ten times longer. The chains that come of it are returned: give them to
+      `go_on_from` of the model that learns. Without chains, they start from
+      the data at every call (contrastive divergence).
+    images: the data.
+    key: of the chains, and of the start of mean field.
+    num_iterations: of mean field for the data term, as in the paper; None for
+      the exact posterior, of which mean field is an approximation.
+    num_sweeps: k, of Gibbs sampling.
+    block: samples z and h together; see `CapsuleRBM.sweep`.
+
+  Returns:
+    The loss; and the errors of reconstructions with the chains.
+
+  Raises:
+    ValueError: if there are no sweeps.
+  """
+  if num_sweeps < 1:
+    raise ValueError(f"num_sweeps is {num_sweeps}; give at least 1.")
+  field_key, start_key, chain_key = jax.random.split(key, 3)
+  graph, values = nnx.split(model)
+  still = nnx.merge(graph, jax.lax.stop_gradient(values))
+  data = still.infer(images, num_iterations=num_iterations, key=field_key)
+  redrawn = still.reconstruct(data).reshape(images.shape)
+  error = jnp.abs(redrawn - images)
+
+  start, chains = still.sample_capsules(start_key, images), None
+  if model.fantasy is not None:
+    kept = still.fantasy.get_value()
+    fresh = kept.age == 0
+    going_on = still.capsules(kept)
+    start = jax.tree.map(
+      lambda data, old: jnp.where(fresh, _repeat(data, len(old)), old),
+      start,
+      going_on,
+    )
+    num_sweeps = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
+
+  def sweep(index, carry):
+    key = jax.random.fold_in(chain_key, index)
+    return still.sweep(key, carry[0], block=block)
+
+  dreams, dreamt = jax.lax.fori_loop(
+    0,
+    num_sweeps,
+    sweep,
+    (start, jnp.zeros((len(start.switches), *model.visible_shape))),
+  )
+  if model.fantasy is not None:
+    age = kept.age + num_sweeps
+    chains = Fantasies(dreams.statistics[:, 0], dreams.switches, age)
+  loss = jnp.mean(model.energies(images, data))
+  loss -= jnp.mean(model.energies(dreamt, dreams))
+  return loss, Learned(jnp.mean(error, axis=range(1, error.ndim)), chains)
+
+
+def _value(variable):
+  return None if variable is None else variable[...]
+
+
+def _repeat(rows, count):
+  """The first `count` rows of an array repeated as often as need be."""
+  return rows[jnp.arange(count) % len(rows)]

@@ -1,0 +1,81 @@
+"""Generative capsules with the networks that recognise them, from numbers.
+
+Smith et al. (2020), section 2.2; the parts are in `generative` and `guides`.
+"""
+
+from collections.abc import Sequence
+
+from flax import nnx
+
+from capjax.generative import guides
+from capjax.generative.model import GenerativeCapsules
+
+
+def amortised_capsules(
+  image_shape: Sequence[int],
+  *,
+  num_capsules: Sequence[int] = (16, 16),
+  template_size: int = 11,
+  conv_features: Sequence[int] = (128, 128, 128, 128),
+  width: int = 128,
+  temperature: float = 0.5,
+  pixel_scale: float = 0.15,
+  scale_floor: float = 0.1,
+  scale_prior: float | None = None,
+  off_scale: float = 2.0,
+  gaussian_poses: bool = False,
+  rngs: nnx.Rngs,
+) -> guides.AmortisedCapsules:
+  """Draws a generative model and its guide.
+
+  Args:
+    image_shape: height, width and channels.
+    num_capsules: of each layer, from the parts up.
+    template_size: rows and columns of a template.
+    conv_features: channels of the guide's convolutions.
+    width: numbers of a token of its set transformers.
+    temperature: of relaxed presences, in the model and in the guide.
+    pixel_scale: as for `GenerativeCapsules`, like the next three.
+    scale_floor: see there.
+    scale_prior: see there.
+    off_scale: see there.
+    gaussian_poses: the guide gives Gaussians for poses, not poses that are
+      taken as known.
+    rngs: its `params` stream draws the parameters.
+
+  Raises:
+    ValueError: as for the parts.
+  """
+  capsules = GenerativeCapsules(
+    image_shape,
+    num_capsules=num_capsules,
+    template_size=template_size,
+    temperature=temperature,
+    pixel_scale=pixel_scale,
+    scale_floor=scale_floor,
+    scale_prior=scale_prior,
+    off_scale=off_scale,
+    rngs=rngs,
+  )
+  encoders = [
+    guides.PartEncoder(
+      image_shape, num_capsules[0], features=conv_features, rngs=rngs
+    )
+  ]
+  for children, parents in zip(
+    num_capsules[:-1], num_capsules[1:], strict=True
+  ):
+    encoders.append(
+      guides.ObjectEncoder(
+        children,
+        parents,
+        width=width,
+        out_features=2 * width,
+        hidden=width,
+        rngs=rngs,
+      )
+    )
+  guide = guides.CapsuleGuide(encoders, temperature=temperature)
+  if gaussian_poses:
+    guide.add_scales(rngs=rngs)
+  return guides.AmortisedCapsules(capsules, guide)

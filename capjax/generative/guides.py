@@ -1,0 +1,383 @@
+"""Recognition of generative capsules (Smith et al., 2020, section 2.2).
+
+The guide reverses the generative model: a convolutional network gives a
+distribution of the parts of an image, a set transformer one of each layer given
+a sample of the layer below. Within a layer it is mean field; nothing skips a
+layer.
+
+Axes: B batch, I capsules of a layer, H W C image.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from capjax import layers
+from capjax.generative.model import GenerativeCapsules, Layers
+from capjax.layers import attention
+from kernels import checks, numerics
+from kernels.matching import selection
+from kernels.matching.selection import Capsules, Temperature
+
+
+class Posterior(NamedTuple):
+  """What is thought of a layer, each capsule for itself.
+
+  Attributes:
+    log_odds: [... I], of presences, which are relaxed Bernoulli variables.
+    poses: [... I 6], the means of Gaussians, or the poses themselves.
+    log_scales: [... I 6], logs of the Gaussians' deviations; None for poses
+      that are taken as known ("delta" distributions).
+  """
+
+  log_odds: Float[Array, "*batch I"]
+  poses: Float[Array, "*batch I 6"]
+  log_scales: Float[Array, "*batch I 6"] | None = None
+
+  def sample(self, key: Key[Array, ""], temperature: Temperature) -> Capsules:
+    """Draws a layer; differentiable in what is thought of it."""
+    presence_key, pose_key = jax.random.split(key)
+    noise = jax.random.logistic(presence_key, self.log_odds.shape)
+    poses = self.poses
+    if self.log_scales is not None:
+      poses += jnp.exp(self.log_scales) * jax.random.normal(
+        pose_key, poses.shape
+      )
+    return Capsules((self.log_odds + noise) / temperature, poses)
+
+  def median(self, temperature: Temperature) -> Capsules:
+    """The layer without noise."""
+    return Capsules(self.log_odds / temperature, self.poses)
+
+  def log_density(
+    self, layer: Capsules, temperature: Temperature
+  ) -> Float[Array, "*batch"]:
+    """The log q of a layer in nats; poses that are taken as known count 0."""
+    logs = selection.binary_concrete(
+      layer.logits, self.log_odds, temperature=temperature
+    )
+    if self.log_scales is not None:
+      scales = jnp.exp(self.log_scales)
+      logs += selection.gaussian(layer.poses, self.poses, scales)
+    return jnp.sum(logs, axis=-1)
+
+
+Posteriors = tuple[Posterior, ...]
+
+
+class PartEncoder(nnx.Module):
+  """From images to parts: convolutions, and attention over positions.
+
+  Every part has maps of its log odds and pose and one of attention, whose
+  softmax over positions weights the others (Kosiorek et al., 2019, section
+  2.2). ELU; the first two convolutions have stride 2.
+
+  Differs from paper: counts of channels are lost; the bias of each position,
+  without which no map could know its place, is that of Kosiorek et al.
+  """
+
+  def __init__(
+    self,
+    image_shape: Sequence[int],
+    num_parts: int,
+    *,
+    features: Sequence[int] = (128, 128, 128, 128),
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      image_shape: height, width and channels.
+      num_parts: I.
+      features: channels of the 3x3 convolutions.
+      rngs: its `params` stream draws the parameters.
+    """
+    checks.image_shape(image_shape)
+    self.image_shape = tuple(image_shape)
+    height, width, channels = image_shape
+    sizes = (channels, *features)
+    strides = [2, 2, *[1] * len(features)][: len(features)]
+    self.convs = nnx.List(
+      layers.Conv(*sizes[n : n + 2], 3, stride=s, padding="SAME", rngs=rngs)
+      for n, s in enumerate(strides)
+    )
+    for stride in strides:
+      height, width = -(-height // stride), -(-width // stride)
+    self.positions = nnx.Param(
+      nnx.initializers.normal(0.1)(rngs.params(), (height, width, sizes[-1]))
+    )
+    self.maps = nnx.Linear(sizes[-1], num_parts * 8, rngs=rngs)
+    self.log_scales = nnx.data(None)
+
+  def __call__(self, images: Float[Array, "B H W C"]) -> Posterior:
+    checks.images(images, self.image_shape)
+    x = images
+    for conv in self.convs:
+      x = jax.nn.elu(conv(x))
+    x = x + self.positions[...]
+    x = x.reshape(len(x), -1, x.shape[-1])
+    maps = self.maps(x).reshape(*x.shape[:2], -1, 8)
+    weights = numerics.softmax(maps[..., 0], axis=1)
+    read = jnp.einsum("bni,bnid->bid", weights, maps[..., 1:])
+    if self.log_scales is None:
+      return Posterior(read[..., 0], read[..., 1:])
+    logs = self.log_scales(x).reshape(*weights.shape, 6)
+    logs = jnp.einsum("bni,bnid->bid", weights, logs)
+    return Posterior(read[..., 0], read[..., 1:], logs)
+
+  def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
+    """Makes poses Gaussian, with this deviation at first."""
+    inputs, outputs = self.maps.kernel.shape
+    self.log_scales = nnx.Linear(
+      inputs, outputs // 8 * 6, **_constant(scale), rngs=rngs
+    )
+
+
+class ObjectEncoder(nnx.Module):
+  """From a layer to the one above: a set transformer, then MLPs.
+
+  A token is a capsule's pose, its presence, and which one it is. Every output
+  capsule has MLPs of one hidden layer of its own, one for each of its
+  variables.
+  """
+
+  def __init__(
+    self,
+    num_children: int,
+    num_parents: int,
+    *,
+    width: int = 128,
+    num_blocks: int = 2,
+    num_heads: int = 4,
+    num_inducing: int = 16,
+    out_features: int = 256,
+    hidden: int = 128,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      num_children: I below.
+      num_parents: I above.
+      width: numbers of a token within the transformer.
+      num_blocks: `attention.ISAB`s.
+      num_heads: of every attention.
+      num_inducing: inducing points.
+      out_features: numbers of an output of the transformer.
+      hidden: units of the MLPs.
+      rngs: its `params` stream draws the parameters.
+    """
+    self.transformer = attention.SetTransformer(
+      7 + num_children,
+      width=width,
+      num_blocks=num_blocks,
+      num_heads=num_heads,
+      num_outputs=num_parents,
+      out_features=out_features,
+      num_inducing=num_inducing,
+      rngs=rngs,
+    )
+    sizes = (num_parents, out_features, hidden)
+    self.log_odds = _EachMLP(*sizes, 1, rngs=rngs)
+    self.poses = _EachMLP(*sizes, 6, rngs=rngs)
+    self.log_scales = nnx.data(None)
+    self.sizes = sizes
+
+  def __call__(self, children: Capsules) -> Posterior:
+    presences = jax.nn.sigmoid(children.logits)
+    names = jnp.eye(presences.shape[1])
+    names = jnp.broadcast_to(names, (len(presences), *names.shape))
+    tokens = jnp.concatenate(
+      [children.poses, presences[..., None], names], axis=-1
+    )
+    codes = self.transformer(tokens, presences)
+    return Posterior(
+      self.log_odds(codes)[..., 0],
+      self.poses(codes),
+      None if self.log_scales is None else self.log_scales(codes),
+    )
+
+  def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
+    """Makes poses Gaussian, with this deviation at first."""
+    self.log_scales = _EachMLP(*self.sizes, 6, **_constant(scale), rngs=rngs)
+
+
+class CapsuleGuide(nnx.Module):
+  """All layers' recognition, from an image upwards."""
+
+  def __init__(
+    self,
+    encoders: Sequence[PartEncoder | ObjectEncoder],
+    *,
+    temperature: float = 0.5,
+  ):
+    """Puts encoders together.
+
+    Args:
+      encoders: of images to parts, and of each layer to the next.
+      temperature: tau of the relaxed presences.
+    """
+    self.encoders = nnx.List(encoders)
+    self.temperature = temperature
+
+  def __call__(
+    self,
+    images: Float[Array, "B H W C"],
+    key: Key[Array, ""] | None = None,
+    *,
+    temperature: Temperature | None = None,
+  ) -> tuple[Posteriors, Layers]:
+    """What is thought of each layer, given a sample of that below it.
+
+    Args:
+      images: in [0, 1].
+      key: of the samples; None for the medians.
+      temperature: of relaxed presences; None for the guide's own.
+
+    Returns:
+      Posteriors from the parts up, and the layers drawn from them.
+    """
+    if temperature is None:
+      temperature = self.temperature
+    posteriors, drawn = [], []
+    below = images
+    for number, encoder in enumerate(self.encoders):
+      posterior = encoder(below)
+      if key is None:
+        below = posterior.median(temperature)
+      else:
+        layer_key = jax.random.fold_in(key, number)
+        below = posterior.sample(layer_key, temperature)
+      posteriors.append(posterior)
+      drawn.append(below)
+    return tuple(posteriors), tuple(drawn)
+
+  @property
+  def has_scales(self) -> bool:
+    """Whether poses are Gaussian in all layers, not taken as known."""
+    return all(x.log_scales is not None for x in self.encoders)
+
+  def add_scales(self, *, scale: float = 0.02, rngs: nnx.Rngs) -> None:
+    """Turns known poses into Gaussian ones; all else is taken over.
+
+    Args:
+      scale: their deviation at first, for all images.
+      rngs: its `params` stream draws the parameters.
+    """
+    for encoder in self.encoders:
+      encoder.add_scales(scale, rngs)
+
+
+def log_posterior(
+  posteriors: Posteriors, drawn: Layers, *, temperature: Temperature
+) -> Float[Array, " B"]:
+  """The log q of layers, in nats, each given that below it."""
+  pairs = zip(posteriors, drawn, strict=True)
+  return sum(q.log_density(layer, temperature) for q, layer in pairs)
+
+
+def elbo(
+  capsules: GenerativeCapsules,
+  guide: CapsuleGuide,
+  images: Float[Array, "B H W C"],
+  key: Key[Array, ""],
+  *,
+  temperature: Temperature | None = None,
+) -> Float[Array, " B"]:
+  """The objective by one sample of each image (eq. 8), in nats.
+
+  E_q[log p(x, t, A) - log q(t, A | x)] with the selections summed out. With
+  Gaussian poses it is the ELBO, a bound on log p(x). Where poses are taken as
+  known it is not: log q of a pose counts 0 in the place of infinity, so that
+  the objective is a bound on max_A log p(x, A) alone, a density in poses. It
+  depends on the unit of poses (6 log c more for each child if they are given
+  in numbers c times as small) and grows without limit as scales of poses fall.
+  It compares models with the same scales and numbers of capsules; it ranks
+  neither floors nor priors of scales nor numbers of capsules.
+
+  Args:
+    capsules: the model.
+    guide: q.
+    images: x, in [0, 1].
+    key: of the sample.
+    temperature: of relaxed presences in both; None for those of their own.
+  """
+  posteriors, drawn = guide(images, key, temperature=temperature)
+  joint = capsules.log_joint(drawn, images, temperature=temperature)
+  if temperature is None:
+    temperature = guide.temperature
+  return joint - log_posterior(posteriors, drawn, temperature=temperature)
+
+
+class AmortisedCapsules(nnx.Module):
+  """A generative model and its guide, trained together."""
+
+  def __init__(self, capsules: GenerativeCapsules, guide: CapsuleGuide):
+    """Puts them together."""
+    self.capsules = capsules
+    self.guide = guide
+
+  def activities(
+    self, images: Float[Array, "B H W C"]
+  ) -> list[Float[Array, "B I"]]:
+    """Presences of each layer from the parts up, without noise."""
+    _, drawn = self.guide(images)
+    return [jax.nn.sigmoid(layer.logits) for layer in drawn]
+
+  def reconstruct(
+    self, images: Float[Array, "B H W C"]
+  ) -> Float[Array, "B H W C"]:
+    """Mean images given the parts, without noise."""
+    _, drawn = self.guide(images)
+    return self.capsules.draw(drawn[0])
+
+  def elbo(
+    self,
+    images: Float[Array, "B H W C"],
+    key: Key[Array, ""],
+    *,
+    temperature: Temperature | None = None,
+  ) -> Float[Array, " B"]:
+    """The objective of `elbo`, which is one only with Gaussian poses."""
+    return elbo(self.capsules, self.guide, images, key, temperature=temperature)
+
+
+class _EachMLP(nnx.Module):
+  """An MLP of one hidden layer, with weights of its own for each capsule."""
+
+  def __init__(
+    self,
+    num_capsules,
+    inputs,
+    hidden,
+    outputs,
+    *,
+    kernel_init=nnx.initializers.lecun_normal(batch_axis=0),
+    bias_init=nnx.initializers.zeros,
+    rngs,
+  ):
+    init = nnx.initializers.lecun_normal(batch_axis=0)
+    shape = (num_capsules, inputs, hidden)
+    self.rise = nnx.Param(init(rngs.params(), shape))
+    self.bend = nnx.Param(jnp.zeros((num_capsules, hidden)))
+    shape = (num_capsules, hidden, outputs)
+    self.fall = nnx.Param(kernel_init(rngs.params(), shape))
+    self.bias = nnx.Param(bias_init(rngs.params(), shape[::2]))
+
+  def __call__(self, codes):
+    x = jnp.einsum("bkf,kfh->bkh", codes, self.rise[...]) + self.bend[...]
+    x = jnp.einsum("bkh,kho->bko", jax.nn.elu(x), self.fall[...])
+    return x + self.bias[...]
+
+
+def _constant(scale):
+  """Initialisers of an output that is log `scale` whatever the input."""
+  return {
+    "kernel_init": nnx.initializers.zeros,
+    "bias_init": nnx.initializers.constant(math.log(scale)),
+  }

@@ -1,0 +1,251 @@
+"""Inference in generative capsules without amortisation, image by image.
+
+What a network says of an image is a start; from there the bound is climbed for
+this image alone (Smith et al., 2020, section 2.4), or chains are run that
+sample the poses themselves.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+from numpyro import infer
+
+from capjax import losses
+from capjax.generative import guides
+from capjax.generative.model import GenerativeCapsules, Layers
+from kernels import numerics
+from kernels.matching.selection import Temperature
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+  """An optax transformation with extra arguments, such as `optax.lbfgs()`.
+
+  `optax.with_extra_args_support` makes one of any other.
+  """
+
+  init: Callable
+  update: Callable
+
+
+class FreeForm(NamedTuple):
+  """What was found for each image.
+
+  Attributes:
+    posteriors: of each layer, from the parts up.
+    bounds: [B N], what was climbed, before each step; nats.
+  """
+
+  posteriors: guides.Posteriors
+  bounds: Float[Array, "B N"]
+
+
+class ImportanceBound(NamedTuple):
+  """Bounds by samples of a guide, and how many of these count.
+
+  Attributes:
+    bounds: [B], in nats.
+    effective_samples: [B], (sum w)^2 / sum w^2 of the weights, in [1, K].
+  """
+
+  bounds: Float[Array, " B"]
+  effective_samples: Float[Array, " B"]
+
+
+def importance_bound(
+  capsules: GenerativeCapsules,
+  guide: guides.CapsuleGuide,
+  images: Float[Array, "B H W C"],
+  key: Key[Array, ""],
+  *,
+  num_samples: int,
+  temperature: Temperature | None = None,
+) -> ImportanceBound:
+  """A bound on log p(x) by K samples of each image, in nats.
+
+  log 1/K sum_k p(x, t_k, A_k) / q(t_k, A_k | x) (Burda, Grosse and
+  Salakhutdinov, 2016, Importance weighted autoencoders, eq. 8), with the
+  selections summed out. Its mean rises with K, to log p(x).
+
+  Samples are drawn one after the other, and again where gradients are taken:
+  memory does not grow with K.
+
+  Args:
+    capsules: the model.
+    guide: q, with Gaussian poses.
+    images: x, in [0, 1].
+    key: of the samples; that of the sample where there is one, so that the
+      bound is that of `guides.elbo`.
+    num_samples: K.
+    temperature: as for `guides.elbo`.
+
+  Raises:
+    ValueError: if the guide takes poses as known, since no weight of a sample
+      is then a ratio of densities; or if there is no sample.
+  """
+  if not guide.has_scales:
+    raise ValueError(
+      "the guide takes poses as known, which gives no bound on log p(x); make "
+      "them Gaussian by guide.add_scales, in training --gaussian_poses."
+    )
+  if num_samples < 1:
+    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
+  keys = key[None] if num_samples == 1 else jax.random.split(key, num_samples)
+
+  @jax.checkpoint
+  def log_weights(key):
+    return guides.elbo(capsules, guide, images, key, temperature=temperature)
+
+  logs = jax.lax.map(log_weights, keys).T
+  shares = numerics.softmax(logs, axis=-1)
+  return ImportanceBound(
+    losses.likelihood_bound(logs).importance,
+    1 / jnp.sum(jnp.square(shares), axis=-1),
+  )
+
+
+def bound(
+  capsules: GenerativeCapsules,
+  posteriors: guides.Posteriors,
+  images: Float[Array, "B H W C"],
+  key: Key[Array, ""],
+) -> Float[Array, " B"]:
+  """The objective of `guides.elbo` at the posteriors of each image.
+
+  Like that it bounds log p(x) only where poses are Gaussian.
+
+  Args:
+    capsules: the model.
+    posteriors: q of each layer, with a leading batch axis; layers are
+      independent.
+    images: x, in [0, 1].
+    key: of one sample.
+  """
+  keys = jax.random.split(key, len(posteriors))
+  temperature = capsules.temperature
+  drawn = tuple(
+    q.sample(k, temperature) for q, k in zip(posteriors, keys, strict=True)
+  )
+  return capsules.log_joint(drawn, images) - guides.log_posterior(
+    posteriors, drawn, temperature=temperature
+  )
+
+
+def free_form(
+  capsules: GenerativeCapsules,
+  posteriors: guides.Posteriors,
+  images: Float[Array, "B H W C"],
+  key: Key[Array, ""],
+  *,
+  optimizer: Optimizer,
+  num_steps: int,
+  num_samples: int = 1,
+  fixed_noise: bool = False,
+) -> FreeForm:
+  """Climbs the bound of every image by its own parameters (section 2.4).
+
+  Each image has an optimiser of its own, so that a line search of one does not
+  see the others.
+
+  Args:
+    capsules: the model, left as it is.
+    posteriors: where to start, such as what a guide says, with a leading batch
+      axis.
+    images: x, in [0, 1].
+    key: of the samples.
+    optimizer: of the parameters of q.
+    num_steps: N.
+    num_samples: that the bound is a mean of.
+    fixed_noise: the samples' noise is the same in all steps, which makes the
+      bound a function, as a line search or `optax.lbfgs` needs; its optimum is
+      then as far off as the samples are few.
+
+  Returns:
+    q of every image, and the way there.
+
+  Raises:
+    ValueError: if there is no sample.
+  """
+  if num_samples < 1:
+    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
+
+  def climb(start, image, image_key):
+    def loss(posteriors, noise):
+      batch = jax.tree.map(lambda x: x[None], posteriors)
+      keys = jax.random.split(noise, num_samples)
+      bounds = jax.lax.map(
+        lambda key: bound(capsules, batch, image[None], key)[0], keys
+      )
+      return -jnp.mean(bounds)
+
+    def step(carry, number):
+      posteriors, state = carry
+      noise = image_key
+      if not fixed_noise:
+        noise = jax.random.fold_in(image_key, number)
+      value, gradient = jax.value_and_grad(loss)(posteriors, noise)
+      updates, state = optimizer.update(
+        gradient,
+        state,
+        posteriors,
+        value=value,
+        grad=gradient,
+        value_fn=lambda posteriors: loss(posteriors, noise),
+      )
+      posteriors = jax.tree.map(jnp.add, posteriors, updates)
+      return (posteriors, state), -value
+
+    carry = start, optimizer.init(start)
+    (posteriors, _), bounds = jax.lax.scan(step, carry, jnp.arange(num_steps))
+    return FreeForm(posteriors, bounds)
+
+  keys = jax.random.split(key, len(images))
+  return jax.vmap(climb)(posteriors, images, keys)
+
+
+def sample_poses(
+  capsules: GenerativeCapsules,
+  start: Layers,
+  image: Float[Array, "H W C"],
+  key: Key[Array, ""],
+  *,
+  num_warmup: int = 200,
+  num_samples: int = 200,
+  max_tree_depth: int = 8,
+) -> tuple[Float[Array, "S I 6"], ...]:
+  """Samples the poses of one image by NUTS, given presences.
+
+  The selections are summed out, so that all that is left is continuous.
+
+  Args:
+    capsules: the model.
+    start: presences, which stay, and poses to start from, with a batch axis of
+      one.
+    image: x, in [0, 1].
+    key: of the chain.
+    num_warmup: steps that tune the sampler.
+    num_samples: S, steps that are kept.
+    max_tree_depth: a step takes up to 2 to this power gradients.
+
+  Returns:
+    The poses of each layer, from the parts up.
+  """
+
+  def energy(poses):
+    layers = tuple(
+      layer._replace(poses=pose[None])
+      for layer, pose in zip(start, poses, strict=True)
+    )
+    return -capsules.log_joint(layers, image[None])[0]
+
+  chain = infer.MCMC(
+    infer.NUTS(potential_fn=energy, max_tree_depth=max_tree_depth),
+    num_warmup=num_warmup,
+    num_samples=num_samples,
+    progress_bar=False,
+  )
+  chain.run(key, init_params=tuple(layer.poses[0] for layer in start))
+  return chain.get_samples()

@@ -1,0 +1,161 @@
+"""Convolution (cross-correlation, as in all of deep learning), fast on CPUs.
+
+XLA runs convolutions well on GPUs and TPUs. On CPUs its input gradient of a
+strided convolution reaches about 1% of the rate of a matrix product, so there
+every convolution becomes matrix products:
+
+* `patches`: one product over all taps (im2col); for few taps or few channels.
+* `tiling.winograd`: products at each point of small tiles; a 3x3 kernel then
+  takes a quarter of the direct sum's multiplications, and transforms.
+* `tiling.spectral`: products at each frequency of larger tiles; the 9x9 kernel
+  at stride 2 of CapsNet then takes a third of the multiplications.
+
+The first two take a large batch in pieces that stay in the cache.
+
+Axes: B batch, H W image, C channels in, D channels out, S stride.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from capjax.layers import tiling
+from kernels.routing import windows as em_windows
+
+
+def conv2d(
+  images: Float[Array, "B H W C"],
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int = 1,
+  padding: str = "VALID",
+) -> Float[Array, "B oH oW D"]:
+  """Convolves in the form that is fastest where it is lowered.
+
+  Args:
+    images: any batch of images at least as large as the kernel.
+    kernel: the weights, applied unflipped.
+    stride: the same along both axes, at least 1.
+    padding: "VALID", or "SAME" with zeros (ceil(H / stride) rows out).
+
+  Returns:
+    The sums over the kernel's window at every `stride`-th position.
+
+  Raises:
+    ValueError: for shapes that do not fit, or an unknown padding.
+  """
+  _check(images, kernel, stride, padding)
+  if padding == "SAME":
+    around = em_windows.same_padding(
+      images.shape[1:3], kernel.shape[:2], stride=stride
+    )
+    images = jnp.pad(images, ((0, 0), *around, (0, 0)))
+  return jax.lax.platform_dependent(
+    images,
+    kernel,
+    cpu=functools.partial(_on_cpu, stride=stride),
+    default=functools.partial(direct, stride=stride),
+  )
+
+
+def direct(
+  images: Float[Array, "B H W C"],
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int,
+) -> Float[Array, "B oH oW D"]:
+  """XLA's own convolution, without padding."""
+  return jax.lax.conv_general_dilated(
+    images,
+    kernel,
+    (stride, stride),
+    "VALID",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+
+
+def patches(
+  images: Float[Array, "B H W C"],
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int,
+) -> Float[Array, "B oH oW D"]:
+  """Copies every window into a row and multiplies once, without padding."""
+  height, width, channels, filters = kernel.shape
+  rows, columns = tiling.output_size(images, kernel, stride=stride)
+
+  def multiply(images):
+    # [B, H / S, S, W / S, S, C]: windows are then whole slices, whose gradients
+    # add up in half the time that those of strided slices take.
+    around = [(0, -size % stride) for size in images.shape[1:3]]
+    images = jnp.pad(images, ((0, 0), *around, (0, 0)))
+    cells = images.reshape(
+      len(images),
+      images.shape[1] // stride,
+      stride,
+      images.shape[2] // stride,
+      stride,
+      channels,
+    )
+    windows = [
+      cells[
+        :,
+        y // stride : y // stride + rows,
+        y % stride,
+        x // stride : x // stride + columns,
+        x % stride,
+      ]
+      for y in range(height)
+      for x in range(width)
+    ]
+    # As a matrix: with more axes a CPU takes eight times as long for gradients.
+    windows = jnp.stack(windows, axis=3).reshape(-1, window)
+    outputs = windows @ kernel.reshape(-1, filters)
+    return outputs.reshape(len(images), rows, columns, filters)
+
+  window = height * width * channels
+  if window <= 2 * filters:
+    return multiply(images)  # More is made of the windows than they hold.
+  spread = rows * columns * window
+  return tiling.in_pieces(multiply, images, spread=spread, weights=kernel.size)
+
+
+def _on_cpu(images, kernel, *, stride):
+  rows, columns = tiling.output_size(images, kernel, stride=stride)
+  sums = len(images) * rows * columns * math.prod(kernel.shape)
+  # Transforms move more memory than their arithmetic says, hence the factors.
+  costs = {
+    patches: sums,
+    tiling.winograd: 1.1 * tiling.winograd_cost(images, kernel, stride=stride),
+    tiling.spectral: 1.25 * tiling.spectral_cost(images, kernel, stride=stride),
+  }
+  form = min(costs, key=costs.get)
+  # Narrow types would spoil the transforms, and are slow on CPUs besides.
+  wide = jnp.promote_types(images.dtype, jnp.float32)
+  outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
+  return outputs.astype(images.dtype)
+
+
+def _check(images, kernel, stride, padding):
+  if images.ndim != 4 or kernel.ndim != 4 or images.shape[3] != kernel.shape[2]:
+    raise ValueError(
+      f"images {images.shape} and kernel {kernel.shape} do not fit; give "
+      "[B H W C] and [kH kW C D]."
+    )
+  if stride < 1:
+    raise ValueError(f"stride is {stride}; give at least 1.")
+  if padding not in ("VALID", "SAME"):
+    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+  fits = all(
+    size >= taps
+    for size, taps in zip(images.shape[1:3], kernel.shape, strict=False)
+  )
+  if padding == "VALID" and not fits:
+    raise ValueError(
+      f"a kernel of {kernel.shape[0]}x{kernel.shape[1]} needs images at least "
+      f"as large, not {images.shape[1]}x{images.shape[2]}; give a smaller "
+      "kernel or larger images."
+    )

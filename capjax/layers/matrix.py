@@ -1,0 +1,244 @@
+"""Layers of matrix capsules, each a kernel of EM routing with its parameters.
+
+Axes: B batch, H W positions, I types below, J types above, P Q pose matrix.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.layers.capsules import Conv, Fixed
+from kernels.routing import em, em_convolution
+
+# The authors' class capsules have more children than its other capsules.
+_CLASS_MASS_FLOOR = 1e-5
+
+
+class Start(NamedTuple):
+  """Scales of the parameters at the start, but for the betas.
+
+  Numbers are standard deviations of normal distributions that are truncated at
+  two of them.
+
+  Attributes:
+    identity: what transforms have on their diagonals.
+    layers: of the noise in the transforms of convolutional capsules.
+    classes: of the noise in the transforms of classes.
+    convolution: of the kernel; None for the usual 1 / sqrt(inputs) (LeCun).
+    poses: of the kernel to the primary poses; None as above.
+    activations: of the kernel to the primary activations; None as above.
+  """
+
+  identity: float
+  layers: float
+  classes: float
+  convolution: float | None = None
+  poses: float | None = None
+  activations: float | None = None
+
+
+# Near the identity, or those of the authors' code (Hinton et al., 2018).
+STARTS = {
+  "identity": Start(1.0, layers=0.01, classes=0.01),
+  "official": Start(
+    0.0, layers=0.3, classes=0.01, convolution=0.05, poses=0.5, activations=3.0
+  ),
+}
+
+
+class PrimaryMatrixCaps(nnx.Module):
+  """A pose for each capsule, linear in the features, and an activation.
+
+  The activation is sigmoid(logit - 1) of a linear logit, as in the authors'
+  code, so that capsules start rather off; the paper has sigmoid(logit)
+  (Hinton et al., 2018).
+  """
+
+  def __init__(
+    self,
+    in_features: int,
+    num_types: int,
+    *,
+    pose_shape: tuple[int, int] = (4, 4),
+    start: Start = STARTS["identity"],
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      in_features: channels of the features.
+      num_types: I, capsules at each position.
+      pose_shape: P, Q.
+      start: scales of the kernels.
+      rngs: its `params` stream draws the parameters.
+    """
+    size = pose_shape[0] * pose_shape[1]
+    self.poses, self.activations = (
+      Conv(in_features, outputs, 1, kernel_init=kernel_init(scale), rngs=rngs)
+      for outputs, scale in (
+        (num_types * size, start.poses),
+        (num_types, start.activations),
+      )
+    )
+    self.pose_shape = pose_shape
+
+  def __call__(
+    self, features: Float[Array, "B H W C"]
+  ) -> tuple[Float[Array, "B H W I P Q"], Float[Array, "B H W I"]]:
+    """Returns poses and activations in [0, 1]."""
+    activations = jax.nn.sigmoid(self.activations(features) - 1)
+    poses = self.poses(features)
+    shape = (*activations.shape, *self.pose_shape)
+    return poses.reshape(shape), activations
+
+
+class ConvMatrixCaps(nnx.Module):
+  """Windows of capsules vote for the capsules above them, by EM routing."""
+
+  def __init__(
+    self,
+    num_below: int,
+    num_types: int,
+    kernel_size: int,
+    *,
+    stride: int,
+    padding: str,
+    pose_shape: tuple[int, int],
+    inverse_temperatures: Sequence[float],
+    form: em.Form,
+    betas: tuple[float, float],
+    start: Start,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      num_below: I, types below.
+      num_types: J, types above.
+      kernel_size: capsules along each axis of a window.
+      stride: between windows.
+      padding: "VALID" or "SAME".
+      pose_shape: P, Q of the poses below; those above are as large.
+      inverse_temperatures: of each iteration.
+      form: of EM routing.
+      betas: beta_a and beta_u at the start.
+      start: scales of the transforms.
+      rngs: its `params` stream draws the parameters.
+    """
+    shape = (kernel_size, kernel_size, num_below, num_types)
+    self.transforms = nnx.Param(
+      _transforms(rngs, shape, pose_shape[1], start.identity, start.layers)
+    )
+    self.beta_a, self.beta_u = (
+      nnx.Param(jnp.full(num_types, start)) for start in betas
+    )
+    self.options = {
+      "inverse_temperatures": tuple(inverse_temperatures),
+      "stride": stride,
+      "padding": padding,
+      "form": form,
+    }
+
+  def __call__(
+    self,
+    poses: Float[Array, "B H W I P Q"],
+    activations: Float[Array, "B H W I"],
+  ) -> em.EMOutput:
+    """Returns capsules with leading axes [B oH oW]."""
+    return jax.vmap(
+      lambda *children: em_convolution.em_convolution(
+        *children,
+        self.transforms[...],
+        self.beta_a[...],
+        self.beta_u[...],
+        **self.options,
+      )
+    )(poses, activations)
+
+
+class ClassMatrixCaps(nnx.Module):
+  """All capsules vote for the classes, and tell where they are.
+
+  Capsules of one type share their transforms at all positions.
+  """
+
+  def __init__(
+    self,
+    num_below: int,
+    num_classes: int,
+    offsets: Float[Array, "H W D"],
+    *,
+    pose_shape: tuple[int, int],
+    inverse_temperatures: Sequence[float],
+    form: em.Form,
+    betas: tuple[float, float],
+    start: Start,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      num_below: I, types below.
+      num_classes: J.
+      offsets: added to the votes from each position.
+      pose_shape: P, Q of the poses below; those above are as large.
+      inverse_temperatures: of each iteration.
+      form: of EM routing.
+      betas: beta_a and beta_u at the start.
+      start: scales of the transforms.
+      rngs: its `params` stream draws the parameters.
+    """
+    shape = (num_below, num_classes)
+    self.transforms = nnx.Param(
+      _transforms(rngs, shape, pose_shape[1], start.identity, start.classes)
+    )
+    self.beta_a, self.beta_u = (
+      nnx.Param(jnp.full(num_classes, start)) for start in betas
+    )
+    self.offsets = Fixed(offsets)
+    self.options = {
+      "inverse_temperatures": tuple(inverse_temperatures),
+      "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
+    }
+
+  def __call__(
+    self,
+    poses: Float[Array, "B H W I P Q"],
+    activations: Float[Array, "B H W I"],
+  ) -> em.EMOutput:
+    """Returns the classes with leading axis [B]."""
+    size = poses.shape[-2] * poses.shape[-1]
+
+    def route(poses, activations):
+      votes = jnp.einsum(
+        "hwipq,ijqr->hwijpr", poses, self.transforms[...], precision="highest"
+      )
+      votes = votes.reshape(*votes.shape[:4], size)
+      votes += self.offsets[...][:, :, None, None]
+      return em.em_routing(
+        votes.reshape(-1, *votes.shape[-2:]),
+        activations.ravel(),
+        self.beta_a[...],
+        self.beta_u[...],
+        **self.options,
+      )
+
+    return jax.vmap(route)(poses, activations)
+
+
+def kernel_init(scale):
+  """Of a convolution: LeCun's without a scale."""
+  if scale is None:
+    return nnx.initializers.lecun_normal()
+  return nnx.initializers.truncated_normal(scale)
+
+
+def _transforms(rngs, shape, size, identity, scale):
+  """Matrices [... size size]: a multiple of the identity, and noise."""
+  shape = (*shape, size, size)
+  noise = nnx.initializers.truncated_normal(scale)(rngs.params(), shape)
+  return identity * jnp.eye(size) + noise

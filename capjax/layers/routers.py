@@ -1,0 +1,288 @@
+"""Routings as `DenseCaps` takes them, most with parameters of their own.
+
+Each routes one example: `(poses [I C], transforms [I J C D], bias=[J D] or
+None) -> RoutingOutput`.
+
+Differ from their papers, beside what the kernels say: `CapsNet` trains all with
+the margin loss on their activations, where inverted attention, self-routing and
+variational Bayes had other losses; a part's activation is the length of its
+pose, where self-routing and variational Bayes have one apart from the pose.
+
+Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
+object.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.layers import capsules
+from kernels import numerics, routing
+from kernels.routing import attention, variational
+
+NAMES = (
+  "dynamic",
+  "self",
+  "inverted_attention",
+  "variational",
+  "self_attention",
+)
+_ONE_PASS = ("self", "self_attention")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DynamicRouting:
+  """Dynamic routing in the form that is fast here (Sabour et al., 2017).
+
+  Without parameters; equal by value, so that equal models share what is
+  compiled.
+
+  Attributes:
+    num_iterations: at least 1; with 1 every part is shared out evenly.
+    leaky: adds an orphan parent that takes what nobody wants.
+
+  Differs from paper: nothing.
+  """
+
+  num_iterations: int = 3
+  leaky: bool = False
+
+  def __post_init__(self):
+    _require_iterations(self.num_iterations)
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    return capsules.route_by_agreement(
+      poses,
+      transforms,
+      bias=bias,
+      num_iterations=self.num_iterations,
+      leaky=self.leaky,
+      batch_size=capsules.batch_size(),
+    )
+
+
+class SelfAttention(nnx.Module):
+  """Self-attention routing with its learned priors (Mazzia et al., 2021).
+
+  The priors b_ij [I J] start at zero, as in the authors' code.
+
+  Differs from paper: the layer may have a bias, which Efficient-CapsNet has
+  not.
+  """
+
+  def __init__(self, num_parts: int, num_objects: int):
+    """Makes the priors.
+
+    Args:
+      num_parts: I, capsules below.
+      num_objects: J, capsules above.
+    """
+    self.priors = nnx.Param(jnp.zeros((num_parts, num_objects)))
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    votes = attention.LinearVotes(poses, transforms)
+    return attention.self_attention_routing(
+      votes, priors=self.priors[...], bias=bias
+    )
+
+
+class InvertedAttention(nnx.Module):
+  """Inverted dot-product attention with layer norm (Tsai et al., 2020).
+
+  The layer's bias [J D] is the offset of the layer norm; the scale [D] starts
+  at one and the classifier [D] normal with variance 1 / D.
+
+  Differs from paper: activations are sigmoids, each on its own, and are trained
+  as such; the paper's are logits of a softmax over classes.
+  """
+
+  def __init__(
+    self, pose_size: int, *, num_iterations: int = 2, rngs: nnx.Rngs
+  ):
+    """Draws the parameters.
+
+    Args:
+      pose_size: D, length of the poses of the capsules above.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+      rngs: its `params` stream draws the classifier.
+    """
+    _require_iterations(num_iterations)
+    init = nnx.initializers.normal(pose_size**-0.5)
+    self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
+    self.scale = nnx.Param(jnp.ones(pose_size))
+    self.num_iterations = num_iterations
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    return attention.inverted_attention_routing(
+      attention.LinearVotes(poses, transforms),
+      self.readout[...],
+      num_iterations=self.num_iterations,
+      scale=self.scale[...],
+      offset=bias,
+    )
+
+
+class SelfRouting(nnx.Module):
+  """Each part with a linear routing network of its own (Hahn et al., 2019).
+
+  Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
+  Activations depend on these alone: the matrices of the layer, and its bias,
+  which moves the poses, learn only from what is made of the poses.
+
+  Activations sum to 1 over objects: for one object in each image, not for
+  several, which could not all be near 1.
+
+  Differs from paper: parts have the lengths of their poses as activations, not
+  ones of their own; trained by the margin loss, which is not the paper's; the
+  bias.
+  """
+
+  def __init__(self, num_parts: int, part_size: int, num_objects: int):
+    """Makes the routing networks.
+
+    Args:
+      num_parts: I, capsules below.
+      part_size: C, length of their poses.
+      num_objects: J, capsules above.
+    """
+    shape = (num_parts, num_objects, part_size)
+    self.weights = nnx.Param(jnp.zeros(shape))
+    self.biases = nnx.Param(jnp.zeros(shape[:2]))
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    weights = self.weights[...]
+    logits = jnp.einsum("ic,ijc->ij", poses, weights, precision="highest")
+    output = attention.self_routing(
+      attention.LinearVotes(poses, transforms),
+      logits + self.biases[...],
+      numerics.safe_norm(poses),
+    )
+    if bias is None:
+      return output
+    return output._replace(poses=output.poses + bias)
+
+
+class Variational(nnx.Module):
+  """Variational Bayes routing with its learned offset (Ribeiro et al., 2020).
+
+  The layer's bias [J D] is added to all votes for a parent. The offset beta [J]
+  starts at zero, the gain [J] at one.
+
+  Differs from paper: without the batch norms of poses and of activations, for
+  which bias, beta and gain stand; parts have the lengths of their poses as
+  activations; trained by the margin loss, which is not the paper's.
+  """
+
+  def __init__(self, num_objects: int, *, num_iterations: int = 3):
+    """Makes the parameters.
+
+    Args:
+      num_objects: J, capsules above.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+    """
+    _require_iterations(num_iterations)
+    self.beta = nnx.Param(jnp.zeros(num_objects))
+    self.gain = nnx.Param(jnp.ones(num_objects))
+    self.num_iterations = num_iterations
+
+  def __call__(
+    self,
+    poses: Float[Array, "I C"],
+    transforms: Float[Array, "I J C D"],
+    *,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
+    if bias is not None:
+      votes += bias
+    return variational.variational_routing(
+      votes,
+      numerics.safe_norm(poses),
+      num_iterations=self.num_iterations,
+      beta=self.beta[...],
+      gain=self.gain[...],
+    )
+
+
+def router(
+  name: str,
+  *,
+  num_iterations: int | None = None,
+  leaky: bool = False,
+  num_parts: int,
+  part_size: int,
+  num_objects: int,
+  pose_size: int,
+  rngs: nnx.Rngs,
+) -> Callable[..., routing.RoutingOutput]:
+  """Makes the routing called `name` for a `DenseCaps` of the given sizes.
+
+  Args:
+    name: one of `NAMES`.
+    num_iterations: at least 1; by default the paper's.
+    leaky: adds an orphan parent, which dynamic routing alone has.
+    num_parts: I, capsules below.
+    part_size: C, length of their poses.
+    num_objects: J, capsules above.
+    pose_size: D, length of their poses.
+    rngs: its `params` stream draws the parameters.
+
+  Returns:
+    What `DenseCaps` takes as `route`.
+
+  Raises:
+    ValueError: if the name is unknown, `num_iterations` is below 1, or the
+      routing has no iterations or no orphan parent and is asked for them.
+  """
+  if leaky and name != "dynamic":
+    raise ValueError(f"{name} routing has no leaky form; only dynamic has.")
+  if name in _ONE_PASS and num_iterations not in (None, 1):
+    raise ValueError(
+      f"{name} routing takes one pass, not num_iterations of {num_iterations};"
+      " give None or 1."
+    )
+  given = {} if num_iterations is None else {"num_iterations": num_iterations}
+  match name:
+    case "dynamic":
+      return DynamicRouting(**given, leaky=leaky)
+    case "self":
+      return SelfRouting(num_parts, part_size, num_objects)
+    case "inverted_attention":
+      return InvertedAttention(pose_size, **given, rngs=rngs)
+    case "variational":
+      return Variational(num_objects, **given)
+    case "self_attention":
+      return SelfAttention(num_parts, num_objects)
+  raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+
+
+def _require_iterations(num_iterations: int) -> None:
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")

@@ -1,0 +1,39 @@
+"""The stacked capsule autoencoder and its constellation counterpart."""
+
+from capjax.scae import (
+  autoencoder,
+  constellation,
+  objects,
+  parts,
+  voting,
+)
+from capjax.scae.autoencoder import (
+  SCAE,
+  SCRIPT_WEIGHTS,
+  SCAEOutput,
+  Weights,
+  flat_templates,
+  loss,
+  redraw,
+  shares_won,
+)
+from capjax.scae.constellation import (
+  ConstellationAutoencoder,
+)
+
+__all__ = [
+  "ConstellationAutoencoder",
+  "SCAE",
+  "SCAEOutput",
+  "SCRIPT_WEIGHTS",
+  "Weights",
+  "autoencoder",
+  "constellation",
+  "flat_templates",
+  "loss",
+  "objects",
+  "parts",
+  "redraw",
+  "shares_won",
+  "voting",
+]

@@ -1,0 +1,267 @@
+"""The constellation capsule autoencoder (Kosiorek et al., 2019, section 2.1).
+
+Axes: B batch, K objects (capsules), N votes of an object, M points.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from capjax.layers import attention
+from capjax.scae import voting
+from kernels.matching import sparsity, vote_mixture
+
+Sparsity = Literal["soft", "hard"]
+_DUMMY_WEIGHT = math.exp(vote_mixture.DUMMY)
+
+
+class Constellation(NamedTuple):
+  """The objects of constellations, and how they explain the points.
+
+  Attributes:
+    poses: [B K 3 3], similarities from objects to the frame of the points.
+    votes: [B K N 2], where an object expects points.
+    scales: [B K N], standard deviations of points around the votes.
+    logits: [B K], of the presence a_k of an object.
+    presence: [B K N] in (0, 1), a_k a_kn: the object and this point of it are
+      there.
+    deformations: [B K N 6], raw, by which the parts of an object differ from
+      image to image.
+    log_prob: [B], of the points that are there.
+    posterior: [B K N M], the chance that point m is vote n of object k.
+  """
+
+  poses: Float[Array, "B K 3 3"]
+  votes: Float[Array, "B K N 2"]
+  scales: Float[Array, "B K N"]
+  logits: Float[Array, "B K"]
+  presence: Float[Array, "B K N"]
+  deformations: Float[Array, "B K N 6"]
+  log_prob: Float[Array, " B"]
+  posterior: Float[Array, "B K N M"]
+
+  def prior_presence(self) -> Float[Array, "B K"]:
+    """Of each object, the presence of its most present point."""
+    return jnp.max(self.presence, axis=-1)
+
+  def hard_presence(self) -> Float[Array, "B K"]:
+    """Whether any vote of an object weighs more than the dummy, 1 or 0.
+
+    What the authors' code takes for the prior presence; it has no gradient.
+    """
+    return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
+
+  def objects(self) -> Int[Array, "B M"]:
+    """The object whose vote explains each point best, there or not."""
+    return jnp.argmax(jnp.max(self.posterior, axis=2), axis=1)
+
+  def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
+    """The share of the points that are `there` which each object has."""
+    won = jax.nn.one_hot(self.objects(), self.logits.shape[1])
+    counts = jnp.einsum("bmk,bm->bk", won, there)
+    return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
+
+
+class ConstellationAutoencoder(nnx.Module):
+  """A set transformer finds objects, each of which votes for its points."""
+
+  def __init__(
+    self,
+    *,
+    num_objects: int = 3,
+    num_votes: int = 4,
+    width: int = 128,
+    num_blocks: int = 4,
+    num_heads: int = 4,
+    summary: int = 32,
+    code: int = 32,
+    hidden: int = 128,
+    masking: attention.Masking = "log_presence",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters; the sizes are those of the authors' code.
+
+    Args:
+      num_objects: K.
+      num_votes: N, points of an object.
+      width: of tokens in the set transformer.
+      num_blocks: of the set transformer.
+      num_heads: of its attentions.
+      summary: length of what it says of an object.
+      code: length of an object's code.
+      hidden: units of the networks of an object.
+      masking: how absent points are ignored, as for `SetTransformer`.
+      rngs: its `params` stream draws the parameters.
+    """
+    self.voters = voting.Voters(
+      2,
+      num_objects=num_objects,
+      num_votes=num_votes,
+      kind="similarity",
+      width=width,
+      num_blocks=num_blocks,
+      num_heads=num_heads,
+      summary=summary,
+      code=code,
+      hidden=hidden,
+      masking=masking,
+      rngs=rngs,
+    )
+
+  def __call__(
+    self,
+    points: Float[Array, "B M 2"],
+    presence: Float[Array, "B M"],
+    *,
+    key: PRNGKeyArray | None = None,
+  ) -> Constellation:
+    """Explains the points by objects.
+
+    Args:
+      points: in [-1, 1], in any order.
+      presence: in [0, 1].
+      key: draws the noise of training, as for `voting.jitter`; None for none.
+    """
+    found = self.voters(points, presence, key=key)
+    # A vote is where the origin of a part lands.
+    votes = found.votes[..., :2, 2]
+    explanation = jax.vmap(explain_points)(
+      points, presence, votes, found.scales, found.log_presence
+    )
+    return Constellation(
+      found.poses,
+      votes,
+      found.scales,
+      found.logits,
+      jnp.exp(found.log_presence),
+      found.dynamics,
+      explanation.log_prob,
+      explanation.posterior.reshape(*votes.shape[:3], -1),
+    )
+
+
+def explain_points(
+  points: Float[Array, "M 2"],
+  presence: Float[Array, " M"],
+  votes: Float[Array, "K N 2"],
+  scales: Float[Array, "K N"],
+  log_presence: Float[Array, "K N"],
+) -> vote_mixture.Explanation:
+  """Scores the points of one image, each of which any vote may explain.
+
+  log p = sum_m d_m log(sum_kn w_kn N(x_m; v_kn, s_kn^2 I) + dummy), where w are
+  the presences of the votes, divided by their sum and the dummy's weight.
+
+  Args:
+    points: x_m.
+    presence: d_m in [0, 1].
+    votes: v_kn.
+    scales: s_kn, > 0.
+    log_presence: log a_kn.
+
+  Returns:
+    The log-likelihood and the posterior, of all votes [K*N M] in order.
+  """
+  count = len(points)
+
+  def of_all(x):
+    x = x.reshape(-1, 1, *x.shape[2:])
+    return jnp.broadcast_to(x, (len(x), count, *x.shape[2:]))
+
+  return vote_mixture.explain_parts(
+    points,
+    presence,
+    of_all(votes),
+    of_all(scales),
+    of_all(log_presence),
+    normalise="votes",
+  )
+
+
+def constellation_loss(
+  output: Constellation,
+  presence: Float[Array, "B M"],
+  *,
+  num_classes: int = 2,
+  sparsity_of: Sparsity = "hard",
+  within: float = 1.0,
+  between: float = 1.0,
+  activity: float = 10.0,
+  deformation: float = 10.0,
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+  """The loss of a `ConstellationAutoencoder`, with the weights of its script.
+
+  To -log p are added, by their weights: sparsity of the prior presence;
+  `active_objects_loss`; half the squares of the deformations of an image.
+
+  Args:
+    output: of the autoencoder in training.
+    presence: of the points.
+    num_classes: C, the kinds of objects, as for `sparsity.prior_within`.
+    sparsity_of: "hard" takes whether prior presences are above the weight of
+      the dummy, as the authors' code does: sparsity is then in the loss but has
+      no gradient; "soft" takes the presences, as the paper says.
+    within: weight of `sparsity.prior_within`.
+    between: weight of `sparsity.prior_between`.
+    activity: weight of `active_objects_loss`.
+    deformation: weight of the squares.
+
+  Returns:
+    The mean over the batch of the loss, and of its parts by name.
+
+  Raises:
+    ValueError: if `sparsity_of` is neither of the two.
+
+  Differs from the authors' code, which takes the weight within images for both;
+  and from the paper, by default, in sparsity without gradient. "soft" draws
+  every image to K / C objects (3 / 2), where the truth is 0 to 3. After 8,000
+  steps of the preset `constellation` 80% and 69% of points of validation images
+  are right with "hard" (two seeds), 63% with "soft" (one).
+  """
+  if sparsity_of not in ("soft", "hard"):
+    raise ValueError(f"sparsity_of={sparsity_of!r}; pass 'soft' or 'hard'.")
+  hard = sparsity_of == "hard"
+  prior = output.hard_presence() if hard else output.prior_presence()
+  squares = jnp.square(output.deformations)
+  parts = {
+    "log_prob": jnp.mean(output.log_prob),
+    "prior_within": sparsity.prior_within(prior, num_classes),
+    "prior_between": sparsity.prior_between(prior, num_classes),
+    "activity_loss": jnp.mean(active_objects_loss(output, presence)),
+    "deformation_loss": jnp.mean(jnp.sum(squares, axis=(1, 2, 3))) / 2,
+  }
+  loss = (
+    -parts["log_prob"]
+    + within * parts["prior_within"]
+    + between * parts["prior_between"]
+    + activity * parts["activity_loss"]
+    + deformation * parts["deformation_loss"]
+  )
+  return loss, {"loss": loss, **parts}
+
+
+def active_objects_loss(
+  output: Constellation, presence: Float[Array, "B M"]
+) -> Float[Array, " B"]:
+  """Objects that explain one point alone should not be there; others should.
+
+  The cross-entropy of a_k and whether object k explains more than one point,
+  summed over the objects that explain any.
+
+  Args:
+    output: of the autoencoder.
+    presence: of the points, 1 or 0.
+
+  Returns:
+    [B], in nats, >= 0; no gradient goes through who explains what.
+  """
+  wins = jax.nn.one_hot(output.objects(), output.logits.shape[1])
+  wins = jnp.sum(wins * presence[..., None], axis=1)
+  # Of a_k where it should be 1, of 1 - a_k where it should be 0.
+  signs = jnp.where(wins > 1, 1.0, -1.0)
+  entropies = -jax.nn.log_sigmoid(signs * output.logits)
+  return jnp.sum(entropies * (wins > 0), axis=-1)

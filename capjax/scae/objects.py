@@ -1,0 +1,146 @@
+"""Object capsules: which objects the parts of an image belong to.
+
+The object capsule autoencoder of Kosiorek et al. (2019), section 2.3. Axes:
+B batch, K objects, M parts.
+"""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from capjax.layers import attention
+from capjax.scae import voting
+from kernels.matching import vote_mixture
+
+POSE = 6  # numbers of a pose that are not constant
+
+
+class Objects(NamedTuple):
+  """The objects of images, and how they explain the parts.
+
+  Attributes:
+    poses: [B K 3 3], from objects to canvas.
+    votes: [B K M 3 3], the pose that each object expects of each part.
+    scales: [B K M], standard deviations of the parts around the votes.
+    presence: [B K M] in (0, 1), a_k a_km: object and part are both there.
+    dynamics: [B K M 6], raw, by which object-part relations differ from image
+      to image.
+    log_prob: [B], of the parts.
+    posterior: [B K M], the chance that part m belongs to object k.
+  """
+
+  poses: Float[Array, "B K 3 3"]
+  votes: Float[Array, "B K M 3 3"]
+  scales: Float[Array, "B K M"]
+  presence: Float[Array, "B K M"]
+  dynamics: Float[Array, "B K M 6"]
+  log_prob: Float[Array, " B"]
+  posterior: Float[Array, "B K M"]
+
+  def prior_presence(self) -> Float[Array, "B K"]:
+    """Of each object, the presence of its most present part."""
+    return jnp.max(self.presence, axis=-1)
+
+  def posterior_presence(self) -> Float[Array, "B K"]:
+    """The share of all parts that each object explains."""
+    return jnp.mean(self.posterior, axis=-1)
+
+
+class ObjectCapsules(nnx.Module):
+  """A set transformer of the parts, and a small network for each object."""
+
+  def __init__(
+    self,
+    token_size: int,
+    num_parts: int,
+    num_objects: int,
+    *,
+    kind: Literal["affine", "similarity"] = "affine",
+    normalise: Literal["none", "votes", "all"] = "none",
+    masking: attention.Masking = "log_presence",
+    width: int = 16,
+    num_blocks: int = 3,
+    num_heads: int = 1,
+    summary: int = 256,
+    code: int = 32,
+    hidden: int = 128,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      token_size: length of what describes a part.
+      num_parts: M.
+      num_objects: K.
+      kind: of all poses of objects and relations.
+      normalise: of the weights of votes, as for `vote_mixture.explain_parts`.
+      masking: how absent parts are ignored, as for `SetTransformer`.
+      width: of the tokens in the set transformer.
+      num_blocks: self-attentions.
+      num_heads: of them.
+      summary: length of what the set transformer says of an object.
+      code: length of an object's code c_k.
+      hidden: units of the networks of an object.
+      rngs: its `params` stream draws the parameters.
+    """
+    self.voters = voting.Voters(
+      token_size,
+      num_objects=num_objects,
+      num_votes=num_parts,
+      kind=kind,
+      width=width,
+      num_blocks=num_blocks,
+      num_heads=num_heads,
+      summary=summary,
+      code=code,
+      hidden=hidden,
+      masking=masking,
+      rngs=rngs,
+    )
+    self.normalise = normalise
+
+  def __call__(
+    self,
+    tokens: Float[Array, "B M T"],
+    poses: Float[Array, "B M 3 3"],
+    presence: Float[Array, "B M"],
+    *,
+    key: PRNGKeyArray | None = None,
+  ) -> Objects:
+    """Explains the parts.
+
+    Args:
+      tokens: what the set transformer reads of the parts.
+      poses: of the parts, to be explained.
+      presence: of the parts, in [0, 1].
+      key: draws the noise of training on the logits of presence; None for none.
+    """
+    found = self.voters(tokens, presence, key=key)
+    explain = functools.partial(
+      vote_mixture.explain_parts, normalise=self.normalise
+    )
+    explanation = jax.vmap(explain)(
+      entries(poses),
+      presence,
+      entries(found.votes),
+      found.scales,
+      found.log_presence,
+    )
+    return Objects(
+      found.poses,
+      found.votes,
+      found.scales,
+      jnp.exp(found.log_presence),
+      found.dynamics,
+      explanation.log_prob,
+      explanation.posterior,
+    )
+
+
+def entries(poses: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 6"]:
+  """The numbers of poses that are not constant."""
+  return poses[..., :2, :].reshape(*poses.shape[:-2], POSE)

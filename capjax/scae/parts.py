@@ -1,0 +1,260 @@
+"""Part capsules: what parts an image has, where, and how they look.
+
+The part capsule autoencoder of Kosiorek et al. (2019), section 2.2. Axes:
+B batch, M parts, U V template, H W C image, F special features.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from capjax import layers
+from capjax.scae import voting
+from kernels import checks, geometry, numerics, rendering
+
+_POSE = 6
+_STRIDES = (2, 2, 1, 1)
+
+
+class Parts(NamedTuple):
+  """The parts of images.
+
+  Attributes:
+    poses: [B M 3 3], from templates to canvas.
+    presence: [B M] in (0, 1).
+    features: [B M F], what else of a part can differ, such as its colour.
+  """
+
+  poses: Float[Array, "B M 3 3"]
+  presence: Float[Array, "B M"]
+  features: Float[Array, "B M F"]
+
+
+class PartEncoder(nnx.Module):
+  """Convolutions, and a map of attention for each part (App. B)."""
+
+  def __init__(
+    self,
+    image_shape: Sequence[int],
+    num_parts: int,
+    *,
+    num_features: int = 16,
+    width: int = 128,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      image_shape: (H, W, C), H and W at least 23.
+      num_parts: M.
+      num_features: F, special features of a part.
+      width: channels of the convolutions.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if the images are too small for the convolutions.
+    """
+    *size, channels = image_shape
+    widths = [channels, *[width] * len(_STRIDES)]
+    self.convs = nnx.List(
+      layers.Conv(
+        before,
+        after,
+        3,
+        stride=stride,
+        kernel_init=voting.draw_kernel(),
+        rngs=rngs,
+      )
+      for before, after, stride in zip(
+        widths[:-1], widths[1:], _STRIDES, strict=True
+      )
+    )
+    for stride in _STRIDES:
+      size = [(length - 3) // stride + 1 for length in size]
+    if min(size) < 1:
+      raise checks.ImageShapeError(
+        f"image_shape={tuple(image_shape)}; the part encoder needs images of "
+        "at least 23x23."
+      )
+    self.bias = nnx.Param(jnp.zeros((*size, width)))
+    # Of every part: its map of attention, pose, presence and features.
+    self.maps = layers.Conv(
+      width,
+      num_parts * (1 + _POSE + 1 + num_features),
+      1,
+      kernel_init=voting.draw_kernel(),
+      rngs=rngs,
+    )
+    self.num_parts = num_parts
+
+  def __call__(
+    self,
+    images: Float[Array, "B H W C"],
+    *,
+    key: PRNGKeyArray | None = None,
+  ) -> Parts:
+    """Finds the parts.
+
+    Args:
+      images: in [0, 1].
+      key: draws the noise of training, as for `voting.jitter`; None for none.
+    """
+    for conv in self.convs:
+      images = jax.nn.relu(conv(images))
+    maps = self.maps(images + self.bias[...])
+    maps = maps.reshape(
+      len(maps), -1, self.num_parts, maps.shape[-1] // self.num_parts
+    )
+    attention = numerics.softmax(maps[..., :1], axis=1)
+    pooled = jnp.sum(attention * maps[..., 1:], axis=1)
+    raw, logits, features = jnp.split(pooled, [_POSE, _POSE + 1], axis=-1)
+    presence = jax.nn.sigmoid(voting.jitter(logits[..., 0], key))
+    return Parts(geometry.pose_matrix(raw), presence, features)
+
+
+class Templates(nnx.Module):
+  """What each part looks like, and an image as a mixture of them (Eqs. 3-5)."""
+
+  def __init__(
+    self,
+    image_shape: Sequence[int],
+    num_parts: int,
+    *,
+    size: int = 11,
+    num_features: int = 16,
+    nonlinearity: Literal["sigmoid", "relu1"] = "sigmoid",
+    mixing: Literal["alpha", "coupled"] = "alpha",
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      image_shape: (H, W, C) of the images that are explained.
+      num_parts: M.
+      size: pixels along each side of a template.
+      num_features: F, special features of a part, which decide its colour.
+      nonlinearity: of templates and colours; "relu1" clips to [0, 1].
+      mixing: "alpha" learns how strongly each pixel of a template hides others;
+        "coupled" lets brighter pixels hide darker.
+      rngs: its `params` stream draws the parameters.
+
+    Raises:
+      ValueError: if there is no such nonlinearity or mixing, or templates have
+        no pixels.
+
+    Differs from the authors' code: it stretches all templates at the start by
+    one minimum and maximum, we each by its own, so that each reaches 0 and 1.
+    """
+    if size < 1:
+      raise ValueError(f"size={size}; give templates at least 1 pixel.")
+    if nonlinearity not in ("sigmoid", "relu1"):
+      raise ValueError(
+        f"nonlinearity={nonlinearity!r}; pass 'sigmoid' or 'relu1'."
+      )
+    if mixing not in ("alpha", "coupled"):
+      raise ValueError(f"mixing={mixing!r}; pass 'alpha' or 'coupled'.")
+    *self.canvas, channels = image_shape
+    self.nonlinearity = nonlinearity
+    shape = (num_parts, size, size, channels)
+    self.raw = nnx.Param(_draw_templates(rngs.params(), shape))
+    has_alphas = mixing == "alpha"
+    self.alphas = nnx.Param(jnp.zeros((*shape[:3], 1))) if has_alphas else None
+    self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
+    self.temperature = None if has_alphas else nnx.Param(_draw_number(rngs))
+    self.hidden, self.color = (
+      nnx.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
+      for size in ((num_features, 32), (32, channels))
+    )
+    self.background = nnx.Param(_draw_number(rngs))
+
+  def templates(self) -> Float[Array, "M U V C"]:
+    """The templates without colour, in [0, 1]."""
+    return self._squash(self.raw[...])
+
+  def colors(self, features: Float[Array, "B M F"]) -> Float[Array, "B M C"]:
+    """What the templates of parts are multiplied with, in [0, 1]."""
+    colors = self.color(jax.nn.relu(self.hidden(features)))
+    # Clipping has no gradient outside of [0, 1]; so colours start at its top.
+    return self._squash(colors + 0.99 * (self.nonlinearity == "relu1"))
+
+  def explain(
+    self, images: Float[Array, "B H W C"], parts: Parts
+  ) -> rendering.ImageMixture:
+    """Explains each image as a mixture of templates in their poses."""
+    return self._explain(images, parts, lambda mixture: mixture)
+
+  def log_prob(
+    self, images: Float[Array, "B H W C"], parts: Parts
+  ) -> Float[Array, " B"]:
+    """`explain(images, parts).log_prob`, without what it takes to draw."""
+    return self._explain(images, parts, lambda mixture: mixture.log_prob)
+
+  def _explain(self, images, parts, choose):
+    # For the gradient each image is drawn anew. A CPU takes them one by one,
+    # within its cache; accelerators take all at once.
+    @jax.checkpoint
+    def explain(arguments):
+      return choose(self._explain_image(*arguments))
+
+    return jax.lax.platform_dependent(
+      (images, parts.poses, parts.presence, self.colors(parts.features)),
+      cpu=lambda arguments: jax.lax.map(explain, arguments),
+      default=jax.vmap(explain),
+    )
+
+  def _explain_image(self, image, poses, presence, colors):
+    templates = self.templates()
+    background = jax.nn.sigmoid(self.background[...])
+    background = jnp.broadcast_to(background, image.shape[-1:])
+    if self.alphas is not None:
+      channels = templates.shape[-1]
+      drawn = self._draw(
+        jnp.concatenate([templates, self.alphas[...]], axis=-1), poses
+      )
+      parts, logits = jnp.split(drawn, [channels], axis=-1)
+      parts = parts * colors[:, None, None]
+      background_logit = jax.nn.softplus(self.background_logit[...])
+    else:
+      parts = self._draw(templates, poses) * colors[:, None, None]
+      temperature = jax.nn.softplus(self.temperature[...] + 0.5) + 1e-4
+      logits, background_logit = parts / temperature, background / temperature
+    return rendering.explain_image(
+      image, parts, logits, presence, background, background_logit
+    )
+
+  def _draw(self, templates, poses):
+    return jax.vmap(rendering.warp, (0, 0, None))(
+      templates, poses, tuple(self.canvas)
+    )
+
+  def _squash(self, x):
+    if self.nonlinearity == "sigmoid":
+      return jax.nn.sigmoid(x)
+    return jnp.clip(x, 0.0, 1.0)
+
+
+def _draw_number(rngs):
+  """One number [1] as TensorFlow 1 draws it where no initialiser is given.
+
+  The Glorot uniform of one input and one output: in +-sqrt(3).
+  """
+  bound = 3**0.5
+  return jax.random.uniform(rngs.params(), (1,), minval=-bound, maxval=bound)
+
+
+def _draw_templates(key, shape):
+  """Rows of an orthogonal matrix, each stretched to [0, 1]; 0 of 1 number."""
+  num_parts, size = shape[0], int(np.prod(shape[1:]))
+  rows = jax.random.uniform(key, (num_parts, size))
+  # More parts than pixels cannot be orthogonal; their pixels are.
+  few = num_parts <= size
+  rows = jnp.linalg.qr(rows.T)[0].T if few else jnp.linalg.qr(rows)[0]
+  low = jnp.min(rows, axis=1, keepdims=True)
+  high = jnp.max(rows, axis=1, keepdims=True)
+  span = jnp.where(high > low, high - low, 1.0)
+  return ((rows - low) / span).reshape(shape)

@@ -1,0 +1,192 @@
+"""Objects found in a set, each of which votes for its parts.
+
+What the object capsules of images and of constellations share (Kosiorek et
+al., 2019, sections 2.1 and 2.3). Axes: B batch, M members of the set,
+K objects, N votes of an object.
+"""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from capjax.layers import attention
+from kernels import geometry
+
+_POSE = 6  # raw numbers of a pose
+_NOISE = 2.0  # of the logits of presence in training, at most
+_SCALE = 0.01  # of votes, at least
+_LEFT = 0.87962566  # standard deviation of a normal that is cut off at 2
+
+
+def draw_kernel(**axes: int) -> nnx.Initializer:
+  """The initialiser of kernels in the authors' code: that of Sonnet 1.
+
+  A normal of standard deviation 1 / sqrt(fan in), cut off at two of them, so
+  that 0.88 of it is left; Flax's own makes up for the cut.
+
+  Args:
+    **axes: as for `jax.nn.initializers.variance_scaling`.
+  """
+  return nnx.initializers.variance_scaling(
+    _LEFT**2, "fan_in", "truncated_normal", **axes
+  )
+
+
+class Votes(NamedTuple):
+  """What objects expect of their parts.
+
+  Attributes:
+    poses: [B K 3 3], from objects to the frame of the set.
+    votes: [B K N 3 3], where an object expects its parts.
+    scales: [B K N], standard deviations around the votes.
+    logits: [B K], of the presence a_k of an object.
+    log_presence: [B K N], log a_k a_kn: the object and this part are there.
+    dynamics: [B K N 6], raw, by which the relations of an object to its parts
+      differ from image to image.
+  """
+
+  poses: Float[Array, "B K 3 3"]
+  votes: Float[Array, "B K N 3 3"]
+  scales: Float[Array, "B K N"]
+  logits: Float[Array, "B K"]
+  log_presence: Float[Array, "B K N"]
+  dynamics: Float[Array, "B K N 6"]
+
+
+class Voters(nnx.Module):
+  """A set transformer, and a small network for each object."""
+
+  def __init__(
+    self,
+    in_features: int,
+    *,
+    num_objects: int,
+    num_votes: int,
+    kind: Literal["affine", "similarity"],
+    width: int,
+    num_blocks: int,
+    num_heads: int,
+    summary: int,
+    code: int,
+    hidden: int,
+    masking: attention.Masking,
+    rngs: nnx.Rngs,
+  ):
+    """Draws the parameters.
+
+    Args:
+      in_features: numbers of a member of the set.
+      num_objects: K.
+      num_votes: N.
+      kind: of poses and relations, as for `geometry.pose_matrix`.
+      width: of tokens in the set transformer.
+      num_blocks: of the set transformer.
+      num_heads: of its attentions.
+      summary: length of what it says of an object.
+      code: length of an object's code c_k.
+      hidden: units of the networks of an object.
+      masking: how absent members are ignored, as for `SetTransformer`.
+      rngs: its `params` stream draws the parameters.
+    """
+    self.transformer = attention.SetTransformer(
+      in_features,
+      width=width,
+      num_blocks=num_blocks,
+      num_heads=num_heads,
+      num_outputs=num_objects,
+      out_features=summary,
+      masking=masking,
+      kernel_init=draw_kernel(),
+      rngs=rngs,
+    )
+    # A code ends with a 1, whose weights are a bias that is drawn: in the
+    # authors' code it says that no object was dropped.
+    self.networks = nnx.List(
+      [
+        _OfEach(num_objects, summary, hidden, rngs=rngs),
+        _OfEach(num_objects, hidden, code, rngs=rngs),
+        _OfEach(num_objects, code + 1, hidden, rngs=rngs),
+      ]
+    )
+    # Without a bias, `relations` alone say what all images share.
+    self.vary = _OfEach(
+      num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs
+    )
+    # Pose, logits of presence of the object and its parts, scales.
+    self.sizes = (_POSE, 1, num_votes, num_votes)
+    self.describe = _OfEach(num_objects, hidden, sum(self.sizes), rngs=rngs)
+    self.relations = nnx.Param(
+      nnx.initializers.glorot_uniform()(
+        rngs.params(), (num_objects, num_votes, _POSE)
+      )
+    )
+    self.kind = kind
+
+  def __call__(
+    self,
+    members: Float[Array, "B M T"],
+    presence: Float[Array, "B M"],
+    *,
+    key: PRNGKeyArray | None = None,
+  ) -> Votes:
+    """Finds the objects.
+
+    Args:
+      members: of the sets, in any order.
+      presence: in [0, 1], how much each is there.
+      key: draws the noise of training, as for `jitter`; None for none.
+    """
+    first, second, third = self.networks
+    codes = second(jax.nn.relu(first(self.transformer(members, presence))))
+    codes = jnp.pad(codes, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)
+    hidden = jax.nn.relu(third(codes))
+    dynamics = self.vary(hidden)
+    dynamics = dynamics.reshape(*hidden.shape[:2], -1, _POSE)
+    pose, logits, part_logits, scales = jnp.split(
+      self.describe(hidden), np.cumsum(self.sizes)[:-1].tolist(), axis=-1
+    )
+    poses = geometry.pose_matrix(pose, self.kind)
+    relations = geometry.pose_matrix(self.relations[...] + dynamics, self.kind)
+    keys = (None, None) if key is None else jax.random.split(key)
+    logits = jitter(logits, keys[0])
+    part_logits = jitter(part_logits, keys[1])
+    return Votes(
+      poses,
+      geometry.compose(poses[:, :, None], relations),
+      jax.nn.softplus(scales + 0.5) + _SCALE,
+      logits[..., 0],
+      jax.nn.log_sigmoid(logits) + jax.nn.log_sigmoid(part_logits),
+      dynamics,
+    )
+
+
+def jitter(
+  logits: Float[Array, "*shape"], key: PRNGKeyArray | None
+) -> Float[Array, "*shape"]:
+  """Adds U(-2, 2) to logits of presence; nothing without a key.
+
+  Differs from the authors' code, which adds it at test time too.
+  """
+  if key is None:
+    return logits
+  return logits + jax.random.uniform(
+    key, logits.shape, logits.dtype, -_NOISE, _NOISE
+  )
+
+
+class _OfEach(nnx.Module):
+  """A dense layer of its own for each object."""
+
+  def __init__(self, num_objects, in_features, features, *, bias=True, rngs):
+    shape = (num_objects, in_features, features)
+    self.kernel = nnx.Param(draw_kernel(batch_axis=0)(rngs.params(), shape))
+    zeros = jnp.zeros((num_objects, features))
+    self.bias = nnx.Param(zeros) if bias else None
+
+  def __call__(self, x: Float[Array, "B K in"]) -> Float[Array, "B K out"]:
+    x = jnp.einsum("bki,kio->bko", x, self.kernel[...])
+    return x if self.bias is None else x + self.bias[...]

@@ -1,0 +1,152 @@
+"""Races CapsNet's training step and its costly layer against textbook forms.
+
+  python -m experiments.benchmarks.capsnet
+
+The textbook form uses XLA's own convolution and the routing of Procedure 1 with
+stored votes. On a CPU its step takes over a minute at batch 128: `--notextbook`
+leaves it out. The floor counts the operations of the direct sums at the
+device's matmul rate; convolving at frequencies needs fewer, so our step can
+pass below it.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+import capjax
+from capjax import losses
+from capjax.data.transforms import augment
+from capjax.layers import convolution
+from experiments.benchmarks import harness, step_cost, textbook
+from experiments.flags import limits
+from experiments.training import train_step
+from kernels import numerics
+
+_BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
+limits.require_counts(_BATCHES, example="1,32")
+_TEXTBOOK = flags.DEFINE_bool("textbook", True, "Time the textbook form too.")
+_STEPS = flags.DEFINE_integer(
+  "steps", 5, "Training steps timed.", lower_bound=1
+)
+
+
+class TextbookCapsNet(capjax.CapsNet):
+  """The same network and parameters in the forms that are usually written."""
+
+  def __call__(self, images: jax.Array) -> capjax.capsnet.CapsNetOutput:
+    features = jax.nn.relu(_direct(self.conv, images))
+    parts = _direct(self.primary.conv, features)
+    parts = parts.reshape(len(images), -1, self.primary.pose_size)
+    poses = textbook.dynamic_routing(
+      numerics.squash(parts), self.classes.transforms[...],
+      self.classes.bias[...],
+    )  # fmt: skip
+    lengths = numerics.safe_norm(poses)
+    return capjax.capsnet.CapsNetOutput(poses, lengths, None)
+
+
+def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
+  features = convolution.direct(images, layer.kernel[...], stride=layer.stride)
+  return features + layer.bias[...]
+
+
+def time_step(
+  form: type[nnx.Module], batch: int, num_steps: int
+) -> step_cost.StepCost:
+  """Trains a network on shifted noise."""
+
+  def loss(model, images, labels, key, step):
+    del key, step
+    weight = losses.RECONSTRUCTION_WEIGHTS["paper"]
+    return losses.capsnet_loss(
+      model, images, labels, reconstruction_weight=weight
+    )
+
+  return step_cost.time_step(
+    form(rngs=nnx.Rngs(0)),
+    loss,
+    train_step.draw_labelled(functools.partial(augment.shift, max_shift=2)),
+    image_shape=(28, 28, 1),
+    num_classes=10,
+    batch=batch,
+    num_steps=num_steps,
+  )
+
+
+def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
+  """Fewest seconds for the operations and the bytes of a training step.
+
+  Operations: those of the direct sums, forward and twice backward (the images
+  need no gradient). Bytes: Adam reads parameters, gradients and two moments and
+  writes three of them; the first convolution's output is written and read, and
+  so is its gradient.
+  """
+  conv = 20 * 20 * 9 * 9 * 256
+  primary = 6 * 6 * 9 * 9 * 256 * 256
+  votes = 1152 * 10 * 8 * 16
+  routing = votes * (1 + 2 * 2)
+  decoder = 160 * 512 + 512 * 1024 + 1024 * 784
+  operations = 2 * batch * (2 * conv + 3 * (primary + routing + decoder))
+  numbers = 7 * 8_215_728 + 4 * batch * 20 * 20 * 256
+  return operations / rates[0], 4 * numbers / rates[1]
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  ceilings = harness.rates()
+  batches = [int(batch) for batch in _BATCHES.value]
+  print("whole training step; each form in a process of its own:")
+  for batch in batches:
+    flops, transfer = floors(batch, ceilings)
+    ours = step_cost.in_process(time_step, capjax.CapsNet, batch, _STEPS.value)
+    text = f"  batch {batch}: ours {ours.describe(batch)}"
+    if _TEXTBOOK.value:
+      theirs = step_cost.in_process(time_step, TextbookCapsNet, batch, 1)
+      ratio = theirs.seconds / ours.seconds
+      text += f"; textbook {theirs.describe(batch)}, {ratio:.1f}x slower"
+    print(
+      f"{text}; floor of the direct sums {flops:.3f} s (flops), "
+      f"{transfer:.3f} s (bytes)",
+      flush=True,
+    )
+  print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
+  for batch in batches:
+    _bench_primary(batch, ceilings[0])
+
+
+def _bench_primary(batch: int, rate: float) -> None:
+  """XLA's own convolution beside ours, forward and with gradients."""
+  kernel = 0.05 * jax.random.normal(jax.random.key(0), (9, 9, 256, 256))
+  images = jax.random.normal(jax.random.key(1), (batch, 20, 20, 256))
+  forms = [
+    functools.partial(form, stride=2)
+    for form in (convolution.direct, convolution.conv2d)
+  ]
+
+  def with_gradients(form):
+    return jax.grad(lambda *x: jnp.sum(jnp.square(form(*x))), (0, 1))
+
+  passes = {"forward": (forms, 5, 1)}
+  if _TEXTBOOK.value:
+    gradients = [with_gradients(form) for form in forms]
+    passes["forward and gradients"] = (gradients, 1, 3)
+  for name, (functions, rounds, products) in passes.items():
+    theirs, ours = harness.measure_all(functions, images, kernel, rounds=rounds)
+    floor = products * 2 * batch * 36 * kernel.size / rate
+    print(
+      f"  batch {batch}, {name}: XLA's {theirs.seconds:.3f} s "
+      f"{theirs.temporary_bytes / 1e6:.0f} MB, ours {ours.seconds:.3f} s "
+      f"{ours.temporary_bytes / 1e6:.0f} MB, "
+      f"{theirs.seconds / ours.seconds:.1f}x faster; floor of the direct sum "
+      f"{floor:.3f} s",
+      flush=True,
+    )
+
+
+if __name__ == "__main__":
+  limits.run(main)

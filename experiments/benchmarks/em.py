@@ -1,0 +1,170 @@
+"""Races convolutional EM routing without stored votes against the textbook.
+
+  python -m experiments.benchmarks.em
+
+Layers of the networks of Hinton et al. (2018). Both forms are timed in turns in
+one process; where the votes and their copies would not fit in memory, ours runs
+alone. Each row also gives the floors: the fewest operations over the matmul
+rate, and the fewest bytes over the memory rate. Before that, whole training
+steps of two networks, each in a process of its own.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from flax import nnx
+
+from capjax import losses, matrix_capsules
+from experiments.benchmarks import harness, step_cost, textbook
+from experiments.flags import limits
+from experiments.training import train_step
+from kernels.routing import em, em_convolution
+
+_BATCHES = flags.DEFINE_list("batches", ["1", "16", "64"], "Batch sizes.")
+_LAYERS = flags.DEFINE_list(
+  "layers",
+  ["14:32:32:2", "14:8:16:2", "6:16:16:1"],
+  "Layers as H:I:J:stride, with windows of 3x3.",
+)
+_MEMORY = flags.DEFINE_float(
+  "memory",
+  8.0,
+  "GB that the textbook form may take beside its arguments.",
+  lower_bound=0.0,
+)
+_STEPS = flags.DEFINE_integer(
+  "steps", 5, "Training steps timed; 0 for none.", lower_bound=0
+)
+limits.require_counts(_BATCHES, example="1,16")
+flags.register_validator(
+  _LAYERS,
+  lambda layers: all(
+    re.fullmatch("[1-9][0-9]*(:[1-9][0-9]*){3}", layer) for layer in layers
+  ),
+  "give four whole numbers above 0 for each layer, as in 14:32:32:2",
+)
+# The small network, and the reference one: images, batch, features, types.
+_NETWORKS = {
+  "68K": ((28, 28, 1), 10, 64, 64, (8, 16, 16)),
+  "310K": ((32, 32, 2), 5, 16, 32, (32, 32, 32)),
+}
+_TEMPERATURES = em.inverse_temperature_schedule(3)
+_KERNEL, _SIDE = 3, 4
+
+
+def time_step(network: str, num_steps: int) -> step_cost.StepCost:
+  """Trains one of `_NETWORKS` on noise, with 3 iterations of routing."""
+  shape, num_classes, batch, features, types = _NETWORKS[network]
+
+  def loss(model, images, labels, key, step):
+    del key, step
+    activations = model(images).activations
+    each = losses.spread_loss(activations, labels, margin=0.9)
+    return jnp.mean(each), {"loss": jnp.mean(each)}
+
+  return step_cost.time_step(
+    matrix_capsules.MatrixCapsules(
+      shape,
+      num_classes,
+      features=features,
+      types=types,
+      num_iterations=3,
+      rngs=nnx.Rngs(0),
+    ),
+    loss,
+    train_step.draw_labelled(lambda key, image: image),
+    image_shape=shape,
+    num_classes=num_classes,
+    batch=batch,
+    num_steps=num_steps,
+  )
+
+
+def ours(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
+  """A batch through the kernel."""
+  route = functools.partial(
+    em_convolution.em_convolution,
+    inverse_temperatures=_TEMPERATURES,
+    stride=stride,
+  )
+  output = jax.vmap(route, (0, 0, None, None, None))(*arguments)
+  return output.poses, output.activations
+
+
+def theirs(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
+  """A batch through the textbook form."""
+  return textbook.em_convolution(
+    *arguments, inverse_temperatures=_TEMPERATURES, stride=stride
+  )
+
+
+def num_votes(size: int, types: int, parents: int, stride: int) -> int:
+  """How many votes an example casts."""
+  positions = ((size - _KERNEL) // stride + 1) ** 2
+  return positions * _KERNEL**2 * types * parents
+
+
+def floors(
+  batch: int,
+  votes: int,
+  numbers: int,
+  rates: tuple[float, float],
+  backward: bool,
+) -> tuple[float, float]:
+  """Fewest seconds that the operations and the bytes take.
+
+  Once formed (a product of 4x4 matrices), votes cost an M-step in each
+  iteration (two weighted sums) and an E-step between two (a weighted distance),
+  of 7 and 3 operations for each number. Backward costs twice as much. Every
+  input is read once and every gradient written once.
+  """
+  iterations = len(_TEMPERATURES)
+  for_each = 2 * _SIDE + 7 * iterations + 3 * (iterations - 1)
+  operations = batch * votes * _SIDE**2 * for_each * (3 if backward else 1)
+  return operations / rates[0], 4 * numbers * (1 + backward) / rates[1]
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  ceilings = harness.rates()
+  for name, (shape, _, batch, *_) in _NETWORKS.items() if _STEPS.value else ():
+    cost = step_cost.in_process(time_step, name, _STEPS.value)
+    size = "x".join(map(str, shape))
+    text = cost.describe(batch)
+    print(f"step of {name}, {size}, batch {batch}: {text}", flush=True)
+  print(f"H:I:J:stride {harness.COLUMNS}")
+  for layer in _LAYERS.value:
+    size, types, parents, stride = map(int, layer.split(":"))
+    votes = num_votes(size, types, parents, stride)
+    for batch in map(int, _BATCHES.value):
+      shapes = (
+        (batch, size, size, types, _SIDE, _SIDE),
+        (batch, size, size, types),
+        (_KERNEL, _KERNEL, types, parents, _SIDE, _SIDE),
+      )
+      keys = jax.random.split(jax.random.key(0), 3)
+      arguments = (
+        jax.random.normal(keys[0], shapes[0]),
+        jax.random.uniform(keys[1], shapes[1]),
+        0.3 * jax.random.normal(keys[2], shapes[2]),
+        *jnp.zeros((2, parents)),
+      )
+      numbers = sum(map(math.prod, shapes))
+      harness.race(
+        f"{layer:12s}",
+        batch,
+        tuple(functools.partial(f, stride=stride) for f in (theirs, ours)),
+        arguments,
+        floors=functools.partial(floors, batch, votes, numbers, ceilings),
+        memory=1e9 * _MEMORY.value,
+      )
+
+
+if __name__ == "__main__":
+  limits.run(main)

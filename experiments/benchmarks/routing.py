@@ -1,0 +1,83 @@
+"""Races dynamic routing without stored votes against the textbook form.
+
+  python -m experiments.benchmarks.routing
+
+Both map primary capsules and transforms to class capsules and are timed in
+turns in one process; each row also gives the floors: the fewest operations over
+the matmul rate, and the fewest bytes over the memory rate.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+from absl import app, flags
+
+from capjax import layers
+from experiments.benchmarks import harness, textbook
+from experiments.flags import limits
+from kernels import numerics
+
+_BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
+_NUM_PARTS = flags.DEFINE_list(
+  "num_parts", ["1152", "4608"], "Sizes I of the layer below."
+)
+limits.require_counts(_BATCHES, _NUM_PARTS, example="32,128")
+_NUM_OBJECTS, _PART_SIZE, _POSE_SIZE, _NUM_ITERATIONS = 10, 8, 16, 3
+
+
+def ours(poses: jax.Array, transforms: jax.Array) -> jax.Array:
+  """The form that the model uses."""
+
+  def route(poses):
+    return layers.route_by_agreement(
+      poses,
+      transforms,
+      num_iterations=_NUM_ITERATIONS,
+      batch_size=batch_size,
+    ).poses
+
+  batch_size = len(poses)
+  return jax.vmap(route)(poses)
+
+
+def floors(
+  batch: int, num_parts: int, rates: tuple[float, float], backward: bool
+) -> tuple[float, float]:
+  """Fewest seconds that the operations and the bytes take.
+
+  The first iteration needs one product of poses with transforms, each later one
+  two (agreement and weighted sum). Backward, each product has two transposes.
+  Every input is read once and every gradient written once.
+  """
+  pairs = num_parts * _NUM_OBJECTS * _PART_SIZE * _POSE_SIZE
+  products = 1 + 2 * (_NUM_ITERATIONS - 1)
+  operations = 2 * batch * pairs * products * (3 if backward else 1)
+  numbers = (batch * num_parts * _PART_SIZE + pairs) * (2 if backward else 1)
+  return operations / rates[0], 4 * numbers / rates[1]
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  ceilings = harness.rates()
+  print(f"parts {harness.COLUMNS}")
+  for num_parts in map(int, _NUM_PARTS.value):
+    shape = (num_parts, _NUM_OBJECTS, _PART_SIZE, _POSE_SIZE)
+    keys = jax.random.split(jax.random.key(0))
+    transforms = 0.1 * jax.random.normal(keys[0], shape)
+    for batch in map(int, _BATCHES.value):
+      poses = numerics.squash(
+        jax.random.normal(keys[1], (batch, num_parts, _PART_SIZE))
+      )
+      harness.race(
+        f"{num_parts:5d}",
+        batch,
+        (textbook.dynamic_routing, ours),
+        (poses, transforms),
+        floors=functools.partial(floors, batch, num_parts, ceilings),
+      )
+
+
+if __name__ == "__main__":
+  limits.run(main)

@@ -1,0 +1,161 @@
+"""Times a training step of the stacked capsule autoencoder, and its renderer.
+
+  python -m experiments.benchmarks.scae
+
+First the whole step, as trained on MNIST, and what it is made of; then drawing
+the parts of a batch, with its gradient, against the textbook's four gathers,
+both in turns in one process. The floor of the step: the operations of its
+products over the matmul rate, and the bytes of every pixel of every part, drawn
+once and its gradient once, over the memory rate.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import app, flags
+from flax import nnx
+
+from capjax import scae
+from experiments.benchmarks import harness, textbook
+from experiments.flags import limits
+from kernels import geometry, rendering
+
+_BATCH = flags.DEFINE_integer("batch", 128, "Images.", lower_bound=1)
+_CANVAS = flags.DEFINE_integer(
+  "canvas", 40, "Pixels along a side.", lower_bound=23
+)
+_NUM_PARTS = flags.DEFINE_integer(
+  "num_parts", 40, "Part capsules.", lower_bound=1
+)
+_NUM_OBJECTS = flags.DEFINE_integer(
+  "num_objects", 32, "Object capsules.", lower_bound=1
+)
+_ENCODER_FEATURES = flags.DEFINE_integer(
+  "encoder_features", 128, "Channels.", lower_bound=1
+)
+
+
+def make_step(model: scae.SCAE):
+  """A training step as `(parameters, state, images, labels, key) -> ...`."""
+  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+  optimizer = optax.adam(1e-3)
+
+  def step(parameters, state, images, labels, key):
+    def loss(parameters):
+      model = nnx.merge(graph, parameters, rest)
+      return scae.loss(model, images, labels, key)[0]
+
+    updates, state = optimizer.update(jax.grad(loss)(parameters), state)
+    return optax.apply_updates(parameters, updates), state
+
+  return step, parameters, optimizer.init(parameters)
+
+
+def draw(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
+  """The parts of one image after another, with a sum to differentiate."""
+  canvas = (_CANVAS.value,) * 2
+
+  @jax.checkpoint
+  def one(poses):
+    drawn = jax.vmap(lambda t, p: warp(t, p, canvas))(templates, poses)
+    return jnp.sum(jnp.square(drawn))
+
+  return jnp.sum(jax.lax.map(one, poses))
+
+
+def num_operations(parameters, batch: int) -> int:
+  """Of the products of a step: three times those of its forward pass."""
+  size, total = _CANVAS.value, 0
+  for conv, stride in zip(
+    parameters["encoder"]["convs"].values(), (2, 2, 1, 1), strict=True
+  ):
+    size = (size - 3) // stride + 1
+    total += size**2 * conv["kernel"].size
+  total += size**2 * parameters["encoder"]["maps"]["kernel"].size
+  total += sum(
+    math.prod(x.shape) for x in jax.tree.leaves(parameters["objects"])
+  )
+  return 3 * 2 * batch * total
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  flops, transfer = harness.rates()
+  batch, side = _BATCH.value, _CANVAS.value
+  model = scae.SCAE(
+    (side, side, 1),
+    10,
+    num_parts=_NUM_PARTS.value,
+    num_objects=_NUM_OBJECTS.value,
+    encoder_features=_ENCODER_FEATURES.value,
+    rngs=nnx.Rngs(0),
+  )
+  images = jax.random.uniform(jax.random.key(0), (batch, side, side, 1))
+  labels, key = jnp.zeros(batch, jnp.int32), jax.random.key(1)
+  step, parameters, state = make_step(model)
+  graph, _, rest = nnx.split(model, nnx.Param, ...)
+  output = jax.jit(lambda model: model(images))(model)
+
+  def encode(parameters):
+    parts = nnx.merge(graph, parameters, rest).encoder(images)
+    return sum(map(jnp.sum, parts))
+
+  def explain(decoder, parts):
+    graph, _, rest = nnx.split(model.decoder, nnx.Param, ...)
+    return jnp.sum(nnx.merge(graph, decoder, rest).log_prob(images, parts))
+
+  decoder = nnx.state(model.decoder, nnx.Param)
+  rows = {
+    "whole step": (step, (parameters, state, images, labels, key)),
+    "encoder, gradient": (jax.grad(encode), (parameters,)),
+    "image likelihood": (explain, (decoder, output.parts)),
+    "image likelihood, gradient": (
+      jax.grad(explain, (0, 1)),
+      (decoder, output.parts),
+    ),
+  }
+  print(f"batch {batch:28d}      seconds  images/s  temporary MB")
+  for name, (function, arguments) in rows.items():
+    (cost,) = harness.measure_all([function], *arguments)
+    print(
+      f"{name:30s} {1e3 * cost.seconds:9.1f} ms {batch / cost.seconds:9.0f}"
+      f" {cost.temporary_bytes / 1e6:13.1f}",
+      flush=True,
+    )
+  pixels = batch * _NUM_PARTS.value * side**2 * 2 * 4
+  operations = num_operations(nnx.to_pure_dict(parameters), batch)
+  print(
+    f"{'floor':30s} {1e3 * operations / flops:9.1f} ms of products, "
+    f"{1e3 * 2 * pixels / transfer:.1f} ms of bytes"
+  )
+
+  templates = jnp.concatenate(
+    [model.decoder.templates(), model.decoder.alphas[...]], axis=-1
+  )
+  raw = jax.random.normal(key, (batch, _NUM_PARTS.value, 6)) / 2
+  poses = geometry.pose_matrix(raw)
+  for name, form in (
+    ("drawing parts", lambda f: f),
+    ("drawing parts, gradient", lambda f: jax.value_and_grad(f, (0, 1))),
+  ):
+    own, other = harness.measure_all(
+      [
+        form(functools.partial(draw, rendering.warp)),
+        form(functools.partial(draw, textbook.warp)),
+      ],
+      templates,
+      poses,
+    )
+    print(
+      f"{name:30s} {1e3 * own.seconds:9.1f} ms, textbook "
+      f"{1e3 * other.seconds:.1f} ms: {other.seconds / own.seconds:.2f}x faster"
+    )
+
+
+if __name__ == "__main__":
+  limits.run(main)

@@ -1,0 +1,90 @@
+"""What a whole training step costs, in a process of its own."""
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from experiments.training import train_step
+
+
+class StepCost(NamedTuple):
+  """Of one whole training step: forward, loss, backward, Adam.
+
+  Attributes:
+    seconds: in one compiled loop of many steps.
+    temporary_bytes: that XLA allocates beside state and images.
+    peak_bytes: resident at most in the process, compilation included.
+  """
+
+  seconds: float
+  temporary_bytes: int
+  peak_bytes: int
+
+  def describe(self, batch: int) -> str:
+    """What a benchmark prints."""
+    return (
+      f"{self.seconds:.3f} s, {batch / self.seconds:.1f} images/s, "
+      f"{self.temporary_bytes / 1e6:.0f} MB temporary, "
+      f"{self.peak_bytes / 1e6:.0f} MB peak resident"
+    )
+
+
+def time_step(
+  model: nnx.Module,
+  loss: Callable[..., Any],
+  draw: train_step.Draw,
+  *,
+  image_shape: Sequence[int],
+  num_classes: int,
+  batch: int,
+  num_steps: int,
+) -> StepCost:
+  """Trains a model on noise; one call in a process, for its peak.
+
+  Args:
+    model: what is trained.
+    loss: as for `train_step.make_update`.
+    draw: likewise.
+    image_shape: [H, W, C] of the noise.
+    num_classes: of its labels.
+    batch: examples of a step.
+    num_steps: that are timed.
+  """
+  mesh = train_step.data_mesh(batch)
+  optimizer = optax.adam(1e-3)
+  update = train_step.make_update(
+    loss, optimizer, draw=draw, batch_size=batch, mesh=mesh
+  )
+  rng = np.random.default_rng(0)
+  examples = (num_steps + 1) * batch
+  images = rng.integers(0, 256, (examples, *image_shape), np.uint8)
+  labels = rng.integers(0, num_classes, examples, np.int32)
+  state = train_step.init(model, optimizer, jax.random.key(0))
+  state, images, labels = train_step.replicate((state, images, labels), mesh)
+  del model
+  run = update.lower(state, images, labels, 1).compile()
+  state, metrics = run(state, images, labels, 1)
+  jax.block_until_ready(metrics)
+  start = time.perf_counter()
+  state, metrics = run(state, images, labels, num_steps)
+  jax.block_until_ready(metrics)
+  return StepCost(
+    (time.perf_counter() - start) / num_steps,
+    run.memory_analysis().temp_size_in_bytes,
+    1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+  )
+
+
+def in_process(function: Callable[..., StepCost], *arguments: Any) -> StepCost:
+  """Calls a function of a module in a process of its own."""
+  context = multiprocessing.get_context("spawn")
+  with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+    return pool.submit(function, *arguments).result()

@@ -1,0 +1,350 @@
+"""A trained classifier on images unlike those it was trained on.
+
+Suites of `experiments.evaluate`. Each draws into the run's folder, together
+with the curves of the runs beside which it is to be seen.
+"""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data.transforms import affnist
+from capjax.evaluation import attacks as attacking
+from capjax.evaluation import diagnostics as diagnosing
+from capjax.evaluation import views as viewing
+from experiments.figures import curves
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+
+_EPSILONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+_NUM_ATTACKED, _ATTACKED_AT_ONCE = 500, 100
+_ATTACKS = {"fgsm": attacking.fgsm, "bim": attacking.bim}
+_ANGLES = tuple(range(-90, 91, 15))
+_MOVES = {
+  "rotation (degrees)": (viewing.rotate, _ANGLES),
+  "shift (pixels)": (
+    lambda image, x: viewing.translate(image, x, 0),
+    tuple(range(-8, 9, 2)),
+  ),
+  "scale": (viewing.scale, tuple(np.linspace(0.5, 1.5, 9))),
+}
+_NUM_PARSED = 1000
+_NUM_SHOWN = 10  # images in each row of a sheet
+_SHOWN_VIEWS = 4  # rows of the sheet of affine views
+
+
+def affnist_like(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Classifies affine views of the test images (Sabour et al., 2017, 5.2).
+
+  The views are drawn as affNIST's are, on the model's canvas. Where the folder
+  of data sets has one named `affnist`, its images are classified too; they need
+  a canvas of 40x40.
+
+  Returns:
+    Accuracy on the views, and on the test images as they are.
+  """
+  canvas = tasks.canvas(trained)[:2]
+  draw = tasks.draw_affine_view(trained)
+  images, labels = tasks.first(trained, options.images)
+  evaluate = _evaluator(trained, draw)
+  right = evaluate(trained.model, images, labels, views=options.views)
+  scores = {
+    "affnist_like_accuracy": float(np.mean(right["accuracy"])),
+    "clean_accuracy": float(np.mean(trained.measures["accuracy"])),
+    "views": options.views,
+    "num_images": len(images),
+    "num_rows": canvas[0],
+  }
+  official = (
+    pathlib.Path(directory.DATA_DIR.value or ".").expanduser() / "affnist"
+  )
+  if official.exists() and canvas != (40, 40):
+    print(
+      f"{official} is left out: its images are 40x40, and this model takes "
+      f"{canvas[0]}x{canvas[1]}. Train with --canvas=40"
+    )
+  elif official.exists():
+    test = affnist.read(official)
+    evaluate = _evaluator(trained, train_step.draw_labelled(lambda _, x: x))
+    right = evaluate(trained.model, test.images, test.labels)
+    scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
+  # A column for each image; the rows are the first of the views scored above.
+  columns = np.arange(len(images))[:_NUM_SHOWN]
+  rows = np.arange(min(options.views, _SHOWN_VIEWS))
+  numbers = (columns * options.views + rows[:, None]).ravel()
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
+  views, shown_labels = jax.vmap(draw, (0, 0, None, None))(
+    keys, numbers // options.views, jnp.asarray(images), jnp.asarray(labels)
+  )
+  names = [f"view {n + 1}" for n in rows]
+  _sheet(run, trained, "affnist_like", views, shown_labels, names)
+  return scores
+
+
+def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy against rotation, shift and scale of the test images.
+
+  Returns:
+    For each of them its values, and the accuracy at each.
+  """
+  images, labels = tasks.first(trained, options.images)
+  scores, shown, names, panels = {"num_images": len(images)}, [], [], []
+  for axis, (move, values) in _MOVES.items():
+
+    def draw(key, index, images, labels, value, move=move):
+      del key
+      image = trained.task.prepare(train_step.as_intensities(images[index]))
+      return move(image, value), labels[index]
+
+    evaluate = _evaluator(trained, draw)
+    name = axis.partition(" ")[0]
+    scores[name] = [float(value) for value in values]
+    scores[f"{name}_accuracy"] = [
+      float(
+        np.mean(
+          evaluate(trained.model, images, labels, np.float32(value))["accuracy"]
+        )
+      )
+      for value in values
+    ]
+    panels.append((axis, name, f"{name}_accuracy"))
+    for value in values[:: (len(values) - 1) // 4]:
+      first = (jnp.asarray(x[:_NUM_SHOWN]) for x in (images, labels))
+      moved, _ = jax.vmap(draw, (None, 0, None, None, None))(
+        None, jnp.arange(len(labels))[:_NUM_SHOWN], *first, value
+      )
+      shown.append(moved)
+      names.append(f"{name} {value:g}")
+  repeated = np.tile(labels[:_NUM_SHOWN], len(names))
+  _sheet(run, trained, "views_sheet", jnp.concatenate(shown), repeated, names)
+  lines = beside(run, options, "views", scores)
+  curves.accuracy_curves(
+    [
+      curves.Panel("", axis, "accuracy (%)", lines_of(lines, x, y))
+      for axis, x, y in panels
+    ],
+    run.figure("views"),
+    chance=1 / trained.test.num_classes,
+  )
+  return scores
+
+
+def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Accuracy and success of attacks on the first test images against eps.
+
+  White-box FGSM, and BIM of 10 steps: untargeted, which raise the loss, and
+  targeted, which lower that of another class, drawn at random (Hinton et al.,
+  2018, section 6). The loss is the cross-entropy of the scores, for networks
+  with capsules too: see `Task.losses`.
+
+  Returns:
+    For each attack, by eps, the accuracy when it is untargeted, and the share
+    of images taken for the target when it is targeted.
+  """
+  images, labels = tasks.first(trained, options.images or _NUM_ATTACKED)
+  images = jax.vmap(trained.task.prepare)(
+    train_step.as_intensities(jnp.asarray(images))
+  )
+  targets = attacking.random_targets(
+    jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
+  )
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def attack(name, model, images, aims, eps, targeted):
+    loss = functools.partial(trained.task.losses, model)
+    attacked = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
+    classes = jnp.argmax(trained.task.scores(model, attacked), axis=-1)
+    return attacked, classes == aims
+
+  def rate(name, aims, eps, targeted):
+    hits = [
+      attack(name, trained.model, *batch, jnp.float32(eps), targeted)[1]
+      for batch in zip(_batches(images), _batches(aims), strict=True)
+    ]
+    return float(np.mean(np.concatenate(hits)))
+
+  scores = {"eps": list(_EPSILONS), "num_images": len(images)}
+  for name in _ATTACKS:
+    for kind, aims, targeted in (
+      ("accuracy", jnp.asarray(labels), False),
+      ("targeted_success", targets, True),
+    ):
+      scores[f"{name}_{kind}"] = [
+        rate(name, aims, eps, targeted) for eps in _EPSILONS
+      ]
+  # The same batch as before, which is compiled already.
+  first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
+  shown = [
+    attack("bim", trained.model, *first, jnp.float32(eps), False)[0]
+    for eps in _EPSILONS
+  ]
+  shown = [attacked[:_NUM_SHOWN] for attacked in shown]
+  names = [f"eps {eps:g}" for eps in _EPSILONS]
+  repeated = np.tile(labels[:_NUM_SHOWN], len(names))
+  _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
+  lines = beside(run, options, "attacks", scores)
+  panels = [
+    curves.Panel(
+      f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
+      "eps",
+      "success (%)" if "target" in kind else "accuracy (%)",
+      lines_of(lines, "eps", f"{name}_{kind}"),
+    )
+    for kind in ("accuracy", "targeted_success")
+    for name in _ATTACKS
+  ]
+  curves.accuracy_curves(panels, run.figure("attacks"))
+  return scores
+
+
+def diagnostics(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """What the routing does with the test images, and with turned ones.
+
+  Returns:
+    Entropy of the coefficients (1 is uniform) and which class capsules never
+    wake (`tasks.summarise`), over the test set; and, by the angle to which
+    images are turned, how alike they and the upright ones are parsed
+    (`diagnostics.parse_agreement`), their entropy and accuracy.
+  """
+  images, labels = tasks.first(trained, options.images or _NUM_PARSED)
+  # Of capsules that have a position.
+  num_types = getattr(trained.model.primary, "num_types", None)
+
+  def draw(key, index, images, labels, angle):
+    del key
+    image = trained.task.prepare(train_step.as_intensities(images[index]))
+    return (image, viewing.rotate(image, angle)), labels[index]
+
+  def measure(model, pair, labels):
+    upright, turned = map(model, pair)
+    parse = diagnosing.parse_agreement(
+      upright.coefficients, turned.coefficients, num_types=num_types
+    )
+    classes = jnp.argmax(turned.activations, axis=-1)
+    return {
+      "agreement": parse.agreement,
+      "chance": parse.chance,
+      "kappa": parse.kappa,
+      "routing_entropy": diagnosing.routing_entropy(turned.coefficients),
+      "accuracy": (classes == labels).astype(jnp.float32),
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  means = [
+    train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
+    for angle in _ANGLES
+  ]
+  whole = tasks.summarise(trained.measures)
+  scores = {
+    "routing_entropy": whole["routing_entropy"],
+    "dead_parents": whole["dead_parents"],
+    "least_peak": whole["least_peak"],
+    "num_rotated": len(images),
+    "rotation": [float(angle) for angle in _ANGLES],
+    **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
+  }
+  curves.activation_histograms(
+    trained.measures["activations"],
+    trained.test.labels,
+    run.figure("activations"),
+  )
+  lines = beside(run, options, "diagnostics", scores)
+  turned = [
+    curves.Panel(
+      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
+    )
+    for name, text in (
+      ("rotated_kappa", "agreement of parses (kappa)"),
+      ("rotated_routing_entropy", "routing entropy"),
+    )
+  ]
+  during = {
+    text: {line["step"]: line[name] for line in run.metrics() if name in line}
+    for name, text in (
+      ("routing_entropy", "routing entropy"),
+      ("dead_parents", "share of dead capsules"),
+      ("least_peak", "highest activation, least capsule"),
+    )
+  }
+  during = {text: line for text, line in during.items() if line}
+  training_panel = curves.Panel("", "step of training", "validation", during)
+  curves.diagnostic_curves(
+    [*turned, training_panel] if during else turned, run.figure("diagnostics")
+  )
+  return scores
+
+
+def _evaluator(trained: Trained, draw: train_step.Draw):
+  def measure(model, images, labels):
+    classes = jnp.argmax(trained.task.scores(model, images), axis=-1)
+    return {"accuracy": (classes == labels).astype(jnp.float32)}
+
+  return tasks.make_evaluate(measure, draw)
+
+
+def _batches(array: jax.Array) -> list[jax.Array]:
+  return [
+    array[start : start + _ATTACKED_AT_ONCE]
+    for start in range(0, len(array), _ATTACKED_AT_ONCE)
+  ]
+
+
+def _sheet(
+  run: directory.Run,
+  trained: Trained,
+  name: str,
+  images: jax.Array,
+  labels: np.ndarray,
+  row_labels: Sequence[str],
+) -> None:
+  """Draws rows of images with what the model takes them for."""
+  scores = jax.jit(trained.task.scores)(trained.model, images)
+  shape = (len(row_labels), -1)
+  curves.contact_sheet(
+    np.reshape(images, (*shape, *images.shape[1:])),
+    row_labels,
+    [""] * (len(images) // len(row_labels)),
+    run.figure(name),
+    labels=np.reshape(labels, shape),
+    predictions=np.reshape(np.argmax(scores, axis=-1), shape),
+  )
+
+
+def beside(
+  run: directory.Run, options: Options, suite: str, scores: Scores
+) -> dict[str, Scores]:
+  """The scores of this run and of those beside it, by a name for each."""
+  every = [run, *options.beside]
+  labels = tasks.distinct_labels(
+    [one.workdir for one in every], [_label(one) for one in every]
+  )
+  others = [x.read_evaluation(suite)["metrics"] for x in options.beside]
+  return dict(zip(labels, [scores, *others], strict=True))
+
+
+def _label(run: directory.Run) -> str:
+  """What a run is called in figures: its model, and a routing of its own."""
+  given = run.flags()
+  routing = given.get("routing", "dynamic")
+  if given["model"] == "capsnet" and routing != "dynamic":
+    return f"capsnet, {routing.replace('_', ' ')}"
+  return given["model"]
+
+
+def lines_of(
+  scores: dict[str, Scores], x: str, y: str
+) -> dict[str, dict[float, float]]:
+  return {
+    label: dict(zip(values[x], values[y], strict=True))
+    for label, values in scores.items()
+  }

@@ -1,0 +1,167 @@
+"""Suites for constellations: the model, and inference with known patterns."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data.sources import constellations
+from capjax.evaluation import segmentation as scores_of
+from experiments.figures import constellations as point_figures
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training.task import Options, Scores, Trained
+from kernels.matching import constellations as generative
+from kernels.matching import ransac as consensus
+
+_NUM_IMAGES = 500  # that patterns are inferred in
+_NUM_RESTARTS = 20
+_PRECISIONS = (1e4, 3e3, 1e3)
+_NUM_TRIED = 100  # images by which a precision is chosen
+_TOLERANCES = (0.1, 0.2, 0.4, 0.8)
+_AT_ONCE = 50
+_NUM_SHOWN = 10
+
+
+def accuracy(
+  found: jax.Array, drawn: constellations.Constellation, num_objects: int
+) -> jax.Array:
+  """The share of points that are right under the best names of few objects.
+
+  Args:
+    found: [B M], objects in 0..num_objects-1.
+    drawn: constellations of at least one object.
+    num_objects: of which all orders are tried.
+
+  Returns:
+    [B], as `segmentation.score` has it of each image.
+  """
+  orders = list(itertools.permutations(range(num_objects)))
+  named = jnp.asarray(orders)[:, found]
+  right = jnp.sum((named == drawn.objects) * drawn.presence, axis=-1)
+  return jnp.max(right, axis=0) / jnp.sum(drawn.presence, axis=-1)
+
+
+def segmentation(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """How well the model tells objects apart; draws a few images.
+
+  Returns:
+    The scores of `segmentation.score` on the test set, and the means of what is
+    measured there and on validation.
+  """
+  del options
+  drawn = _constellations(trained, len(trained.test.labels))
+  found = trained.measures["objects"]
+  _picture(run, "segmentation", drawn, {"autoencoder": found})
+  return {**_scores("segmentation", found, drawn), **tasks.means(trained)}
+
+
+def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Variational inference with the patterns known, on the same images.
+
+  Nazabal et al. (2022); the images are the first of the test set. The noise is
+  not known: of a few precisions that is taken under which the bound is highest,
+  in the median of the first hundred images.
+
+  Returns:
+    The scores of `segmentation.score`, with permutations and with mixtures, the
+    median bound of an image in nats, and the precision.
+  """
+  drawn = _constellations(trained, options.images or _NUM_IMAGES)
+  template = generative.templates(constellations.PATTERNS)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def infer(matching, precision, drawn):
+    def one(example):
+      found = generative.infer(
+        *example,
+        template,
+        matching=matching,
+        last_precision=precision,
+        num_restarts=_NUM_RESTARTS,
+      )
+      return jnp.argmax(found.objects, axis=-1), found.elbo
+
+    return _for_each(one, drawn)
+
+  scores, pictures = {}, {}
+  for matching in ("permutation", "mixture"):
+    few = jax.tree.map(lambda x: x[:_NUM_TRIED], drawn)
+    bounds = [np.median(infer(matching, x, few)[1]) for x in _PRECISIONS]
+    precision = _PRECISIONS[np.argmax(bounds)]
+    objects, elbo = map(np.asarray, infer(matching, precision, drawn))
+    pictures[f"GCM, {matching}"] = objects
+    prefix = "gcm" if matching == "permutation" else "gcm_mixture"
+    scores |= _scores(prefix, objects, drawn)
+    scores[f"{prefix}_elbo"] = float(np.median(elbo))
+    scores[f"{prefix}_precision"] = precision
+  _picture(run, "gcm", drawn, pictures)
+  return {**scores, "num_images": len(drawn.points)}
+
+
+def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Patterns laid on pairs of points, on the same images.
+
+  Of a few tolerances each image takes the least with which most of its points
+  are explained.
+
+  Returns:
+    The scores of `segmentation.score`.
+  """
+  drawn = _constellations(trained, options.images or _NUM_IMAGES)
+  template = generative.templates(constellations.PATTERNS)
+  sizes = jnp.sum(template.members, axis=1)
+
+  def match(example):
+    _, points, presence = example
+    tried = [
+      consensus.match(points, presence, template, tolerance=tolerance)
+      for tolerance in _TOLERANCES
+    ]
+    explained = jnp.stack([jnp.sum(sizes * (x.scores > 0)) for x in tried])
+    return jnp.stack([x.objects for x in tried])[jnp.argmax(explained)]
+
+  found = np.asarray(jax.jit(functools.partial(_for_each, match))(drawn))
+  _picture(run, "ransac", drawn, {"RANSAC": found})
+  return {
+    **_scores("ransac", found, drawn), "num_images": len(drawn.points)
+  }  # fmt: skip
+
+
+SUITES = {"segmentation": segmentation, "gcm": gcm, "ransac": ransac}
+
+
+def _constellations(trained, count) -> constellations.Constellation:
+  """The first of the test set."""
+  indices = np.arange(min(count, len(trained.test.labels)))
+  return tasks.draw_examples(trained, trained.task.draw_test, indices)[0]
+
+
+def _for_each(function, drawn):
+  """`function` of (key, points, presence), for each image."""
+  keys = jax.random.split(jax.random.key(0), len(drawn.points))
+  examples = keys, drawn.points, drawn.presence
+  return jax.lax.map(function, examples, batch_size=_AT_ONCE)
+
+
+def _scores(prefix, found, drawn) -> Scores:
+  truth, presence = np.asarray(drawn.objects), np.asarray(drawn.presence)
+  scores = scores_of.score(found, truth, presence)._asdict()
+  return {f"{prefix}_{name}": value for name, value in scores.items()}
+
+
+def _picture(run, name, drawn, found):
+  """A few images with most objects, in the colours of the true ones."""
+  points, there, truth = map(np.asarray, drawn)
+  shown = np.argsort(-there.sum(axis=1), kind="stable")[:_NUM_SHOWN]
+  rows = {"truth": truth[shown]}
+  for method, objects in found.items():
+    rows[method] = np.full_like(truth[shown], -1)
+    for row, n in enumerate(shown):
+      of = there[n] > 0
+      rows[method][row, of] = scores_of.match(objects[n][of], truth[n][of])
+  point_figures.segments(points[shown], there[shown], rows, run.figure(name))

@@ -1,0 +1,266 @@
+"""Suites for models with an energy: what they dream, know and find likely."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.energy import helmholtz, rbm
+from capjax.evaluation import likelihood
+from experiments.evaluation import latents
+from experiments.figures import energy_models
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+from kernels import energy
+
+_NUM_SAMPLES = 100
+_NUM_SWEEPS = 1000  # the paper's
+_NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
+_NUM_TEMPERATURES = 10_000
+_NUM_LIKELY = 1000  # images whose free energies are compared with samples'
+_SANE = (-1.0, 2.0)  # mean pixels of dreams; those of images are in [0, 1]
+
+
+def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Draws images by 1000 sweeps of block Gibbs sampling from random ones.
+
+  Returns:
+    Mean free energies of 100 samples and of 1000 test images, drawn as 0 and 1:
+    of a good model they are alike.
+  """
+  del options
+  model = trained.model
+  start_key, key = jax.random.split(jax.random.key(0))
+  shape = (_NUM_SAMPLES, *model.visible_shape)
+  start = jax.random.uniform(start_key, shape)
+  capsules, images = _dream(model, key, start)
+  means = model.reconstruct(capsules)
+  energy_models.tiles(means, run.figure("samples"), columns=10)
+  if latents.has_gaussian_pixels(model):
+    tests = train_step.as_intensities(jnp.asarray(trained.test.images))
+  else:
+    tests = latents.binary_images(trained, jax.random.key(1))
+  tests = tests[:_NUM_LIKELY]
+  return {
+    "num_images": len(tests),
+    "samples_free_energy": float(jnp.mean(model.free_energy(images))),
+    "images_free_energy": float(jnp.mean(model.free_energy(tests))),
+  }
+
+
+def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Draws what each capsule alone makes of the image, and images in parts.
+
+  The projective field of capsule k is the mean image with only its switch on,
+  after 1000 sweeps over image and hidden units. An image is taken apart by what
+  its most active capsules alone say, with the hidden units they have in it, by
+  the exact posterior.
+
+  Returns:
+    The spread of the fields over capsules, a mean over pixels: 0 if all are
+    alike.
+  """
+  del options
+  model = trained.model
+  if model.switches is None:
+    alone = _single_units(model)
+  else:
+    alone = _projective_fields(model, jax.random.key(0))
+    images, _ = tasks.first(trained, _NUM_DECOMPOSED)
+    images = train_step.as_intensities(jnp.asarray(images))
+    energy_models.decompositions(
+      images, *_decompose(model, images), run.figure("decompositions")
+    )
+  energy_models.tiles(alone, run.figure("fields"), columns=10)
+  return {
+    "fields_spread": float(jnp.mean(jnp.std(alone, axis=0))), "num_images": 0
+  }  # fmt: skip
+
+
+def log_likelihood(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Log-likelihood of test images, each pixel drawn as 0 or 1.
+
+  Not for Gaussian pixels: densities depend on how intensities were rounded, and
+  of Gaussian hidden units over them Z need not be finite.
+
+  log Z is estimated by annealed importance sampling, which on average is too
+  low, and by the same path walked backwards, which is too high, as far as the
+  chains it starts from have mixed: 1000 sweeps from training images.
+
+  Returns:
+    Nats of an image by either estimate, the standard errors, of log Z and of
+    the mean over images, and the means of the log weights: estimates of bounds
+    between which log Z lies.
+  """
+  del run
+  model = trained.model
+  train = tasks.load_train()
+  train_images = train_step.as_intensities(jnp.asarray(train.images))
+  base = rbm.independent_units("bernoulli", train_images)
+  estimate = jax.jit(
+    functools.partial(
+      likelihood.log_partition, num_temperatures=_NUM_TEMPERATURES
+    )
+  )
+  below = estimate(jax.random.key(0), model, base)
+  images = latents.binary_images(trained, jax.random.key(1))
+  images = images[: options.images]
+  _, dreams = _dream(model, jax.random.key(2), train_images[:_NUM_SAMPLES])
+  above = estimate(jax.random.key(3), model, base, backwards_from=dreams)
+  energies = jax.jit(lambda model, x: model.free_energy(x))(model, images)
+  mean = float(jnp.mean(energies))
+  return {
+    "log_likelihood": -mean - float(below.estimate),
+    "log_likelihood_backwards": -mean - float(above.estimate),
+    "log_likelihood_standard_error": float(jnp.std(energies))
+    / len(images) ** 0.5,
+    "log_partition": float(below.estimate),
+    "log_partition_standard_error": float(below.error),
+    "log_partition_backwards": float(above.estimate),
+    "log_partition_backwards_standard_error": float(above.error),
+    "mean_log_weight": float(below.bound),
+    "mean_log_weight_backwards": float(above.bound),
+    "temperatures": _NUM_TEMPERATURES,
+    "num_images": len(images),
+  }
+
+
+def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Draws what a Helmholtz machine dreams of.
+
+  Once by ancestral sampling, every layer given the one above from the prior of
+  the highest, and once by 1000 rounds of wake and sleep from random images:
+  upwards by the recognition model, downwards by the generative one.
+
+  Returns:
+    The share of either kind of dreams that is sane, with all mean pixels finite
+    and in [-1, 2], and the mean over pixels of these, if any, to compare with
+    that of test images. The others went astray, as Gaussian units can, which
+    each round may enlarge.
+  """
+  del options
+  model = trained.model
+  start_key, key = jax.random.split(jax.random.key(0))
+  shape = (_NUM_SAMPLES, *model.visible_shape)
+  start = jax.random.uniform(start_key, shape)
+  kinds = {
+    "ancestral": _ancestral(model, key),
+    "gibbs": _loops(model, key, start),
+  }
+  low, high = _SANE
+  scores = {"images_mean": float(np.mean(trained.test.images / 255))}
+  for name, images in kinds.items():
+    energy_models.tiles(images, run.figure(f"dreams_{name}"), columns=10)
+    sane = np.all((low <= images) & (images <= high), axis=(1, 2, 3))
+    scores[f"{name}_sane"] = float(np.mean(sane))
+    if sane.any():
+      scores[f"{name}_mean"] = float(np.mean(images[sane]))
+  return scores
+
+
+SUITES = {
+  "samples": samples,
+  "fields": fields,
+  "log_likelihood": log_likelihood,
+  "dreams": dreams,
+}
+
+
+@jax.jit
+def _dream(model: rbm.CapsuleRBM, key: jax.Array, images: jax.Array):
+  """Capsules and images after many sweeps that start from these images."""
+  start_key, chain_key = jax.random.split(key)
+
+  def sweep(index, carry):
+    key = jax.random.fold_in(chain_key, index)
+    return model.sweep(key, carry[0], block=True)
+
+  start = model.sample_capsules(start_key, images), images
+  return jax.lax.fori_loop(0, _NUM_SWEEPS, sweep, start)
+
+
+@jax.jit
+def _ancestral(model: helmholtz.CapsuleHM, key: jax.Array) -> jax.Array:
+  """Mean images of capsules that are drawn from the prior."""
+  top_key, key = jax.random.split(key)
+  top = model.sample_top(top_key, _NUM_SAMPLES)
+  return model.reconstruct(model.sample_downwards(key, top))
+
+
+@jax.jit
+def _loops(model: helmholtz.CapsuleHM, key: jax.Array, images: jax.Array):
+  """Mean images after many rounds of wake and sleep."""
+  loop_key, last_key = jax.random.split(key)
+
+  def asleep(sleep_key, images):
+    up_key, down_key = jax.random.split(sleep_key)
+    top = model.sample_upwards(up_key, images)
+    return model.sample_downwards(down_key, top)
+
+  def loop(index, images):
+    round_key = jax.random.fold_in(loop_key, index)
+    sleep_key, image_key = jax.random.split(round_key)
+    return model.sample_images(image_key, asleep(sleep_key, images))
+
+  images = jax.lax.fori_loop(0, _NUM_SWEEPS, loop, images)
+  return model.reconstruct(asleep(last_key, images))
+
+
+@jax.jit
+def _projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
+  """[K H W C]."""
+  alone = jnp.eye(len(model.switches[...]))
+  sweep_key, last_key = jax.random.split(key)
+
+  def sweep(index, images):
+    index_key = jax.random.fold_in(sweep_key, index)
+    hidden_key, visible_key = jax.random.split(index_key)
+    capsules = model.sample_hidden(hidden_key, images, alone)
+    return model.sample_images(visible_key, capsules)
+
+  images = jnp.zeros((len(alone), *model.visible_shape))
+  images = jax.lax.fori_loop(0, _NUM_SWEEPS, sweep, images)
+  return model.reconstruct(model.sample_hidden(last_key, images, alone))
+
+
+@jax.jit
+def _decompose(model: rbm.CapsuleRBM, images: jax.Array):
+  """Reconstructions, and what the most active capsules alone draw.
+
+  Returns:
+    [N H W C], [N S H W C] from the most active capsule on, and the chances
+    [N S] that they are.
+  """
+  capsules = model.infer(images)
+  count = min(_NUM_FIELDS_SHOWN, capsules.switches.shape[1])
+  chances, chosen = jax.lax.top_k(capsules.switches, count)
+
+  def alone(capsule):
+    mask = jax.nn.one_hot(capsule, capsules.switches.shape[1])
+    return model.reconstruct(
+      capsules._replace(
+        switches=mask * capsules.switches,
+        active=mask[:, :, None] * capsules.active,
+      )
+    )
+
+  parts = jax.vmap(alone, 1, 1)(chosen)
+  return model.reconstruct(capsules), parts, chances
+
+
+def _single_units(model: rbm.CapsuleRBM) -> jax.Array:
+  """[N H W C], the mean image when one hidden unit alone is on."""
+  shape = model.hidden[...].shape[1:]
+  size = shape[0] * shape[1]
+  alone = jnp.eye(min(_NUM_SAMPLES, size), size)
+  states = jax.vmap(
+    lambda hidden: energy.state(
+      hidden.reshape(shape), jnp.ones(shape[0]), hidden=model.families[1]
+    )
+  )(alone)
+  return model.reconstruct(states)

@@ -1,0 +1,221 @@
+"""Suites for generative capsules: what they dream, and images in parts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import diagnostics, infer
+
+from capjax import generative
+from capjax.generative import guides, inference, numpyro_programs
+from experiments.figures import energy_models
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training.task import Options, Scores, Trained
+
+_NUM_SAMPLES, _NUM_SHOWN = 100, 10
+_NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
+_NUM_WEIGHTED = (1, 10, 100)  # samples of each image
+_NUM_CHAINED, _NUM_CHAINS = 2, 2  # images, and chains of each
+_CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
+
+
+def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Draws samples of the prior, templates, and images in parts.
+
+  Returns:
+    The mean over pixels of the samples, to compare with that of test images,
+    and the least and the median deviation of poses about their parents'.
+  """
+  del options
+  model = trained.model
+  samples = _sample(model.capsules, jax.random.key(0))
+  energy_models.tiles(samples, run.figure("samples"), columns=10)
+  templates = model.capsules.templates
+  columns = len(templates.alphas)
+  shown = jnp.concatenate(
+    [templates.colours / templates.alphas, templates.colours]
+  )
+  energy_models.tiles(shown, run.figure("templates"), columns=columns)
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
+  )
+  energy_models.decompositions(
+    images, *_decompose(model, images), run.figure("decompositions")
+  )
+  scales = [x().scales.ravel() for x in model.capsules.relations]
+  scores = {}
+  if scales:
+    scales = np.concatenate(scales)
+    scores = {
+      "least_scale": float(np.min(scales)),
+      "median_scale": float(np.median(scales)),
+    }
+  return {
+    "samples_mean": float(jnp.mean(samples)),
+    "images_mean": float(np.mean(trained.test.images) / 255),
+    **scores,
+  }
+
+
+def importance(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Bounds on the log density of test images, the more samples the tighter.
+
+  Returns:
+    By number of samples, the mean over images of the importance-weighted bound
+    in nats, its standard error, and the mean effective number of samples. One
+    sample gives the ELBO.
+  """
+  del run
+  count = min(options.images or _NUM_BOUNDED, len(trained.test.labels))
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(count)
+  )
+  model = trained.model
+  evaluate = jax.jit(inference.importance_bound, static_argnames="num_samples")
+  scores = {"num_images": count}
+  for number in _NUM_WEIGHTED:
+    found = [
+      evaluate(
+        model.capsules,
+        model.guide,
+        images[start : start + _NUM_AT_ONCE],
+        jax.random.fold_in(jax.random.key(0), start),
+        num_samples=number,
+      )
+      for start in range(0, count, _NUM_AT_ONCE)
+    ]
+    bounds, effective = (np.concatenate(x) for x in zip(*found, strict=True))
+    scores |= {
+      f"bound_{number}": float(np.mean(bounds)),
+      f"bound_{number}_standard_error": float(np.std(bounds) / count**0.5),
+      f"effective_samples_{number}": float(np.mean(effective)),
+    }
+  return scores
+
+
+def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Sets poses that NUTS samples beside what the guide thinks of them.
+
+  Presences stay what the guide holds likeliest. The chains of an image start
+  from draws of the guide, and the selections are summed out. Draws, for each
+  image, the guide's reconstruction and where each chain ends.
+
+  Returns:
+    The mean log p(x, t, A) of draws of the guide and of the chains, in nats;
+    and for the parts and the layers above, of the numbers of the poses of
+    capsules that are present, medians: of the guide's deviations as shares of
+    the chains', of the distances of its means from theirs in their deviations,
+    and of the split R-hat of the chains, which is 1 where they agree.
+  """
+  count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
+  images, _ = tasks.draw_examples(
+    trained, trained.task.draw_test, np.arange(count)
+  )
+  capsules, guide = trained.model.capsules, trained.model.guide
+  infer_layers = jax.jit(lambda guide, *arguments: guide(*arguments))
+  posteriors, layers = infer_layers(guide, images)
+  keys = jax.random.split(jax.random.key(0), _NUM_CHAINS)
+  starts = [
+    _with_poses(layers, [x.poses for x in infer_layers(guide, images, key)[1]])
+    for key in keys
+  ]
+  sample = jax.jit(jax.vmap(lambda *one: _chain(capsules, *one)))
+  samples = [
+    sample(start, images, jax.random.split(key, count))
+    for start, key in zip(starts, keys, strict=True)
+  ]
+  ends = [_with_poses(layers, [x[:, -1] for x in one]) for one, _ in samples]
+  draw, joint = jax.jit(capsules.draw), jax.jit(capsules.log_joint)
+  shown = [images, *(draw(x[0]) for x in (layers, *ends))]
+  energy_models.tiles(
+    jnp.stack(shown, axis=1).reshape(-1, *images.shape[1:]),
+    run.figure("chains"),
+    columns=len(shown),
+  )
+  scores = {
+    "num_images": count,
+    "log_joint_guide": float(
+      np.mean([joint(start, images) for start in starts])
+    ),
+    "log_joint_chains": float(np.mean([logs for _, logs in samples])),
+  }
+  both = zip(*(poses for poses, _ in samples), strict=True)
+  for number, (poses, posterior) in enumerate(
+    zip(both, posteriors, strict=True)
+  ):
+    found = agreement(np.stack(poses, axis=1), posterior)
+    scores |= {f"{name}_layer_{number + 1}": x for name, x in found.items()}
+  return scores
+
+
+def agreement(poses: np.ndarray, posterior: guides.Posterior) -> Scores:
+  """Compares samples of the poses of a layer with what is thought of it.
+
+  Args:
+    poses: [B T S I 6] of T chains, S samples each.
+    posterior: with a leading batch axis, and Gaussian poses.
+
+  Returns:
+    Medians over the numbers of capsules that are present, as `chains` says;
+    nothing where none is.
+  """
+  present = np.asarray(posterior.log_odds) > 0
+  if not present.any():
+    return {}
+  chains = np.float64(poses)
+  means, deviations = chains.mean(axis=(1, 2)), chains.std(axis=(1, 2))
+  away = np.abs(posterior.poses - means) / deviations
+  ratios = np.exp(posterior.log_scales) / deviations
+  mixing = np.stack([diagnostics.split_gelman_rubin(x) for x in chains])
+  return {
+    "deviation_ratio": float(np.median(ratios[present])),
+    "shift": float(np.median(away[present])),
+    "mixing": float(np.median(mixing[present])),
+  }
+
+
+SUITES = {"parts": parts, "importance": importance, "chains": chains}
+
+
+def _chain(capsules, start, image, key):
+  """Samples [S I 6] of each layer of one image, and the mean of their logs."""
+  start = jax.tree.map(lambda x: x[None], start)
+  samples = inference.sample_poses(capsules, start, image, key, **_CHAIN)
+
+  def joint(poses):
+    moved = _with_poses(start, [x[None] for x in poses])
+    return capsules.log_joint(moved, image[None])[0]
+
+  return samples, jnp.mean(jax.lax.map(joint, samples))
+
+
+def _with_poses(layers, poses):
+  pairs = zip(layers, poses, strict=True)
+  return tuple(layer._replace(poses=pose) for layer, pose in pairs)
+
+
+def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
+  """Mean images of samples of the prior."""
+  draw = infer.Predictive(numpyro_programs.model, num_samples=1)
+  return draw(key, capsules, num_images=_NUM_SAMPLES)["mean_image"][0]
+
+
+@jax.jit
+def _decompose(model: guides.AmortisedCapsules, images: jax.Array):
+  """Reconstructions, each part of an image alone, and their presences."""
+  _, drawn = model.guide(images)
+  layer = drawn[0]
+  count = layer.logits.shape[1]
+
+  def alone(part):
+    kept = jnp.arange(count) == part
+    hidden = layer._replace(logits=jnp.where(kept, layer.logits, -jnp.inf))
+    return model.capsules.draw(hidden)
+
+  presences, order = jax.lax.top_k(jax.nn.sigmoid(layer.logits), count)
+  each = jax.lax.map(alone, jnp.arange(count))
+  each = jnp.moveaxis(each, 0, 1)
+  each = jax.vmap(lambda x, order: x[order])(each, order)
+  return model.capsules.draw(layer), each, presences

@@ -1,0 +1,242 @@
+"""Suites for generative capsules: what a rotation breaks, and what repairs it.
+
+Figures 3 and 5 to 7 of Smith et al. (2020).
+"""
+
+import functools
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from capjax.evaluation import alignment, views
+from capjax.generative import guides, inference
+from experiments.figures import energy_models
+from experiments.figures import generative as part_figures
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+from kernels import rendering
+
+_NUM_TURNED, _NUM_SHOWN = 500, 6
+_ANGLES = tuple(range(0, 181, 30))  # degrees
+_INK = 0.2  # of a pixel that shows a part
+_NEAR = 0.1  # of the squares of a template, left when another is laid on it
+_FLAT = 0.05  # deviation of the pixels of a template; at first it is 0.03
+_NUM_REPAIRED, _NUM_STEPS, _NUM_SAMPLES = 32, 100, 20
+_COMPARED = 60  # degrees, at which optimisers are compared
+# Steps of a line search take several evaluations.
+_OPTIMIZERS = {
+  "adam": (optax.with_extra_args_support(optax.adam(0.03)), {}),
+  "lbfgs": (optax.lbfgs(), {"fixed_noise": True}),
+}
+
+
+def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Which parts draw an image, and whether they still do when it is turned.
+
+  Each pixel is of the part that adds most to it. The owners in a turned image
+  are turned back; parts that kept their identity would own the same pixels.
+  Draws images in the colours of their parts, turned further in each column.
+
+  Returns:
+    The angles in degrees, and at each the share of pixels, of those that parts
+    draw in both, whose owner is the same.
+  """
+  images, labels = tasks.first(trained, options.images or _NUM_TURNED)
+
+  def draw(key, index, images, labels, degrees):
+    del key, labels
+    image = trained.task.prepare(train_step.as_intensities(images[index]))
+    return (image, views.rotate(image, degrees)), degrees
+
+  evaluate = tasks.make_evaluate(_owners, draw)
+  kept = []
+  for angle in _ANGLES:
+    counts = evaluate(trained.model, images, labels, np.float32(angle))
+    kept.append(float(counts["kept"].sum() / max(counts["drawn"].sum(), 1)))
+  shown = jax.vmap(trained.task.prepare)(
+    train_step.as_intensities(jnp.asarray(images[:_NUM_SHOWN]))
+  )
+  turned = jnp.concatenate(
+    [jax.vmap(views.rotate, (0, None))(shown, angle) for angle in _ANGLES]
+  )
+  part_figures.coded(
+    _shares(trained.model, turned), len(_ANGLES), run.figure("swaps")
+  )
+  return {
+    "angles": [float(angle) for angle in _ANGLES],
+    "same_owner": kept,
+    "num_images": len(images),
+  }
+
+
+def duplicates(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Which templates are one another's, up to an affine map (figure 6).
+
+  Draws each template and, under it, the other one that comes nearest, moved.
+  Flat templates, as all are at first, would be near any other: they are left
+  out.
+
+  Returns:
+    Of the templates that are not flat, the share of which the nearest other
+    leaves less than a tenth of the squares, as `alignment.align` counts them,
+    and the mean that is left, with fewer than two 0 and 1; and the share of
+    all that are flat.
+  """
+  del options
+  templates = jnp.asarray(trained.model.capsules.templates.colours)
+  is_flat = np.std(templates, axis=(1, 2, 3)) < _FLAT
+  flat, templates = float(np.mean(is_flat)), templates[~is_flat]
+  if len(templates) < 2:
+    return {
+      "near_duplicates": 0.0,
+      "nearest_residual": 1.0,
+      "flat_templates": flat,
+      "num_images": 0,
+    }
+  align = jax.jit(alignment.align)
+
+  def nearest(number):
+    others = [n for n in range(len(templates)) if n != number]
+    found = [align(templates[n], templates[number]) for n in others]
+    best = int(np.argmin([one.residual for one in found]))
+    return templates[others[best]], found[best]
+
+  near = [nearest(number) for number in range(len(templates))]
+  size = templates.shape[1:3]
+  moved = [rendering.warp(other, found.pose, size) for other, found in near]
+  energy_models.tiles(
+    np.concatenate([templates, np.stack(moved)]),
+    run.figure("duplicates"),
+    columns=len(templates),
+  )
+  residuals = np.array([found.residual for _, found in near])
+  return {
+    "near_duplicates": float(np.mean(residuals < _NEAR)),
+    "nearest_residual": float(np.mean(residuals)),
+    "flat_templates": flat,
+    "num_images": 0,
+  }
+
+
+def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Redraws turned images, before and after inference of each image's own.
+
+  The network says what to start from, and Adam climbs the objective from there
+  (section 2.4, figure 3); at one angle L-BFGS does so too, on fixed noise. The
+  objective bounds log p(x) only where poses are Gaussian.
+
+  Returns:
+    The angles in degrees; at each the objective in nats, by 20 samples, and the
+    mean squared error of the redrawn pixels, before and after; for each
+    optimiser the objective before each step, on the noise that it climbs on,
+    the seconds that all steps took, and the objective after them, by 20 new
+    samples.
+  """
+  images, _ = tasks.first(trained, options.images or _NUM_REPAIRED)
+  images = jax.vmap(trained.task.prepare)(
+    train_step.as_intensities(jnp.asarray(images))
+  )
+  scores, columns = {"angles": [float(angle) for angle in _ANGLES]}, []
+  for angle in _ANGLES:
+    turned = jax.vmap(views.rotate, (0, None))(images, angle)
+    start, _ = _see(trained.model, turned)
+    found = _climb(trained.model, start, turned, name="adam").posteriors
+    drawn = []
+    for when, posteriors in (("before", start), ("after", found)):
+      bound, redrawn = _judge(trained.model, posteriors, turned)
+      error = jnp.mean(jnp.square(redrawn - turned))
+      scores.setdefault(f"objective_{when}", []).append(float(bound))
+      scores.setdefault(f"error_{when}", []).append(float(error))
+      drawn.append(redrawn)
+    columns.append(jnp.stack([turned, *drawn])[:, :_NUM_SHOWN])
+    if angle == _COMPARED:
+      for name in _OPTIMIZERS:
+        way, seconds = _timed(_climb, trained.model, start, turned, name=name)
+        scores[f"{name}_objectives"] = np.mean(way.bounds, axis=0).tolist()
+        scores[f"{name}_seconds"] = seconds
+        bound, _ = _judge(trained.model, way.posteriors, turned)
+        scores[f"{name}_objective_after"] = float(bound)
+  rows = jnp.stack(columns, axis=2)  # of pictures: what, which image, angle
+  rows = jnp.swapaxes(rows, 0, 1)
+  energy_models.tiles(
+    rows.reshape(-1, *rows.shape[3:]),
+    run.figure("repair"),
+    columns=len(_ANGLES),
+  )
+  part_figures.climbs(
+    {name: scores[f"{name}_objectives"] for name in _OPTIMIZERS},
+    {name: scores[f"{name}_seconds"] for name in _OPTIMIZERS},
+    run.figure("climbs"),
+  )
+  return {**scores, "num_images": len(images)}
+
+
+SUITES = {"swaps": swaps, "duplicates": duplicates, "repair": repair}
+
+
+def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
+  """Counts pixels drawn in images and turned ones, and those of one owner."""
+  before, after = (_intensities(model, images) for images in both)
+  after = jax.vmap(views.rotate)(after, -degrees)
+  drawn = (before.sum(axis=-1) > _INK) & (after.sum(axis=-1) > _INK)
+  same = jnp.argmax(before, axis=-1) == jnp.argmax(after, axis=-1)
+  return {
+    "drawn": jnp.sum(drawn, axis=(1, 2)),
+    "kept": jnp.sum(drawn & same, axis=(1, 2)),
+  }
+
+
+def _intensities(model: guides.AmortisedCapsules, images: jax.Array):
+  """What each part adds to the pixels, [B H W I]."""
+  _, drawn = model.guide(images)
+  return jnp.moveaxis(model.capsules.shares(drawn[0]).mean(axis=-1), 1, -1)
+
+
+_shares = jax.jit(_intensities)
+
+
+@jax.jit
+def _see(model: guides.AmortisedCapsules, images: jax.Array):
+  return model.guide(images)
+
+
+@jax.jit
+def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
+  """The mean objective, and images redrawn without noise."""
+  keys = jax.random.split(jax.random.key(1), _NUM_SAMPLES)
+  bounds = jax.lax.map(
+    lambda key: inference.bound(model.capsules, posteriors, images, key), keys
+  )
+  parts = posteriors[0].median(model.capsules.temperature)
+  return jnp.mean(bounds), model.capsules.draw(parts)
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def _climb(model: guides.AmortisedCapsules, start, images, *, name: str):
+  """What was found for each image, and the way there."""
+  optimizer, options = _OPTIMIZERS[name]
+  return inference.free_form(
+    model.capsules,
+    start,
+    images,
+    jax.random.key(0),
+    optimizer=optimizer,
+    num_steps=_NUM_STEPS,
+    **options,
+  )
+
+
+def _timed(function: Callable, *arguments, **options):
+  """What a function that is compiled gives, and in how many seconds."""
+  jax.block_until_ready(function(*arguments, **options))
+  begin = time.perf_counter()
+  result = jax.block_until_ready(function(*arguments, **options))
+  return result, time.perf_counter() - begin

@@ -1,0 +1,232 @@
+"""Suites for models with latent variables: what these know, and bounds."""
+
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn import feature_selection
+
+from capjax.energy import helmholtz, rbm
+from capjax.evaluation import clustering
+from experiments.figures import energy_models
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+
+_PER_CLASS = 10  # images of each class whose spectra are drawn
+_NUM_INFORMATIVE = 2000  # images from which information is estimated
+_NUM_SAMPLES = 100  # of each image, for the bounds
+_NUM_AT_ONCE = 100  # images
+
+
+def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """The means of what is measured on test and validation."""
+  del run, options
+  return tasks.means(trained)
+
+
+def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Draws how active the units are in ten images of each class, by layer.
+
+  What a layer says of the class is measured by logistic regression on the
+  activities of training images, and by mutual information. Where other runs
+  stand beside it, their spectra of the same images are drawn under its own.
+
+  Returns:
+    For each layer: accuracy of the regression on the test set; information of
+    the class and one unit's activity in bits, the mean over units and that of
+    the best, by nearest neighbours (Ross, 2014) on 2000 test images; and, where
+    activities are chances, that of the class and the unit drawn as 0 or 1.
+  """
+  beside = [_kept_spectra(other) for other in options.beside]
+  labels = trained.test.labels
+  train = tasks.load_train()
+  learnt, tested = (
+    _activities(trained, images)
+    for images in (train.images, trained.test.images)
+  )
+  shown = [
+    np.flatnonzero(labels == c)[:_PER_CLASS]
+    for c in range(trained.test.num_classes)
+  ]
+  scores, drawn = {}, {}
+  for number, name in enumerate(learnt):
+    suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
+    drawn[suffix] = [tested[name][rows] for rows in shown]
+    energy_models.spectra(drawn[suffix], run.figure(f"spectra{suffix}"))
+    for key, value in _knowledge(
+      learnt[name], train.labels, tested[name], labels
+    ).items():
+      scores[f"{key}{suffix}"] = value
+  _keep_spectra(run, drawn)
+  if beside:
+    folders = [one.workdir for one in (run, *options.beside)]
+    names = tasks.distinct_labels(folders, [x.resolve().name for x in folders])
+    energy_models.spectra_beside(
+      {
+        f"{name}{layer.replace('_', ' ')}": classes
+        for name, layers in zip(names, [drawn, *beside], strict=True)
+        for layer, classes in layers.items()
+      },
+      run.figure("spectra_beside"),
+    )
+  return scores
+
+
+def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Bounds on the log-likelihood of test images, each pixel drawn as 0 or 1.
+
+  Of Gaussian pixels, on the log density of the intensities in [0, 1].
+
+  Returns:
+    The mean ELBO of an image in nats, and the importance-weighted bound, by 100
+    samples; their standard errors over images. Of a Helmholtz machine whose
+    layers are inferred from samples of those below; and, as `_mean_field`, from
+    their expectations, as wake and sleep train it.
+  """
+  if has_gaussian_pixels(trained.model):
+    images = train_step.as_intensities(jnp.asarray(trained.test.images))
+  else:
+    images = binary_images(trained, jax.random.key(1))
+  images = images[: options.images]
+  scores = {"num_samples": _NUM_SAMPLES, "num_images": len(images)}
+  scores |= _bounds(trained.model, images, "")
+  if isinstance(trained.model, helmholtz.CapsuleHM):
+    iterations = run.flags()["mean_field_iterations"] or None
+    scores |= _bounds(
+      trained.model,
+      images,
+      "_mean_field",
+      from_expectations=True,
+      num_iterations=iterations,
+    )
+  return scores
+
+
+SUITES = {"errors": errors, "spectra": spectra, "bound": bound}
+
+
+def binary_images(trained: Trained, key: jax.Array) -> jax.Array:
+  """The test images with each pixel drawn as 0 or 1."""
+  images = train_step.as_intensities(jnp.asarray(trained.test.images))
+  return jax.random.bernoulli(key, images).astype(images.dtype)
+
+
+def has_gaussian_pixels(model: object) -> bool:
+  """Whether a model is one of Gaussian visible units."""
+  if getattr(model, "pixel_scale", None) is not None:
+    return True
+  kinds = getattr(model, "families", None)
+  return kinds is not None and kinds[0] is rbm.FAMILIES["gaussian"]
+
+
+def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+  """Mutual information of binary units with the class.
+
+  Args:
+    activities: [N K], the chance that each unit is on in each example.
+    labels: [N].
+
+  Returns:
+    [K], in bits.
+  """
+  classes, counts = np.unique(labels, return_counts=True)
+  given = np.stack([np.mean(activities[labels == c], axis=0) for c in classes])
+  shares = counts / counts.sum()
+  return _entropy(shares @ given) - shares @ _entropy(given)
+
+
+def _bounds(
+  model: object, images: jax.Array, suffix: str, **options: object
+) -> Scores:
+  """The means over images of both bounds, with their standard errors."""
+  evaluate = jax.jit(
+    lambda model, key, images: model.bound(key, images, _NUM_SAMPLES, **options)
+  )
+  parts = [
+    evaluate(
+      model,
+      jax.random.fold_in(jax.random.key(0), start),
+      images[start : start + _NUM_AT_ONCE],
+    )
+    for start in range(0, len(images), _NUM_AT_ONCE)
+  ]
+  scores = {}
+  for name, bounds in zip(
+    ("elbo", "importance_bound"), zip(*parts, strict=True), strict=True
+  ):
+    values = np.concatenate(bounds)
+    error = np.std(values) / len(values) ** 0.5
+    scores[f"{name}{suffix}"] = float(np.mean(values))
+    scores[f"{name}{suffix}_standard_error"] = float(error)
+  return scores
+
+
+def _entropy(chance: np.ndarray) -> np.ndarray:
+  chance = np.clip(np.float64(chance), 1e-12, 1 - 1e-12)
+  off = 1 - chance
+  return -(chance * np.log2(chance) + off * np.log2(off))
+
+
+def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
+  """What activities [N K] say of the class."""
+  few = slice(None, _NUM_INFORMATIVE)
+  bits = feature_selection.mutual_info_classif(
+    tested[few], labels[few], random_state=0
+  ) / np.log(2)
+  scores = {
+    "probe_accuracy": clustering.probe_accuracy(
+      learnt, learnt_labels, tested, labels
+    ),
+    "mean_information": float(np.mean(bits)),
+    "best_information": float(np.max(bits)),
+  }
+  if tested.min() >= 0 and tested.max() <= 1:
+    drawn = information(tested, labels)
+    scores["mean_information_drawn"] = float(np.mean(drawn))
+    scores["best_information_drawn"] = float(np.max(drawn))
+  return scores
+
+
+def _spectra_file(run):
+  return run.figure("spectra").with_suffix(".npz")
+
+
+def _keep_spectra(run, drawn):
+  """Keeps `{layer: activities [N K] of each class}` for other runs."""
+  arrays = {
+    f"{layer}/{number}": values
+    for layer, classes in drawn.items()
+    for number, values in enumerate(classes)
+  }
+  np.savez(_spectra_file(run), **arrays)
+
+
+def _kept_spectra(run):
+  path = _spectra_file(run)
+  try:
+    with np.load(path) as arrays:
+      kept = {}
+      for name, values in arrays.items():
+        kept.setdefault(name.split("/")[0], []).append(values)
+      return kept
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f"cannot read {path} ({error}): evaluate {run.workdir} with "
+      "--suite=spectra again"
+    ) from error
+
+
+def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
+  """[N K] of each layer."""
+
+  def measure(model, images, labels):
+    del labels
+    return {str(n): x for n, x in enumerate(model.activities(images))}
+
+  prepare = trained.task.prepare or (lambda image: image)
+  draw = train_step.draw_labelled(lambda key, image: prepare(image))
+  evaluate = tasks.make_evaluate(measure, draw)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))

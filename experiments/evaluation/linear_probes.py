@@ -1,0 +1,137 @@
+"""Suites for models without labels: what their capsules say of classes.
+
+Presences alone should tell what is seen, in any pose (Smith et al., 2020,
+sections 5.2 and 5.3).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data.transforms import affnist
+from capjax.evaluation import clustering, views
+from experiments.figures import curves
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+
+
+def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
+  """What the probes read of the top capsules.
+
+  Args:
+    presence: [B J]; posterior presences of a stacked capsule autoencoder, log
+      odds of generative capsules (Smith et al., 2020, appendix D).
+    poses: [B J 6].
+  """
+  flat = poses.reshape(len(poses), -1)
+  return {
+    "presence": presence,
+    "presence_and_pose": jnp.concatenate([presence, flat], axis=1),
+  }
+
+
+def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Probes presences, and presences and poses (table 1 and figure 4).
+
+  Logistic regression is fitted to what the model was trained on, and tested on
+  validation images, by which settings can be chosen, and on test images; all
+  are drawn as the model was tested, deformed as in training if it was trained
+  so. The same probe is then tested on images turned by up to 180 degrees, and
+  on affine views as those of affNIST.
+
+  Beside other runs, the accuracy of all is drawn against the rotations that
+  they were trained on, seeds in the mean.
+
+  Returns:
+    The accuracy of each probe on each set, those rotations in degrees, and the
+    rows of the images that the model takes: affNIST's have 40.
+  """
+  train, validation = tasks.load_split()
+  images, labels = tasks.first(trained, options.images)
+  learnt = _features(trained, trained.task.draw_test, train.images)
+  scores = {
+    "max_rotation": float(run.flags().get("max_rotation", 0.0)),
+    "num_images": len(images),
+    "num_rows": tasks.canvas(trained)[0],
+  }
+  draw_test = trained.task.draw_test
+  held = validation.images, validation.labels
+  for prefix, draw, (tried, classes) in (
+    *([("validation_", draw_test, held)] if len(held[1]) else []),
+    ("", draw_test, (images, labels)),
+    ("rotated_", _moved(trained, _turn), (images, labels)),
+    ("affnist_like_", _moved(trained, _see), (images, labels)),
+  ):
+    tested = _features(trained, draw, tried)
+    for name, features in learnt.items():
+      scores[f"{prefix}{name}_accuracy"] = clustering.probe_accuracy(
+        features, train.labels, tested[name], classes
+      )
+  if options.beside:
+    _draw_rotations(run, scores, options)
+  return scores
+
+
+SUITES = {"linear": linear}
+
+
+def _turn(key, image):
+  degrees = jax.random.uniform(key, minval=-180.0, maxval=180.0)
+  return views.rotate(image, degrees)
+
+
+def _see(key, image):
+  return affnist.affnist_like(key, image, canvas=image.shape[:2])
+
+
+def _moved(trained: Trained, move: Callable) -> train_step.Draw:
+  """Draws test images, moved on the model's canvas."""
+
+  def draw(key, index, images, labels):
+    image = trained.task.prepare(train_step.as_intensities(images[index]))
+    return move(key, image), labels[index]
+
+  return draw
+
+
+def _features(
+  trained: Trained, draw: train_step.Draw, images: np.ndarray
+) -> dict[str, np.ndarray]:
+  """What the task says can be probed, [N F] of each kind."""
+
+  def measure(model, images, labels):
+    del labels
+    return trained.task.features(model, images)
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+
+
+def _draw_rotations(
+  run: directory.Run, scores: Scores, options: Options
+) -> None:
+  lines = {}
+  of_runs = [(run, scores)] + [
+    (other, other.read_evaluation("linear")["metrics"])
+    for other in options.beside
+  ]
+  for one, values in of_runs:
+    model = one.read_summary()["experiment"].removeprefix("train_")
+    for name in ("presence", "presence_and_pose"):
+      line = lines.setdefault(f"{model}, {name.replace('_', ' ')}", {})
+      seeds = line.setdefault(values["max_rotation"], [])
+      seeds.append(values[f"{name}_accuracy"])
+  means = {
+    name: {degrees: float(np.mean(x)) for degrees, x in line.items()}
+    for name, line in lines.items()
+  }
+  curves.accuracy_curves(
+    [
+      curves.Panel("", "rotations in training (degrees)", "accuracy (%)", means)
+    ],
+    run.figure("rotations"),
+  )

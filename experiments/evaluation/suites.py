@@ -1,0 +1,178 @@
+"""Evaluation suites: functions of a run and of what it trained.
+
+Each returns numbers by name, or lists of them where it measures a curve, and
+draws into the run's folder.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from experiments.evaluation import (
+  classifiers,
+  constellations,
+  energy_models,
+  generative,
+  generative_rotations,
+  latents,
+  linear_probes,
+  scae,
+  transforming,
+  viewpoints,
+)
+from experiments.evaluation import multimnist as overlaps
+from experiments.figures import grids
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+
+_NUM_SHOWN = (24, 24)  # right and wrong test images beside reconstructions
+_NUM_TWEAKED = 3  # images whose capsules are perturbed
+_OFFSETS = np.arange(-5, 6) * 0.05
+
+
+def accuracy(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """The scores of the test set and those that the model was chosen by."""
+  del run, options
+  scores = tasks.means(trained)
+  return {**scores, "test_error_percent": 100 * (1 - scores["test_accuracy"])}
+
+
+def reconstructions(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Draws test images beside what their longest capsule redraws; mistakes too.
+
+  Returns:
+    The summed squared error of an image, a mean over the test set.
+  """
+  del options
+  images, labels, classes, poses = _examples(trained)
+  grids.reconstructions(
+    images,
+    np.asarray(_decode(trained)(poses, classes)),
+    labels,
+    classes,
+    run.figure("reconstructions"),
+  )
+  errors = trained.measures["reconstruction_loss"]
+  return {"test_reconstruction_loss": float(np.mean(errors))}
+
+
+def perturbations(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Draws images with each dimension of a capsule tweaked (figure 4).
+
+  Returns:
+    How far the tweaks move a pixel at the most.
+  """
+  del options
+  _, labels, classes, poses = _examples(trained)
+  # The first right example of each of a few classes.
+  right = np.flatnonzero(classes == labels)
+  _, first = np.unique(labels[right], return_index=True)
+  tweaked = right[first][:_NUM_TWEAKED]
+  if not len(tweaked):
+    return {"largest_change": 0.0}
+  decode = _decode(trained)
+  grid = np.stack(
+    [perturb(decode, poses[n], labels[n], _OFFSETS) for n in tweaked]
+  )
+  grids.perturbations(
+    grid, _OFFSETS, labels[tweaked], run.figure("perturbations")
+  )
+  middle = grid[:, :, len(_OFFSETS) // 2, None]
+  return {"largest_change": float(np.max(np.abs(grid - middle)))}
+
+
+SUITES = {
+  "accuracy": accuracy,
+  "reconstructions": reconstructions,
+  "perturbations": perturbations,
+  "multimnist": overlaps.multimnist,
+  "affnist_like": classifiers.affnist_like,
+  "attacks": classifiers.attacks,
+  "views": classifiers.views,
+  "diagnostics": classifiers.diagnostics,
+  **latents.SUITES,
+  **energy_models.SUITES,
+  **viewpoints.SUITES,
+  **constellations.SUITES,
+  **scae.SUITES,
+  **transforming.SUITES,
+  **generative.SUITES,
+  **linear_probes.SUITES,
+  **generative_rotations.SUITES,
+}
+
+# Those whose figures hold the curves of other runs too.
+DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints", "linear"}
+# Those that take affine views of test images.
+TAKE_VIEWS = {"affnist_like", "affnist_like_clusters"}
+# Those that can do with the first test images; others take all of them or none.
+TAKE_FEW_IMAGES = {
+  "affnist_like", "affnist_like_clusters", "attacks", "bound", "chains",
+  "coordinates", "diagnostics", "few_labels", "gcm", "importance", "linear",
+  "log_likelihood", "multi_crop", "multimnist", "ransac", "repair", "swaps",
+  "unseen_shifts", "views",
+}  # fmt: skip
+
+
+def of_classifier(model: nnx.Module) -> list[str]:
+  """The suites that a classifier can take."""
+  names = ["accuracy", "multimnist", "affnist_like", "attacks", "views"]
+  if hasattr(model, "decode"):  # a network with capsules
+    names.append("diagnostics")
+    if model.decoder is not None:
+      names += ["reconstructions", "perturbations"]
+  return names
+
+
+def perturb(
+  decode: Callable[[jax.Array, jax.Array], jax.Array],
+  poses: jax.Array,
+  label: int,
+  offsets: np.ndarray,
+) -> np.ndarray:
+  """Redraws one image with each dimension of its capsule tweaked in turn.
+
+  Args:
+    decode: `(poses [B J D], classes [B]) -> images [B H W C]`.
+    poses: [J D] of one image.
+    label: the capsule that is tweaked.
+    offsets: [S], added to one dimension at a time.
+
+  Returns:
+    [D S H W C] (Sabour et al., 2017, figure 4).
+  """
+  num_objects, size = poses.shape
+  tweaks = offsets[None, :, None] * np.eye(size)[:, None, :]
+  tweaked = jnp.broadcast_to(poses, (size, len(offsets), num_objects, size))
+  tweaked = tweaked.at[:, :, label].add(tweaks).reshape(-1, num_objects, size)
+  images = decode(tweaked, jnp.full(len(tweaked), label))
+  return np.asarray(images).reshape(size, len(offsets), *images.shape[1:])
+
+
+def _decode(trained: Trained) -> Callable[[jax.Array, jax.Array], jax.Array]:
+  return functools.partial(
+    jax.jit(lambda model, *arguments: model.decode(*arguments)), trained.model
+  )
+
+
+def _examples(trained: Trained) -> tuple[np.ndarray, ...]:
+  """A few test images, their labels, predicted classes and poses."""
+  test = trained.test
+  shown = grids.choose_examples(
+    test.labels, trained.measures["prediction"], *_NUM_SHOWN
+  )
+  images = train_step.as_intensities(jnp.asarray(test.images[shown]))
+  images = jax.vmap(trained.task.prepare)(images)
+  output = jax.jit(lambda model, x: model(x))(trained.model, images)
+  classes = np.argmax(output.activations, axis=-1)
+  return np.asarray(images), test.labels[shown], classes, output.poses

@@ -1,0 +1,368 @@
+"""Suites for transforming auto-encoders: what coordinates know, and reach."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn import decomposition, linear_model, preprocessing
+
+from capjax import losses
+from capjax.evaluation import clustering, factor_analysers, views
+from experiments.figures import curves, transforming
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+from kernels import geometry, rendering
+
+# Of a movement [3 3]: where the input is, and how it is turned and stretched.
+_PLACE = {"x": (0, 2), "y": (1, 2)}
+_STRETCH = {"xx": (0, 0), "xy": (0, 1), "yx": (1, 0), "yy": (1, 1)}
+_NUM_IMAGES = 10_000  # that regressions and analysers learn from
+_NUM_MOVED = 1000  # images moved to each place
+_BEYOND = 3  # pixels that they are moved farther than to any trained place
+_NUM_SHOWN = 4  # images that are drawn
+_COUNTS = (10, 25, 100, 1000)  # of labels
+_NUM_ANALYSERS = 25
+_NUM_FACTORS = 10
+
+
+class Moved(NamedTuple):
+  """An image that has been moved, and what is known of it.
+
+  Attributes:
+    image: [H W C], moved to its place.
+    movement: [3 3], which the model is told, in pixels about the middle.
+    place: [3 3], the movement that made it, which the model is not told.
+  """
+
+  image: jax.Array
+  movement: jax.Array
+  place: jax.Array
+
+
+def as_transforms(model: object, movements: jax.Array) -> jax.Array:
+  """Movements [... 3 3] as a model takes them, [... 2] for shifts."""
+  return movements[..., :2, 2] if model.pose == "shift" else movements
+
+
+def coordinates(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Regresses where an input is on what the capsules say of where they are.
+
+  Linear regression, learnt on moved training images, of the pixels by which an
+  input was moved; for affine poses also of its matrix. Draws them for the test
+  images, and, as in the paper's figure 2, the coordinate of one capsule against
+  its value when the image is shifted.
+
+  Returns:
+    For x and y, R^2 on test images: `r2` from the coordinates and presences of
+    all capsules and the products of both; `r2_coordinates` from coordinates
+    alone; `r2_weighted` from their mean, weighted by presence; `r2_capsules`
+    from the coordinate of each capsule alone, the best first; `r2_mass` from
+    the centre of mass of the image, which no capsule is needed for;
+    `slope_capsules`, what a capsule's coordinate gains for each pixel, in the
+    same order: 1 for one that is always on the same entity. For affine poses
+    `r2` of the matrix.
+  """
+  learnt = _outputs(trained, _train_images(), trained.task.draw_test)
+  images = trained.test.images[: options.images]
+  tested = _outputs(trained, images, trained.task.draw_test)
+  names = _PLACE
+  if trained.model.pose == "affine":
+    names = {**_PLACE, **_STRETCH}
+  distance = int(run.flags()["max_shift"]) or 1
+  scores, panels = {"num_images": len(images)}, []
+  for name, entry in names.items():
+    truth, seen = (x["place"][:, *entry] for x in (learnt, tested))
+    readout, scores[f"r2_{name}"] = _regress(
+      _products(learnt), truth, _products(tested), seen
+    )
+    if name not in _PLACE:
+      continue
+    own, others = (_coordinate(x, name) for x in (learnt, tested))
+    weighted = [
+      np.average(x, axis=1, weights=output["presences"] + 1e-6)[:, None]
+      for x, output in ((own, learnt), (others, tested))
+    ]
+    alone = np.array(
+      [
+        _regress(own[:, [n]], truth, others[:, [n]], seen)[1]
+        for n in range(own.shape[1])
+      ]
+    )
+    axis = [list(_PLACE).index(name)]
+    masses = learnt["mass"][:, axis], truth, tested["mass"][:, axis], seen
+    order = np.argsort(-alone)
+    slopes = np.polyfit(truth, own, 1)[0]
+    scores |= {
+      f"r2_coordinates_{name}": _regress(own, truth, others, seen)[1],
+      f"r2_weighted_{name}": _regress(weighted[0], truth, weighted[1], seen)[1],
+      f"r2_mass_{name}": _regress(*masses)[1],
+      f"r2_capsules_{name}": alone[order].tolist(),
+      f"slope_capsules_{name}": slopes[order].tolist(),
+    }
+    still, shifted = (
+      _coordinate(_outputs(trained, images, _draw_shifted(name, far)), name)
+      for far in (0, distance)
+    )
+    best = order[0]
+    panels.append(
+      transforming.Axis(
+        name, seen, readout, others[:, best], still[:, best], shifted[:, best]
+      )
+    )
+  transforming.coordinates(panels, distance, run.figure("coordinates"))
+  return scores
+
+
+def unseen_shifts(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Asks for shifts beyond those of the training.
+
+  Centred test images, moved left, right, up and down. Draws what comes of four
+  of them, and the error against the distance.
+
+  Returns:
+    By distance in pixels: the squared error as a share of the target's squares,
+    and that of the image left where it was; the means over distances that the
+    model was trained to shift by, and over those beyond.
+  """
+  flags = run.flags()
+  known, jitter = flags["max_shift"], flags["max_jitter"]
+  side = min(trained.test.images.shape[1:3])
+  distances = np.arange(min(known + jitter + _BEYOND, side - 1) + 1)
+  images = trained.test.images[: options.images or _NUM_MOVED]
+  directions = np.array([(1, 0), (-1, 0), (0, 1), (0, -1)], np.float32)
+  error, unmoved = _shift_errors(
+    trained, images, distances[:, None, None] * directions
+  )
+  transforming.errors(
+    distances,
+    {"moved by the model": error, "left in place": unmoved},
+    {"shifts trained": known, "places trained": known + jitter},
+    run.figure("unseen_shifts"),
+  )
+  _draw_shifts(run, trained, distances[-1])
+  beyond = distances > known
+  return {
+    "num_images": len(images),
+    "distance": distances.tolist(),
+    "relative_error": error.tolist(),
+    "relative_error_unmoved": unmoved.tolist(),
+    "seen_relative_error": float(np.mean(error[~beyond])),
+    "unseen_relative_error": float(np.mean(error[beyond])),
+  }
+
+
+def few_labels(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Classifies by few labels, as the factor analysers of Hinton's talk did.
+
+  A mixture of 25 factor analysers is fitted to what the capsules say of centred
+  training images, without labels; a few labels name the analysers, and test
+  images take the name of theirs. The talk, as the slides tell of it, learnt
+  about 25 labels; its number of analysers and factors and how labels were
+  chosen are not told. Beside it, the same of as many principal components of
+  pixels, and logistic regression.
+
+  Returns:
+    Accuracies on test images, by the number of labels, drawn evenly from the
+    classes: of `capsules` and of `pixels`, by `analysers` and by `linear`; the
+    deviations over ten draws. `central`: the labels are those of the 25
+    training images that suit the analysers best, one each.
+  """
+  train = tasks.load_train()
+  known = slice(None, _NUM_IMAGES)
+  images, labels = train.images[known], train.labels[known]
+  tests, test_labels = tasks.first(trained, options.images)
+  learnt, tested = (
+    _outputs(trained, x, _draw_shifted("x", 0)) for x in (images, tests)
+  )
+  features = {"capsules": (_flat(learnt), _flat(tested))}
+  pixels = [x.reshape(len(x), -1) / 255 for x in (images, tests)]
+  size = min(*features["capsules"][0].shape, *pixels[0].shape)
+  components = decomposition.PCA(size, random_state=0).fit(pixels[0])
+  features["pixels"] = tuple(map(components.transform, pixels))
+  scores = {}
+  for name, (own, others) in features.items():
+    scaler = preprocessing.StandardScaler().fit(own)
+    given = scaler.transform(own), labels, scaler.transform(others), test_labels
+    scores |= {f"{key}_{name}": x for key, x in _few_labels(*given).items()}
+  return {
+    "num_images": len(tests),
+    "num_labels": scores["counts_capsules"],
+    **{n: x for n, x in scores.items() if not n.startswith("counts")},
+  }
+
+
+SUITES = {
+  "coordinates": coordinates,
+  "unseen_shifts": unseen_shifts,
+  "few_labels": few_labels,
+}
+
+
+def _few_labels(features, labels, tests, test_labels) -> Scores:
+  """By analysers and by regression, and with a label for each analyser."""
+  mixture = factor_analysers.fit_factor_analysers(
+    features,
+    num_analysers=min(_NUM_ANALYSERS, len(features)),
+    num_factors=min(_NUM_FACTORS, features.shape[1] - 1),
+  )
+  joint, test_joint = map(mixture.log_joint, (features, tests))
+
+  def by_analysers(rows, shown):
+    return clustering.spread_labels(joint[rows], shown, test_joint)
+
+  def by_regression(rows, shown):
+    probe = linear_model.LogisticRegression(max_iter=1000)
+    return probe.fit(features[rows], shown).predict(tests)
+
+  ways = {"analysers": by_analysers, "linear": by_regression}
+  scores = {}
+  for name, predict in ways.items():
+    curve = clustering.few_label_curve(
+      predict, labels, test_labels, counts=_COUNTS
+    )
+    scores["counts"] = list(curve.counts)
+    scores[f"{name}_accuracy"] = curve.mean.tolist()
+    scores[f"{name}_accuracy_sd"] = curve.sd.tolist()
+  central = np.argmax(joint, axis=0)
+  found = by_analysers(central, labels[central])
+  scores["central_accuracy"] = float(np.mean(found == test_labels))
+  return scores
+
+
+def _train_images() -> np.ndarray:
+  train = tasks.load_train()
+  return train.images[:_NUM_IMAGES]
+
+
+def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
+  """Poses, presences and places of images that are drawn."""
+
+  def measure(model, inputs, targets):
+    del targets
+    poses, presences = model.recognise(inputs.image)
+    return {
+      "poses": poses,
+      "presences": presences,
+      "place": inputs.place,
+      "mass": jax.vmap(_centre_of_mass)(inputs.image),
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+
+
+def _centre_of_mass(image: jax.Array) -> jax.Array:
+  """(x, y) of an image's intensities, in pixels from its middle."""
+  offsets = geometry.pixel_offsets(*image.shape[:2])
+  ink = jnp.mean(image, axis=-1, keepdims=True)
+  total = jnp.maximum(jnp.sum(ink), 1e-6)
+  return jnp.sum(ink * offsets, axis=(0, 1)) / total
+
+
+def _draw_shifted(name, distance) -> train_step.Draw:
+  """Draws images that are all at one place."""
+  shift = distance * jnp.array([name == "x", name == "y"], jnp.float32)
+  place = jnp.eye(3).at[:2, 2].set(shift)
+
+  def draw(key, index, images, labels):
+    del key, labels
+    image = views.translate(train_step.as_intensities(images[index]), *shift)
+    return Moved(image, jnp.eye(3), place), image
+
+  return draw
+
+
+def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
+  """Shares of the target's squares [S] for shifts [S directions 2].
+
+  Of images in the middle, moved by the model and left where they are.
+  """
+
+  def measure(model, inputs, targets):
+    drawn = model(inputs.image, as_transforms(model, inputs.movement))
+    return {
+      "error": losses.reconstruction_loss(drawn, targets),
+      "unmoved": losses.reconstruction_loss(inputs.image, targets),
+      "target": jnp.sum(jnp.square(targets), axis=(1, 2, 3)),
+    }
+
+  def draw(key, index, images, labels, shift):
+    del key, labels
+    image = train_step.as_intensities(images[index])
+    movement = jnp.eye(3).at[:2, 2].set(shift)
+    return Moved(image, movement, jnp.eye(3)), views.translate(image, *shift)
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  labels = np.zeros(len(images), np.int32)
+  shares = []
+  for shift in shifts.reshape(-1, 2).astype(np.float32):
+    squares = train_step.means(evaluate(trained.model, images, labels, shift))
+    target = max(squares["target"], 1e-8)
+    shares.append((squares["error"] / target, squares["unmoved"] / target))
+  shares = np.reshape(shares, (*shifts.shape[:2], 2))
+  return tuple(np.moveaxis(shares.mean(axis=1), -1, 0))
+
+
+def _draw_shifts(run, trained, farthest) -> None:
+  """Draws targets above outputs, of shifts from left to right."""
+  known = run.flags()["max_shift"]
+  shifts = np.unique(np.linspace(-farthest, farthest, 9).round().astype(int))
+  images = _images_of_classes(trained)
+  draw = jax.jit(lambda model, x, moves: model(x, as_transforms(model, moves)))
+  rows = []
+  for image in images:
+    movements = np.tile(np.eye(3, dtype=np.float32), (len(shifts), 1, 1))
+    movements[:, 0, 2] = shifts
+    stack = jnp.broadcast_to(image, (len(shifts), *image.shape))
+    rows.append(jax.vmap(rendering.transform)(stack, jnp.asarray(movements)))
+    rows.append(draw(trained.model, stack, jnp.asarray(movements)))
+  names = [f"{x:+d}" if abs(x) <= known else f"{x:+d} unseen" for x in shifts]
+  curves.contact_sheet(
+    np.stack(rows),
+    ["target", "output"] * len(images),
+    names,
+    run.figure("shifted"),
+  )
+
+
+def _images_of_classes(trained) -> jax.Array:
+  """A test image of each of a few classes."""
+  _, rows = np.unique(trained.test.labels, return_index=True)
+  images = trained.test.images[np.sort(rows)[:_NUM_SHOWN]]
+  return train_step.as_intensities(jnp.asarray(images))
+
+
+def _coordinate(outputs, name) -> np.ndarray:
+  """[N I], x or y of each capsule."""
+  poses, axis = outputs["poses"], list(_PLACE).index(name)
+  return poses[..., axis] if poses.ndim == 3 else poses[..., axis, 2]
+
+
+def _flat(outputs) -> np.ndarray:
+  """[N F], all that capsules say; the last row of a matrix says too."""
+  poses, presences = outputs["poses"], outputs["presences"]
+  return np.concatenate([poses.reshape(len(poses), -1), presences], axis=1)
+
+
+def _products(outputs) -> np.ndarray:
+  """[N F], of which place is nearly linear if capsules take turns."""
+  poses, presences = outputs["poses"], outputs["presences"]
+  poses = poses.reshape(*presences.shape, -1)
+  weighted = poses * presences[..., None]
+  parts = [poses, weighted, presences[..., None]]
+  return np.concatenate(parts, axis=-1).reshape(len(poses), -1)
+
+
+def _regress(features, truth, tests, seen) -> tuple[np.ndarray, float]:
+  """What linear regression says of tests, and R^2 of it."""
+  model = linear_model.LinearRegression().fit(features, truth)
+  return model.predict(tests), float(model.score(tests, seen))

@@ -1,0 +1,92 @@
+"""Suites for stereo pairs: novel viewpoints, and many crops of an image."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data.transforms import stereo
+from experiments.evaluation import classifiers
+from experiments.figures import curves
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+from experiments.training.task import Options, Scores, Trained
+
+# Of the factors: degrees between two steps, and of the first.
+_ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
+
+
+def viewpoints(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Accuracy of test figures from familiar and from novel viewpoints.
+
+  Hinton et al. (2018, section 5.1). By angle it is drawn too, beside that of
+  other runs.
+
+  Returns:
+    Both accuracies, the error of either in percent, and accuracy by azimuth and
+    by elevation, in degrees.
+  """
+  right = trained.measures["accuracy"]
+  factors = trained.test.factors
+  known = trained.task.familiar(factors)
+  scores = {
+    "test_familiar_accuracy": float(np.mean(right[known])),
+    "test_novel_accuracy": float(np.mean(right[~known])),
+    "familiar_error_percent": 100 * float(1 - np.mean(right[known])),
+    "novel_error_percent": 100 * float(1 - np.mean(right[~known])),
+  }
+  for name, (step, first) in _ANGLES.items():
+    values = factors[f"label_{name}"]
+    kinds = np.unique(values)
+    scores[name] = [float(first + step * kind) for kind in kinds]
+    scores[f"{name}_accuracy"] = [
+      float(np.mean(right[values == kind])) for kind in kinds
+    ]
+  lines = classifiers.beside(run, options, "viewpoints", scores)
+  panels = [
+    curves.Panel(
+      "",
+      f"{name} (degrees)",
+      "accuracy (%)",
+      classifiers.lines_of(lines, name, f"{name}_accuracy"),
+    )
+    for name in _ANGLES
+  ]
+  curves.accuracy_curves(panels, run.figure("viewpoints"))
+  return scores
+
+
+def multi_crop(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Accuracy with scores averaged over 13 crops of each test image.
+
+  Returns:
+    That accuracy, and that of the middle crop, of the same images.
+  """
+  del run
+
+  def draw(key, index, images, labels):
+    del key
+    image = stereo.downsample(train_step.as_intensities(images[index]))
+    return stereo.multi_crop(image), labels[index]
+
+  def measure(model, crops, labels):
+    scores = jax.vmap(lambda x: trained.task.scores(model, x), 1)(crops)
+    return {
+      name: (jnp.argmax(x, axis=-1) == labels).astype(jnp.float32)
+      for name, x in (
+        ("multi_crop_accuracy", jnp.mean(scores, axis=0)),
+        ("centre_crop_accuracy", scores[0]),
+      )
+    }
+
+  evaluate = tasks.make_evaluate(measure, draw)
+  images, labels = tasks.first(trained, options.images)
+  scores = train_step.means(evaluate(trained.model, images, labels))
+  return {**scores, "num_images": len(images)}
+
+
+SUITES = {"viewpoints": viewpoints, "multi_crop": multi_crop}

@@ -1,0 +1,288 @@
+"""Figures of robustness and of routing: pure functions that each write one PNG.
+
+As in `figures`: images are floats in [0, 1], every function makes the folder of
+its `path` and returns the path.
+"""
+
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures.grids import (
+  GREY,
+  as_rgb,
+  bare,
+  caption,
+  new_sheet,
+  save,
+)
+from experiments.figures.plotting import patches, ticker
+
+_MARKERS = "os^Dvp*X"
+_MOST_MARKERS = 25  # More points than that make a chain of markers.
+_HISTOGRAM_COLUMNS = 5
+_BINS = np.linspace(0, 1, 26)
+_TILE = 0.62  # inches of an image's shorter side on a contact sheet
+
+
+class Panel(NamedTuple):
+  """One diagram of a figure.
+
+  Attributes:
+    title: what the panel is about; may be empty.
+    xlabel: with its unit.
+    ylabel: with its unit.
+    lines: by label, {x: y}, y in [-1, 1]; what is not finite is left out. The
+      same label has the same colour in all panels of a figure.
+  """
+
+  title: str
+  xlabel: str
+  ylabel: str
+  lines: Mapping[str, Mapping[float, float]]
+
+
+def accuracy_curves(
+  panels: Sequence[Panel],
+  path: str | os.PathLike,
+  *,
+  chance: float | None = None,
+) -> pathlib.Path:
+  """Draws rates in percent against how far images were changed.
+
+  Such as the accuracy of several models against the eps of an attack and the
+  angle of a rotation, one diagram beside the other.
+
+  Args:
+    panels: their y are rates in [0, 1]; labels of y should say "(%)".
+    path: file to write.
+    chance: the rate of guessing, drawn dotted across every panel.
+
+  Raises:
+    ValueError: if there is nothing to draw.
+  """
+  return _draw(panels, path, unit=100, chance=chance)
+
+
+def diagnostic_curves(
+  panels: Sequence[Panel], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws shares, such as the entropy of routing against the training step.
+
+  Args:
+    panels: the axis of y goes up to 1, and begins at 0 where no line is below.
+    path: file to write.
+
+  Raises:
+    ValueError: if there is nothing to draw.
+  """
+  return _draw(panels, path, unit=1)
+
+
+def activation_histograms(
+  activations: ArrayLike,
+  labels: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws how active each class capsule is, with its class and without.
+
+  Shares are logarithmic, so that the few examples on the wrong side show.
+
+  Args:
+    activations: [N J] in [0, 1].
+    labels: [N].
+    path: file to write.
+  """
+  activations, labels = np.asarray(activations), np.asarray(labels)
+  num_classes = activations.shape[1]
+  columns = min(_HISTOGRAM_COLUMNS, num_classes)
+  rows = math.ceil(num_classes / columns)
+  sheet = new_sheet((1.55 * columns + 0.5, 1.25 * rows + 0.7))
+  grid = sheet.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+  for place in grid.flat[num_classes:]:
+    place.set_axis_off()
+  for j, place in enumerate(grid.flat[:num_classes]):
+    present = labels == j
+    for name, color, members in (
+      ("class absent", GREY, ~present),
+      ("class present", "C0", present),
+    ):
+      counts, _ = np.histogram(activations[members, j], _BINS)
+      shares = 100 * counts / max(1, members.sum())
+      style = dict(color=color, alpha=0.6, fill=True, baseline=1e-3)
+      place.stairs(shares, _BINS, label=name, **style)
+    place.set_title(j, fontsize=8, pad=2)
+    place.set_yscale("log")
+    place.set(xlim=(0, 1), ylim=(0.1, 100))
+    place.yaxis.set_major_formatter("{x:g}")
+    place.yaxis.set_minor_locator(ticker.NullLocator())
+    place.tick_params(labelsize=7)
+    bare(place)
+  sheet.legend(
+    *grid.flat[0].get_legend_handles_labels(),
+    loc="outside upper center",
+    ncols=2,
+    fontsize=8,
+    frameon=False,
+  )
+  sheet.supxlabel("activation of the class capsule", fontsize=8)
+  sheet.supylabel("examples (%)", fontsize=8)
+  return save(sheet, path)
+
+
+def contact_sheet(
+  images: ArrayLike,
+  row_labels: Sequence,
+  column_labels: Sequence,
+  path: str | os.PathLike,
+  *,
+  labels: ArrayLike | None = None,
+  predictions: ArrayLike | None = None,
+) -> pathlib.Path:
+  """Draws a table of images, with what a model takes them for.
+
+  Such as adversarial examples (a row for each eps), views or samples.
+
+  Args:
+    images: [R S H W C].
+    row_labels: [R], to the left of the rows.
+    column_labels: [S], above the columns.
+    path: file to write.
+    labels: [S] or [R S], the classes; without them nothing stands below images.
+    predictions: [R S]; where they differ from `labels` there stands label →
+      prediction, in red.
+
+  Raises:
+    ValueError: if there are not as many row or column labels as images, or
+      predictions without labels.
+  """
+  tiles = as_rgb(images)
+  rows, columns, height, width, _ = tiles.shape
+  if (len(row_labels), len(column_labels)) != (rows, columns):
+    raise ValueError(
+      f"{len(row_labels)} row and {len(column_labels)} column labels for "
+      f"{rows} x {columns} images; give one for each row and column."
+    )
+  if labels is None and predictions is not None:
+    raise ValueError("predictions without labels; give both.")
+  unit = _TILE / min(height, width)  # inches of a pixel
+  gap = max(1, round(0.04 / unit))
+  pitch_x = width + gap
+  pitch_y = height + gap + (round(0.13 / unit) if labels is not None else 0)
+  paper = np.ones((rows * pitch_y - gap, columns * pitch_x - gap, 3))
+  for r, s in np.ndindex(rows, columns):
+    y, x = r * pitch_y, s * pitch_x
+    paper[y : y + height, x : x + width] = tiles[r, s]
+  longest = max(len(str(label)) for label in row_labels)
+  size = (
+    unit * paper.shape[1] + 0.08 * longest + 0.4,
+    unit * paper.shape[0] + 0.5,
+  )
+  sheet = new_sheet(size)
+  place = sheet.subplots()
+  place.imshow(paper)
+  place.spines[:].set_visible(False)
+  place.set_xticks(
+    np.arange(columns) * pitch_x + (width - 1) / 2, map(str, column_labels)
+  )
+  place.set_yticks(
+    np.arange(rows) * pitch_y + (height - 1) / 2, map(str, row_labels)
+  )
+  place.tick_params(
+    length=0, labelsize=7, labeltop=True, labelbottom=False, pad=3
+  )
+  if labels is not None:
+    labels = np.broadcast_to(labels, (rows, columns))
+    predictions = labels if predictions is None else np.asarray(predictions)
+    for r, s in np.ndindex(rows, columns):
+      label, prediction = labels[r, s], predictions[r, s]
+      text, color = caption(label, prediction, label == prediction)
+      y, x = r * pitch_y - 0.5, s * pitch_x - 0.5
+      place.text(
+        x + width / 2,
+        y + height + 0.02 / unit,
+        text,
+        color=color,
+        size=6,
+        ha="center",
+        va="top",
+      )
+      if label != prediction:
+        frame = dict(fill=False, color=color, linewidth=1.3, clip_on=False)
+        place.add_patch(patches.Rectangle((x, y), width, height, **frame))
+  return save(sheet, path)
+
+
+def _draw(
+  panels: Sequence[Panel],
+  path: str | os.PathLike,
+  *,
+  unit: float,
+  chance: float | None = None,
+) -> pathlib.Path:
+  """Draws panels side by side under one legend; 1 is drawn as `unit`."""
+  panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
+  if not any(points for panel in panels for points in panel.lines.values()):
+    raise ValueError("no panel has a line with a finite point.")
+  labels = list(dict.fromkeys(x for panel in panels for x in panel.lines))
+  sheet = new_sheet((3.1 * len(panels) + 0.3, 3.1))
+  grid = sheet.subplots(1, len(panels), squeeze=False)[0]
+  handles = {}
+  for place, panel in zip(grid, panels, strict=True):
+    for label, points in panel.lines.items():
+      n, xs = labels.index(label), sorted(points)
+      (handles[label],) = place.plot(
+        xs,
+        [unit * points[x] for x in xs],
+        color=f"C{n}",
+        marker=_MARKERS[n % len(_MARKERS)] if len(xs) <= _MOST_MARKERS else "",
+        markersize=3.5,
+        linewidth=1.4,
+        clip_on=False,
+        zorder=3,
+      )
+    if chance is not None:
+      handles["chance"] = place.axhline(
+        unit * chance, color=GREY, linestyle=":", linewidth=1
+      )
+    lowest = min(
+      (min(p.values()) for p in panel.lines.values() if p), default=0
+    )
+    place.set_ylim(unit * min(0, math.floor(4 * lowest) / 4), unit)
+    values = [x for points in panel.lines.values() for x in points]
+    long = max(values, default=0) >= 1000
+    locator = ticker.MaxNLocator(
+      4 if long else 7,
+      steps=[1, 2, 3, 5, 10],
+      integer=all(float(x).is_integer() for x in values),
+    )
+    place.xaxis.set_major_locator(locator)
+    if long:
+      place.xaxis.set_major_formatter("{x:,.0f}")
+    place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+    place.set_title(panel.title, fontsize=9)
+    bare(place)
+  names = labels if chance is None else [*labels, "chance"]
+  # Inches of a column of the legend, roughly.
+  column = 0.45 + 0.062 * max(map(len, names))
+  sheet.legend(
+    [handles[name] for name in names],
+    names,
+    loc="outside upper center",
+    ncols=max(1, min(len(names), int(3.4 * len(panels) / column))),
+    fontsize=8,
+    frameon=False,
+  )
+  return save(sheet, path)
+
+
+def _finite(lines: Mapping[str, Mapping]) -> dict[str, dict[float, float]]:
+  return {
+    label: {x: y for x, y in points.items() if math.isfinite(y)}
+    for label, points in lines.items()
+  }

@@ -1,0 +1,138 @@
+"""Figures of energy models; the conventions are those of `figures`."""
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures import grids
+
+
+def tiles(
+  images: ArrayLike, path: str | os.PathLike, *, columns: int
+) -> pathlib.Path:
+  """Draws images side by side, row by row.
+
+  Args:
+    images: [N H W C].
+    path: file to write.
+    columns: images in a row; the last row is filled up with white.
+  """
+  images = grids.as_rgb(images)
+  rows = -(-len(images) // columns)
+  missing = rows * columns - len(images)
+  images = np.pad(
+    images, [(0, missing), (0, 0), (0, 0), (0, 0)], constant_values=1
+  )
+  picture = grids.mosaic(images.reshape(rows, columns, *images.shape[1:]))
+  sheet = grids.new_sheet((0.5 * columns, 0.5 * rows))
+  place = sheet.subplots()
+  place.imshow(picture, interpolation="nearest")
+  place.set_axis_off()
+  return grids.save(sheet, path)
+
+
+def spectra(
+  activities: Sequence[ArrayLike], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws a strip of capsule activities for each image, by class.
+
+  Args:
+    activities: for each class [N K], an image in each row.
+    path: file to write.
+  """
+  columns = min(5, len(activities))
+  rows = -(-len(activities) // columns)
+  sheet = grids.new_sheet((2.4 * columns, 1.5 * rows + 0.5))
+  places = sheet.subplots(rows, columns, squeeze=False).flat
+  for place in places:
+    place.set_axis_off()
+  picture = _strips(sheet.axes, activities)
+  for number in range(len(activities)):
+    sheet.axes[number].set_title(f"class {number}", fontsize=8)
+  bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
+  bar.set_label("activity", fontsize=8)
+  return grids.save(sheet, path)
+
+
+def spectra_beside(
+  models: Mapping[str, Sequence[ArrayLike]], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws strips of activities of several models, of the same images.
+
+  Args:
+    models: by the name of each its activities [N K], of each class; models that
+      know fewer classes leave the last columns white.
+    path: file to write.
+  """
+  columns = max(len(classes) for classes in models.values())
+  sheet = grids.new_sheet((1.2 * columns + 1, 1.2 * len(models)))
+  places = sheet.subplots(len(models), columns, squeeze=False)
+  for row, (name, classes) in zip(places, models.items(), strict=True):
+    for place in row:
+      place.set(xticks=[], yticks=[], frame_on=False)
+    picture = _strips(row, classes)
+    row[0].set_ylabel(name, fontsize=8)
+    bar = sheet.colorbar(picture, ax=list(row), fraction=0.02)
+    bar.ax.tick_params(labelsize=6)
+  for number, place in enumerate(places[0]):
+    place.set_title(f"class {number}", fontsize=8)
+  return grids.save(sheet, path)
+
+
+def decompositions(
+  images: ArrayLike,
+  reconstructions: ArrayLike,
+  parts: ArrayLike,
+  chances: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws images, their reconstructions, and what single capsules say.
+
+  Args:
+    images: [N H W C].
+    reconstructions: [N H W C].
+    parts: [N S H W C], by falling activity.
+    chances: [N S], that each capsule is active; one that is not is left white.
+    path: file to write.
+  """
+  parts = np.where(
+    np.asarray(chances)[..., None, None, None] > 0.1, np.asarray(parts), 1.0
+  )
+  rows = np.concatenate(
+    [np.asarray(images)[:, None], np.asarray(reconstructions)[:, None], parts],
+    axis=1,
+  )
+  shape = rows.shape
+  flat = grids.as_rgb(rows.reshape(-1, *shape[2:]))
+  picture = grids.mosaic(flat.reshape(*shape[:2], *flat.shape[1:]))
+  sheet = grids.new_sheet((0.55 * shape[1], 0.55 * shape[0] + 0.4))
+  place = sheet.subplots()
+  place.imshow(picture, interpolation="nearest")
+  place.set_yticks([])
+  width = picture.shape[1] / shape[1]
+  names = ["image", "redrawn", *map(str, range(1, shape[1] - 1))]
+  place.set_xticks(
+    (np.arange(shape[1]) + 0.5) * width, names, fontsize=6, rotation=0
+  )
+  place.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+  place.spines[:].set_visible(False)
+  return grids.save(sheet, path)
+
+
+def _strips(places, classes):
+  """Draws [N K] of each class, in one range of colours; returns the last."""
+  low = min(0, *(np.min(values) for values in classes))
+  high = max(1, *(np.max(values) for values in classes))
+  for place, values in zip(places, classes, strict=False):
+    picture = place.imshow(
+      values,
+      cmap="cool",
+      vmin=low,
+      vmax=high,
+      aspect="auto",
+      interpolation="none",
+    )
+  return picture

@@ -1,0 +1,269 @@
+"""Figures of a run: pure functions of arrays that each write one PNG.
+
+Images are floats in [0, 1], the last axes H W C: grey (C = 1), colour (C = 3),
+or a stereo pair (C = 2), which is drawn side by side. Other images raise a
+ValueError. Every function makes the folder of its `path` and returns the path.
+"""
+
+import functools
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures.plotting import axes, figure, ticker
+
+new_sheet = functools.partial(
+  figure.Figure, dpi=150, facecolor="white", layout="constrained"
+)
+RED, GREY = "#c8102e", "#555555"
+WITHOUT_AXES = dict(xticks=[], yticks=[], frame_on=False)
+_STYLES = {
+  "train": dict(linewidth=0.9, alpha=0.55),
+  "validation": dict(linewidth=1.6, marker="o", markersize=3.5),
+}
+
+
+def learning_curves(
+  metrics: Sequence[Mapping[str, object]],
+  path: str | os.PathLike,
+  *,
+  reported: int | None = None,
+) -> pathlib.Path:
+  """Draws error and losses against the step, for training and validation.
+
+  Args:
+    metrics: the lines of metrics.jsonl: each has `step` and `split`, and any of
+      `accuracy`, `loss` and names that end in `_loss`. Other entries, other
+      splits and what is not finite are left out.
+    path: file to write.
+    reported: the step of the checkpoint that is reported, which is marked.
+
+  Raises:
+    ValueError: if there is nothing to draw.
+  """
+  curves = _curves(metrics)
+  kinds = [k for k in ("error", "loss") if any(n.endswith(k) for n in curves)]
+  if not kinds:
+    raise ValueError("no line of the metrics has a finite accuracy or loss.")
+  sheet = new_sheet((4.6 * len(kinds), 3.8))
+  grid = sheet.subplots(1, len(kinds), squeeze=False)[0]
+  for panel, kind in zip(grid, kinds, strict=True):
+    names = [name for name in curves if name.endswith(kind)]
+    for n, name in enumerate(names):
+      for split, points in curves[name].items():
+        style = _STYLES["validation" if len(points) == 1 else split]
+        style = dict(color=f"C{n}", clip_on=False, **style)
+        label = f"{name.replace('_', ' ')}, {split}"
+        panel.plot(*zip(*points, strict=True), label=label, **style)
+    if reported is not None:
+      label = f"reported: step {reported:,}" if panel is grid[0] else None
+      panel.axvline(reported, color=GREY, linestyle=":", label=label)
+    _scale(panel, [curves[name] for name in names])
+    panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
+    bare(panel)
+    panel.legend(loc=(0, 1.02), ncols=2, fontsize=7, frameon=False)
+  return save(sheet, path)
+
+
+def choose_examples(
+  labels: ArrayLike, predictions: ArrayLike, num_correct: int, num_mistakes: int
+) -> np.ndarray:
+  """Chooses examples for `reconstructions`, spread over the classes.
+
+  Takes the first example of every class, then the second of every class, and
+  so on; right ones come first.
+
+  Args:
+    labels: [N].
+    predictions: [N].
+    num_correct: how many right ones, where so many exist.
+    num_mistakes: how many mistakes, where so many exist.
+
+  Returns:
+    Up to num_correct + num_mistakes indices.
+  """
+  labels = np.asarray(labels)
+  right = labels == np.asarray(predictions)
+  chosen = []
+  for kind, count in ((right, num_correct), (~right, num_mistakes)):
+    members = np.flatnonzero(kind)
+    members = members[np.argsort(labels[members], kind="stable")]
+    classes = labels[members]
+    ranks = np.arange(len(members)) - np.searchsorted(classes, classes)
+    chosen.append(members[np.lexsort((classes, ranks))][:count])
+  return np.concatenate(chosen)
+
+
+def reconstructions(
+  images: ArrayLike,
+  reconstructions: ArrayLike,
+  labels: ArrayLike,
+  predictions: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws inputs beside their reconstructions, mistakes last and in red.
+
+  Args:
+    images: [N H W C], some fifty examples at most.
+    reconstructions: [N H W C].
+    labels: [N].
+    predictions: [N].
+    path: file to write.
+  """
+  labels, predictions = np.asarray(labels), np.asarray(predictions)
+  pairs = np.stack([as_rgb(images), as_rgb(reconstructions)], axis=1)
+  height, width = pairs.shape[2:4]
+  columns = max(1, min(8 * height // width, len(labels)))
+  right = labels == predictions
+  # Mistakes begin on a row of their own.
+  rows = [
+    members[start : start + columns]
+    for members in (np.flatnonzero(right), np.flatnonzero(~right))
+    for start in range(0, len(members), columns)
+  ] or [[]]
+  inches = columns * (1.24 * width / height + 0.14)
+  sheet = new_sheet((max(3.6, inches), 0.88 * len(rows) + 0.3))
+  grid = sheet.subplots(
+    len(rows), columns, squeeze=False, subplot_kw=WITHOUT_AXES
+  )
+  for panels, members in zip(grid, rows, strict=True):
+    for panel, n in zip(panels, members, strict=False):
+      show(panel, mosaic(pairs[None, n]), labels[n], predictions[n], right[n])
+  sheet.suptitle("input | reconstruction; red: label → prediction", fontsize=8)
+  return save(sheet, path)
+
+
+def perturbations(
+  grid: ArrayLike, offsets: ArrayLike, labels: Sequence, path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws what each dimension of a class capsule means (Sabour et al., fig. 4).
+
+  Args:
+    grid: [K D S H W C], reconstructions of K examples with one of D dimensions
+      shifted by one of S offsets.
+    offsets: [S].
+    labels: [K], titles of the panels.
+    path: file to write.
+  """
+  examples = as_rgb(grid)
+  num_panels, num_dims, num_offsets, height, width, _ = examples.shape
+  columns = min(5, num_panels)
+  rows = math.ceil(num_panels / columns)
+  inches = 0.32 / min(height, width)
+  size = (
+    columns * (num_offsets * (width + 1) * inches + 0.3) + 0.2,
+    rows * (num_dims * (height + 1) * inches + 0.45) + 0.2,
+  )
+  sheet = new_sheet(size)
+  panels = sheet.subplots(rows, columns, squeeze=False).flat
+  x_ticks = np.arange(num_offsets) * (width + 1) + (width - 1) / 2
+  y_ticks = np.arange(num_dims) * (height + 1) + (height - 1) / 2
+  for panel in panels[num_panels:]:
+    panel.set_axis_off()
+  for panel, tiles, label in zip(panels, examples, labels, strict=False):
+    panel.imshow(mosaic(tiles))
+    panel.set_title(str(label), fontsize=9)
+    panel.set_xticks(x_ticks, [f"{x:z.2f}" for x in np.asarray(offsets)])
+    panel.set_yticks(y_ticks, range(num_dims))
+    panel.tick_params(length=0, labelsize=6, pad=2)
+    panel.spines[:].set_visible(False)
+  sheet.supxlabel("offset", fontsize=8)
+  sheet.supylabel("dimension", fontsize=8)
+  return save(sheet, path)
+
+
+def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
+  """Lists (step, value) by name, then split; the error is in percent."""
+  curves = {}
+  for line in metrics:
+    for name, value in line.items():
+      if not isinstance(value, int | float) or not math.isfinite(value):
+        continue
+      if name == "accuracy":
+        # 1 - 0.99999994 is no error: it would stretch the axis by decades.
+        name, value = "error", round(100 * (1 - value), 4)
+      if line["split"] in _STYLES and name.endswith(("error", "loss")):
+        points = curves.setdefault(name, {}).setdefault(line["split"], [])
+        points.append((line["step"], value))
+  return curves
+
+
+def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
+  """Sets scales; y is logarithmic, with a place for 0, if none is negative."""
+  points = [p for splits in curves for s in splits.values() for p in s]
+  steps, values = zip(*points, strict=True)
+  panel.set_xlim(0, max(1, 1.02 * max(steps)))
+  panel.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+  panel.xaxis.set_major_formatter("{x:,.0f}")
+  if min(values) < 0:
+    return
+  floor = min((value for value in values if value), default=1) / 2
+  top = 2 * max(floor, *values)
+  low, high = (math.floor(math.log10(end)) for end in (floor, top))
+  digits = (1, 2, 5) if high - low < 6 else (1,)
+  ticks = np.outer(10.0 ** np.arange(low, high + 1), digits).ravel()
+  panel.set_yscale("symlog", linthresh=floor, linscale=0.3)  # Linear below.
+  panel.set_yticks([0, *ticks[ticks > floor]])
+  panel.set_ylim(0 if 0 in values else floor, top)
+  panel.yaxis.set_major_formatter("{x:g}")
+
+
+def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
+  """What is said of an image, and in which colour: mistakes in red."""
+  return (str(label), GREY) if right else (f"{label} → {prediction}", RED)
+
+
+def show(
+  panel: axes.Axes,
+  image: np.ndarray,
+  label: object,
+  prediction: object,
+  right: bool,
+) -> None:
+  """Draws an image under its caption, framed if it is a mistake."""
+  text, color = caption(label, prediction, right)
+  panel.set_title(text, color=color, size=7, pad=3)
+  panel.imshow(image)
+  panel.set_frame_on(not right)
+  panel.spines[:].set(color=color, linewidth=1.5)
+
+
+def bare(panel: axes.Axes) -> None:
+  """Leaves the lower and left axis, and a faint grid."""
+  panel.grid(color="#dddddd", linewidth=0.6)
+  panel.set_axisbelow(True)
+  panel.spines[["top", "right"]].set_visible(False)
+
+
+def save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  # Without the library's version equal figures are equal files.
+  sheet.savefig(path, format="png", metadata={"Software": None})
+  return path
+
+
+def as_rgb(images: ArrayLike) -> np.ndarray:
+  """Turns [... H W C] into [... H W' 3] with values clipped to [0, 1]."""
+  images = np.asarray(images)
+  if np.issubdtype(images.dtype, np.integer):
+    raise ValueError(f"images are {images.dtype}; divide them by 255.")
+  if images.shape[-1] not in (1, 2, 3):
+    raise ValueError(f"images have {images.shape[-1]} channels, not 1, 2 or 3.")
+  images = np.clip(images.astype(np.float32), 0, 1)
+  if images.shape[-1] == 2:
+    images = np.concatenate(np.split(images, 2, axis=-1), axis=-2)
+  return np.broadcast_to(images, (*images.shape[:-1], 3))
+
+
+def mosaic(tiles: np.ndarray) -> np.ndarray:
+  """Turns [R S H W 3] into one image with white lines between its tiles."""
+  gaps = [(0, 0), (0, 0), (0, 1), (0, 1), (0, 0)]
+  tiles = np.pad(tiles, gaps, constant_values=1)
+  rows, columns, height, width, _ = tiles.shape
+  image = tiles.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+  return image[:-1, :-1]

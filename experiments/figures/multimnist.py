@@ -1,0 +1,90 @@
+"""Figures of images of two overlapping objects, in the manner of `figures`."""
+
+import math
+import os
+import pathlib
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures import grids
+
+# They add up to white, differ to the colour-blind too, and leave red for
+# mistakes. The paper has red and green.
+_COLOURS = np.array([[1.0, 0.55, 0.0], [0.0, 0.45, 1.0]])
+_ROWS = ("input", "both", "first", "second", "absent")
+_COLUMNS = 8
+
+
+def overlaps(
+  images: ArrayLike,
+  reconstructions: ArrayLike,
+  absent: ArrayLike,
+  labels: ArrayLike,
+  predictions: ArrayLike,
+  absent_labels: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws how overlapping digits come apart (Sabour et al., 2017, fig. 5).
+
+  Each example is a column: the input, its two reconstructions added up and one
+  by one, each in its colour, and what is drawn when a class is asked for that
+  is neither in the image nor predicted: nearly nothing, from a good model. The
+  classes that were drawn are in the corners. Examples of which not both classes
+  are right come last and in red.
+
+  Args:
+    images: [N H W 1] in [0, 1], some forty examples at most.
+    reconstructions: [N 2 H W 1], of the predicted classes one by one.
+    absent: [N H W 1], reconstruction of the absent class.
+    labels: [N 2], in any order.
+    predictions: [N 2], in the order of `reconstructions`.
+    absent_labels: [N].
+    path: file to write; its folder is made.
+
+  Returns:
+    The path.
+
+  Raises:
+    ValueError: if there are no images, or they are not grey or not floats.
+  """
+  if not len(images) or np.shape(images)[-1] != 1:
+    raise ValueError(
+      f"images are {np.shape(images)}; give one or more of one channel, since "
+      "colours tell the two objects apart."
+    )
+  labels, predictions = np.asarray(labels), np.asarray(predictions)
+  right = np.all(np.sort(labels) == np.sort(predictions), axis=-1)
+  order = np.argsort(~right, kind="stable")
+  tiles = _tiles(images, reconstructions, absent)
+  drawn = [*predictions.T, np.asarray(absent_labels)]
+  height, width = tiles.shape[2:4]
+  columns = min(_COLUMNS, len(order))
+  rows = math.ceil(len(order) / columns)
+  inches = columns * (0.88 * width / height + 0.06) + 0.55
+  sheet = grids.new_sheet((max(2.0, inches), 4.68 * rows + 0.3))
+  grid = sheet.subplots(
+    rows, columns, squeeze=False, subplot_kw=grids.WITHOUT_AXES
+  )
+  for panel, n in zip(grid.flat, order, strict=False):
+    names = (" + ".join(map(str, pair)) for pair in (labels[n], predictions[n]))
+    grids.show(panel, grids.mosaic(tiles[n, :, None]), *names, right[n])
+    for row, classes, color in zip(
+      (2, 3, 4), drawn, (*_COLOURS, "white"), strict=True
+    ):
+      place = (1, row * (height + 1) + 1)
+      panel.text(*place, str(classes[n]), color=color, size=6, va="top")
+  middles = np.arange(len(_ROWS)) * (height + 1) + (height - 1) / 2
+  for panel in grid[:, 0]:
+    panel.set_yticks(middles, _ROWS, size=7)
+    panel.tick_params(length=0)
+  sheet.suptitle("red: labels → predictions", fontsize=8)
+  return grids.save(sheet, path)
+
+
+def _tiles(images, reconstructions, absent):
+  """Turns the three kinds of images into [N 5 H W 3], in the order of _ROWS."""
+  images, absent = grids.as_rgb(images), grids.as_rgb(absent)
+  parts = grids.as_rgb(reconstructions) * _COLOURS[:, None, None]
+  both = np.minimum(np.sum(parts, axis=1), 1)
+  return np.stack([images, both, parts[:, 0], parts[:, 1], absent], axis=1)

@@ -1,0 +1,89 @@
+"""Figures of stacked capsule autoencoders; conventions as in `figures`."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from experiments.figures import energy_models, grids, plotting
+
+
+def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
+  """Draws templates [M U V C] side by side."""
+  return energy_models.tiles(images, path, columns=10)
+
+
+def reconstructions(
+  images: ArrayLike,
+  targets: ArrayLike,
+  by_parts: ArrayLike,
+  coefficients: ArrayLike,
+  by_objects: ArrayLike,
+  path: str | os.PathLike,
+) -> pathlib.Path:
+  """Draws images, and below each what its parts and its objects make of it.
+
+  Args:
+    images: [N H W C].
+    targets: [N H W C], what was explained.
+    by_parts: [N H W C].
+    coefficients: [N M+1 H W 1 or C], of the parts and the background; drawn in
+      a colour for each part, as bright as the reconstruction.
+    by_objects: [N H W C].
+    path: file to write.
+  """
+  coefficients = np.mean(coefficients, axis=-1)[:, :-1]
+  num_parts = coefficients.shape[1]
+  hues = plotting.colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
+  brightness = np.mean(by_parts, axis=-1, keepdims=True)
+  colored = np.einsum("nmhw,mc->nhwc", coefficients, hues) * brightness
+  largest = np.max(colored, axis=(1, 2, 3), keepdims=True)
+  rows = {"image": images, "target": targets, "parts": by_parts}
+  if np.array_equal(images, targets):
+    del rows["target"]
+  rows |= {"which part": colored / np.maximum(largest, 1e-6)}
+  rows |= {"objects": by_objects}
+  sheet = grids.new_sheet((0.5 * len(images) + 0.6, 0.5 * len(rows)))
+  places = sheet.subplots(len(rows), 1, squeeze=False)[:, 0]
+  for place, (name, pictures) in zip(places, rows.items(), strict=True):
+    pictures = np.clip(grids.as_rgb(pictures), 0, 1)
+    place.imshow(grids.mosaic(pictures[None]), interpolation="nearest")
+    place.set(xticks=[], yticks=[], frame_on=False)
+    place.set_ylabel(name, fontsize=7, rotation=0, ha="right", va="center")
+  return grids.save(sheet, path)
+
+
+def presences(
+  means: Sequence[ArrayLike], names: Sequence[str], path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws the mean presence of each object in images of each class.
+
+  Args:
+    means: [classes K] of each kind of presence.
+    names: of the kinds.
+    path: file to write.
+  """
+  sheet = grids.new_sheet((0.2 * np.shape(means[0])[1] + 1.5, 5))
+  places = sheet.subplots(len(means), 1, squeeze=False)[:, 0]
+  for place, values, name in zip(places, means, names, strict=True):
+    picture = place.imshow(values, aspect="auto", cmap="viridis", vmin=0)
+    place.set(xlabel="object", ylabel="class", title=f"{name} presence")
+    sheet.colorbar(picture, ax=place)
+  return grids.save(sheet, path)
+
+
+def embedding(
+  points: ArrayLike, labels: ArrayLike, path: str | os.PathLike
+) -> pathlib.Path:
+  """Draws points [N 2] in the colours of their labels [N]."""
+  points, labels = np.asarray(points), np.asarray(labels)
+  sheet = grids.new_sheet((5, 5))
+  place = sheet.subplots()
+  for number, label in enumerate(np.unique(labels)):
+    x, y = points[labels == label].T
+    place.scatter(x, y, s=4, color=f"C{number % 10}", label=str(label))
+  place.set(xticks=[], yticks=[], frame_on=False)
+  place.legend(fontsize=7, markerscale=2, frameon=False)
+  return grids.save(sheet, path)

@@ -1,0 +1,238 @@
+"""What both kinds of Boltzmann machines are trained with: flags and functions.
+
+Li and Zhu (2019), Capsule generative models.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import flags
+
+from capjax.energy import rbm
+from capjax.specs import Spec
+from experiments.flags import rates
+from experiments.run import directory
+from experiments.training import contrastive_divergence, train_step
+
+# Iterations of mean field that a model trained without it is measured by, as
+# the presets train with.
+_MEASURED = 20
+CAPSULE_SIZE = flags.DEFINE_integer(
+  "capsule_size", 16, "Hidden units of a capsule.", lower_bound=1
+)
+VISIBLE = flags.DEFINE_enum(
+  "visible", "bernoulli", list(rbm.FAMILIES), "Of the visible units."
+)
+HIDDEN = flags.DEFINE_enum(
+  "hidden", "bernoulli", list(rbm.FAMILIES), "Of the hidden units."
+)
+_MEAN_FIELD = flags.DEFINE_integer(
+  "mean_field_iterations",
+  10,
+  "Of mean field, for what is expected of the capsules of the data; 0 for what "
+  "is expected exactly.",
+  lower_bound=0,
+  upper_bound=10_000,
+)
+_NUM_SWEEPS = flags.DEFINE_integer(
+  "num_sweeps",
+  20,
+  "Of Gibbs sampling an update, k.",
+  lower_bound=1,
+  upper_bound=10_000,
+)
+_SWEEP = flags.DEFINE_enum(
+  "sweep",
+  "gibbs",
+  ["gibbs", "block"],
+  "Switches given the old hidden units, as in the paper, or both together.",
+)
+_NUM_CHAINS = flags.DEFINE_integer(
+  "num_chains",
+  100,
+  "Persistent chains; 0 starts new ones from the data at each update.",
+  lower_bound=0,
+)
+_BINARY = flags.DEFINE_bool(
+  "binary",
+  False,
+  "Draw each pixel as 0 or 1 with its intensity as the chance of 1; otherwise "
+  "intensities are given as they are.",
+)
+_SLOWER_AT = flags.DEFINE_list(
+  "slower_at", [], "Steps at which --decay_rate grows by --slower_by, up to 1."
+)
+_SLOWER_BY = flags.DEFINE_float(
+  "slower_by", 1.02, "See --slower_at.", lower_bound=1.0
+)
+_MAX_ERROR = flags.DEFINE_float(
+  "max_error",
+  0.5,
+  "With a larger reconstruction error of pixels training goes back to the "
+  "older of the two saved states, and the chains start anew.",
+  lower_bound=0.0,
+)
+flags.register_validator(
+  _SLOWER_AT,
+  lambda steps: all(step.isdecimal() for step in steps),
+  message="give whole numbers, as in 3600,6000",
+)
+flags.set_default(directory.BATCH_SIZE, 100)
+flags.set_default(rates.LEARNING_RATE, 0.01)
+flags.set_default(rates.DECAY_RATE, 0.95)
+flags.set_default(rates.DECAY_STEPS, 120)
+
+
+def refuse_useless_flags() -> None:
+  """Raises a ValueError if a flag is set that others make idle."""
+  directory.refuse("a Boltzmann machine", ["stop_accuracy"])
+  if not _SLOWER_AT.value:
+    directory.refuse("without --slower_at, training", ["slower_by"])
+  if VISIBLE.value == "gaussian":
+    directory.refuse("--visible=gaussian", ["binary"])
+
+
+def sizes_and_families() -> dict[str, Any]:
+  """What both kinds of machines are made with."""
+  return {
+    "capsule_size": CAPSULE_SIZE.value,
+    "visible": VISIBLE.value,
+    "hidden": HIDDEN.value,
+  }
+
+
+def describe_machine(
+  visible_shape: Sequence[int], num_capsules: int, **options: Any
+) -> Spec:
+  """The capsule RBM that the flags describe, with its chains."""
+  arguments = dict(
+    visible_shape=tuple(visible_shape),
+    num_capsules=num_capsules,
+    num_chains=_NUM_CHAINS.value,
+  )
+  return Spec(rbm.CapsuleRBM, arguments | sizes_and_families() | options)
+
+
+def num_iterations() -> int | None:
+  """Of mean field; None for what is exact."""
+  return _MEAN_FIELD.value or None
+
+
+def loss(
+  model: rbm.CapsuleRBM,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a capsule RBM and its metrics."""
+  del labels, step
+  value, learned = rbm.contrastive_loss(
+    model,
+    images,
+    key,
+    num_iterations=num_iterations(),
+    num_sweeps=_NUM_SWEEPS.value,
+    block=_SWEEP.value == "block",
+  )
+  # The model is the update's own copy, whose chains go into the next state.
+  model.go_on_from(learned.chains)
+  return value, {"reconstruction_error": jnp.mean(learned.errors)}
+
+
+def measure(
+  model: rbm.CapsuleRBM, images: jax.Array, labels: jax.Array
+) -> train_step.Metrics:
+  """The errors of reconstructions, the free energies, how many are active."""
+  del labels
+  capsules = model.infer(images, num_iterations=num_iterations())
+  return {
+    **reconstruction_errors(
+      images,
+      lambda count: model.reconstruct(
+        model.infer(images, num_iterations=count)
+      ),
+    ),
+    "free_energy": model.free_energy(images),
+    "active_capsules": jnp.mean(capsules.switches, axis=1),
+  }
+
+
+def reconstruction_errors(
+  images: jax.Array, redraw: Callable[[int | None], jax.Array]
+) -> train_step.Metrics:
+  """The mean absolute errors of images that are redrawn, [B] by inference.
+
+  Errors of different inference do not compare: what mean field redraws is off
+  by more.
+
+  Args:
+    images: [B ...].
+    redraw: `num_iterations -> images`, by mean field; None for the exact
+      posterior.
+
+  Returns:
+    `reconstruction_error_mean_field` and `reconstruction_error_exact`, and as
+    `reconstruction_error` that of the two by which the model is trained.
+  """
+  counts = {"mean_field": num_iterations() or _MEASURED, "exact": None}
+  errors = {}
+  for name, count in counts.items():
+    off = jnp.abs(redraw(count).reshape(images.shape) - images)
+    errors[name] = jnp.mean(off, axis=range(1, images.ndim))
+  trained = "mean_field" if num_iterations() else "exact"
+  return {
+    "reconstruction_error": errors[trained],
+    **{f"reconstruction_error_{name}": x for name, x in errors.items()},
+  }
+
+
+def draw(
+  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Draws one image, as intensities or as zeros and ones."""
+  image = train_step.as_intensities(images[index])
+  if _BINARY.value:
+    image = jax.random.bernoulli(key, image).astype(image.dtype)
+  return image, labels[index]
+
+
+def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
+  """Plain gradient descent that keeps Gaussian units proper.
+
+  Args:
+    rate: at the start; None for that of the flags.
+  """
+  schedule = contrastive_divergence.falling_rate(
+    rates.LEARNING_RATE.value if rate is None else rate,
+    factor=rates.DECAY_RATE.value,
+    every=rates.DECAY_STEPS.value,
+    slower_at=[int(step) for step in _SLOWER_AT.value],
+    slower_by=_SLOWER_BY.value,
+  )
+  gaussian = [
+    name
+    for name, family in (("visible", VISIBLE), ("hidden", HIDDEN))
+    if family.value == "gaussian"
+  ]
+  return optax.chain(
+    optax.sgd(schedule), contrastive_divergence.keep_proper(gaussian)
+  )
+
+
+def diverged(metrics: dict[str, float]) -> bool:
+  """Whether images are reconstructed too badly to go on."""
+  return metrics["reconstruction_error"] > _MAX_ERROR.value
+
+
+# What `Task`s of all these machines share.
+COMMON = {
+  "draw": draw,
+  "draw_test": draw,
+  "chosen_by": None,
+  "diverged": diverged,
+  "restart": contrastive_divergence.restart,
+}

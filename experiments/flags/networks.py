@@ -1,0 +1,211 @@
+"""The networks that the binaries train, and how: flags and what they make.
+
+Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, and the
+networks and routings that are compared with theirs.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import optax
+from absl import flags
+from flax import nnx
+
+import capjax
+from capjax import baselines, capsnet, losses
+from capjax.layers import routers
+from capjax.specs import Spec
+from experiments.flags import limits
+from experiments.run import directory
+
+MODEL = flags.DEFINE_enum(
+  "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
+)
+_RECONSTRUCTION = flags.DEFINE_enum(
+  "reconstruction",
+  "paper",
+  list(losses.RECONSTRUCTION_WEIGHTS),
+  "Weight of the reconstruction loss: the paper's, that of the authors' code "
+  "(20 times larger), or none (no decoder).",
+)
+_NUM_ITERATIONS = flags.DEFINE_integer(
+  "num_iterations",
+  None,
+  "Of routing; by default its paper's.",
+  lower_bound=1,
+  upper_bound=100,
+)
+ROUTING = flags.DEFINE_enum(
+  "routing", "dynamic", routers.NAMES, "From primary to class capsules."
+)
+_LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
+_CONV_FEATURES = flags.DEFINE_integer(
+  "conv_features", 256, "Channels of the first convolution.", lower_bound=1
+)
+_CONV_KERNEL = flags.DEFINE_integer(
+  "conv_kernel", 9, "Its taps along each axis.", lower_bound=1
+)
+_NUM_TYPES = flags.DEFINE_integer(
+  "num_types", 32, "Primary capsules at each position.", lower_bound=1
+)
+_PART_SIZE = flags.DEFINE_integer(
+  "part_size", 8, "Length of a primary capsule.", lower_bound=1
+)
+_PRIMARY_KERNEL = flags.DEFINE_integer(
+  "primary_kernel", 9, "Taps of the primary capsules.", lower_bound=1
+)
+_PRIMARY_STRIDE = flags.DEFINE_integer(
+  "primary_stride", 2, "Stride of the primary capsules.", lower_bound=1
+)
+_PRIMARY_SCALE = flags.DEFINE_float(
+  "primary_scale",
+  None,
+  "Factor of the convolution that makes the primary capsules; by default "
+  "1 / num_types, as in the authors' code. With 1 they start saturated.",
+  lower_bound=0.0,
+)
+_POSE_SIZE = flags.DEFINE_integer(
+  "pose_size", 16, "Length of a class capsule.", lower_bound=1
+)
+_DECODER_FEATURES = flags.DEFINE_list(
+  "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
+)
+_DECODER_INIT = flags.DEFINE_enum(
+  "decoder_init",
+  "lecun",
+  list(capsnet.DECODER_INITS),
+  "How the decoder's weights start: as Flax's dense layers, or as in the "
+  "authors' code.",
+)
+_CNN_FEATURES = flags.DEFINE_list(
+  "cnn_features",
+  ["256", "256", "128"],
+  "Channels of the baseline's convolutions.",
+)
+_CNN_KERNELS = flags.DEFINE_list(
+  "cnn_kernels", ["5", "5", "5"], "Their taps along each axis."
+)
+_CNN_POOL = flags.DEFINE_integer(
+  "cnn_pool",
+  1,
+  "Side of the squares that are max-pooled after each of them.",
+  lower_bound=1,
+)
+_CNN_DROPOUT = flags.DEFINE_float(
+  "cnn_dropout",
+  0.5,
+  "Chance that a unit of the last hidden layer is dropped.",
+  lower_bound=0.0,
+  upper_bound=0.99,
+)
+_CNN_DENSE = flags.DEFINE_list(
+  "cnn_dense", ["328", "192"], "Widths of the baseline's hidden dense layers."
+)
+limits.require_counts(_DECODER_FEATURES, example="512,1024")
+limits.require_counts(
+  _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE, example="512,1024", at_least=0
+)
+_BFLOAT16 = flags.DEFINE_bool(
+  "bfloat16", False, "Convolve in bfloat16; for accelerators."
+)
+
+
+_CNN_FLAGS = (
+  "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
+)  # fmt: skip
+_CAPSULE_FLAGS = (
+  "reconstruction", "part_size", "pose_size", "decoder_features", "bfloat16",
+)  # fmt: skip
+_CAPSNET_FLAGS = (
+  "routing", "num_iterations", "leaky", "conv_features", "conv_kernel",
+  "num_types", "primary_kernel", "primary_stride", "primary_scale",
+  "decoder_init",
+)  # fmt: skip
+
+
+def is_baseline() -> bool:
+  """Whether the flags ask for a network without capsules."""
+  return MODEL.value == "baseline"
+
+
+def reconstruction_weight() -> float:
+  """The weight that --reconstruction names."""
+  return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
+
+
+def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
+  """The network that the flags describe.
+
+  Args:
+    image_shape: height, width and channels that it is given.
+    num_classes: J.
+
+  Raises:
+    ValueError: if flags are given that the network has no use for.
+  """
+  unused = {
+    "capsnet": _CNN_FLAGS,
+    "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
+    "baseline": _CAPSNET_FLAGS + _CAPSULE_FLAGS,
+  }
+  directory.refuse(f"--model={MODEL.value}", unused[MODEL.value])
+  if not reconstruction_weight():
+    directory.refuse(
+      "--reconstruction=none", ["decoder_features", "decoder_init"]
+    )
+  sizes = {"image_shape": tuple(image_shape), "num_classes": num_classes}
+  if is_baseline():
+    arguments = dict(
+      conv_features=_whole(_CNN_FEATURES.value),
+      conv_kernels=_whole(_CNN_KERNELS.value),
+      pool=_CNN_POOL.value,
+      dense_features=_whole(_CNN_DENSE.value),
+      dropout=_CNN_DROPOUT.value,
+    )
+    return Spec(baselines.CapsNetBaseline, sizes | arguments)
+  decoder = _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
+  arguments = sizes | dict(
+    part_size=_PART_SIZE.value,
+    pose_size=_POSE_SIZE.value,
+    decoder_features=decoder,
+    dtype="bfloat16" if _BFLOAT16.value else "float32",
+  )
+  if MODEL.value == "efficient":
+    return Spec(capjax.EfficientCapsNet, arguments)
+  arguments |= dict(
+    conv_features=_CONV_FEATURES.value,
+    conv_kernel=_CONV_KERNEL.value,
+    num_types=_NUM_TYPES.value,
+    primary_kernel=_PRIMARY_KERNEL.value,
+    primary_stride=_PRIMARY_STRIDE.value,
+    primary_scale=_PRIMARY_SCALE.value,
+    routing=ROUTING.value,
+    num_iterations=_NUM_ITERATIONS.value,
+    leaky=_LEAKY.value,
+    decoder_init=_DECODER_INIT.value,
+  )
+  return Spec(capjax.CapsNet, arguments)
+
+
+def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
+  """[B J], the higher the likelier: activations, or logits of a baseline."""
+  output = model(images)
+  return output if is_baseline() else output.activations
+
+
+def losses_of(
+  model: nnx.Module, images: jax.Array, labels: jax.Array
+) -> jax.Array:
+  """[B], the cross-entropy of the scores, to attack any network by.
+
+  Capsules are trained with the margin loss, but its gradient is exactly 0 where
+  both margins are kept: an attack that follows it leaves those images alone and
+  makes capsules look robust.
+  """
+  return optax.softmax_cross_entropy_with_integer_labels(
+    scores(model, images), labels
+  )
+
+
+def _whole(words: Sequence[str]) -> list[int]:
+  return [int(word) for word in words]

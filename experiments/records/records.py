@@ -1,0 +1,137 @@
+"""Records of runs: a JSON object a line, like a run's summary.json."""
+
+import json
+import math
+import pathlib
+import re
+from collections.abc import Iterable
+
+from experiments.run import older_flags
+
+_FIELDS = {
+  **dict.fromkeys(("experiment", "dataset", "command", "device"), str),
+  **dict.fromkeys(("seed", "num_parameters", "num_steps"), int),
+  **dict.fromkeys(("seconds", "images_per_second"), int | float),
+  **dict.fromkeys(("flags", "metrics", "versions"), dict),
+  **dict.fromkeys(("preset", "suite"), str | None),
+}
+_OLD_PRESET = re.compile(r"(experiments/presets/)(?=[^/\s]+\.cfg)")
+# What metrics of older records are called now.
+_RENAMED = {
+  "elbo_error": "elbo_standard_error",
+  "importance_bound_error": "importance_bound_standard_error",
+  "log_likelihood_error": "log_likelihood_standard_error",
+  "log_partition_error": "log_partition_standard_error",
+  "log_partition_at_least": "mean_log_weight",
+  "log_partition_at_most": "mean_log_weight_backwards",
+  **{
+    f"bound_{count}_error": f"bound_{count}_standard_error"
+    for count in (1, 10, 100)
+  },
+}
+
+# The same, of one binary: with poses that are taken as known these are bounds
+# of nothing.
+_RENAMED_OF = {
+  "train_generative": {
+    "test_elbo": "test_objective",
+    "validation_elbo": "validation_objective",
+    "bound_before": "objective_before",
+    "bound_after": "objective_after",
+    **{
+      f"{name}_{old}": f"{name}_{new}"
+      for name in ("adam", "lbfgs")
+      for old, new in (
+        ("bounds", "objectives"),
+        ("bound_after", "objective_after"),
+      )
+    },
+  }
+}
+
+
+def read(folder: str | pathlib.Path) -> list[dict]:
+  """Returns the records in a folder's *.jsonl files, by file name and line.
+
+  What a record did where it is older than a flag is told by its flags and by
+  its command, which gives the same numbers again, and is `filled` beside them.
+
+  Args:
+    folder: its files, and those of folders within it, have one object a
+      line, each like a run's summary.json.
+
+  Raises:
+    ValueError: if the folder is missing, or a line is no such object, or one
+      of code that no commit holds; names the file, the line and the fault.
+  """
+  folder = pathlib.Path(folder)
+  if not folder.is_dir():
+    raise ValueError(f"no folder {folder}; run this in the repository's root.")
+  return [
+    record
+    for path in sorted(folder.rglob("*.jsonl"))
+    for record in parse_lines(path.read_text("utf-8").splitlines(), path)
+  ]
+
+
+def parse_lines(lines: Iterable[str], path: pathlib.Path) -> list[dict]:
+  """Returns the records of a file's lines.
+
+  Args:
+    lines: one object each.
+    path: where they stand, for the message of an error.
+
+  Raises:
+    ValueError: if a line is no record; names the file, the line and the fault.
+  """
+  records = []
+  for number, line in enumerate(lines, 1):
+    try:
+      records.append(_parse(line))
+    except ValueError as error:
+      raise ValueError(f"{path}, line {number}: {error}") from error
+  return records
+
+
+def _parse(line: str) -> dict:
+  record = json.loads(line)
+  if not isinstance(record, dict):
+    raise ValueError(f"expected an object, got {line[:40]}")
+  for name, kind in _FIELDS.items():
+    if not isinstance(value := record.get(name), kind):
+      raise ValueError(f"`{name}` is {value!r}, expected {kind}")
+  _refuse_unknown_code(record)
+  # Presets of older records lay in one folder.
+  folder = record["experiment"].removeprefix("train_")
+  record["command"] = _OLD_PRESET.sub(rf"\1{folder}/", record["command"])
+  for name, value in record["metrics"].items():
+    points = value if isinstance(value, list) else [value]
+    if not all(isinstance(x, int | float) and math.isfinite(x) for x in points):
+      raise ValueError(f"metric `{name}` is {value!r}, expected a number")
+  names = _RENAMED | _RENAMED_OF.get(record["experiment"], {})
+  record["metrics"] = {
+    names.get(name, name): value for name, value in record["metrics"].items()
+  }
+  filled = older_flags.missing(record["flags"])
+  if filled:
+    command = " ".join([record["command"], *older_flags.words(record["flags"])])
+    flags = {**record["flags"], **filled}
+    record |= {"flags": flags, "command": command, "filled": filled}
+  return record
+
+
+def _refuse_unknown_code(record: dict) -> None:
+  """Raises a ValueError unless a commit holds all code that a record is of."""
+  for name in ("commit", "commit_at_end", "training_commit"):
+    optional = name != "commit" and name not in record
+    if not optional and not re.fullmatch("[0-9a-f]{40}", str(record.get(name))):
+      raise ValueError(
+        f"`{name}` is {record.get(name)!r}, expected 40 hexadecimal digits; "
+        "make the record again from a commit."
+      )
+  for name in ("dirty", "dirty_at_end", "training_dirty"):
+    if record.get(name, None if name == "dirty" else False) is not False:
+      raise ValueError(
+        f"`{name}` is {record.get(name)!r}, expected false: no commit holds "
+        "the code of this record; make it again from a clean tree."
+      )

@@ -1,0 +1,106 @@
+"""Short runs of one preset beside each other, as a page of tables."""
+
+import collections
+import re
+from collections.abc import Iterable, Sequence
+
+from experiments.records import densities, published, tables
+
+_TITLE = """# Sweeps
+
+Short runs of one preset, each with other flags; written by `python -m
+experiments.report`. Accuracies are of probes: of the presences of objects (t),
+and of these with their poses; on test images as in training, on images turned
+by any angle, and in affine views. Settings are to be chosen by the columns of
+validation; older runs do not have them all. The objective of generative
+capsules is the ELBO with `--gaussian_poses`. Without, where poses are taken as
+known, it bounds no log p(x): it depends on the unit of poses, grows as their
+scales fall, and so ranks neither floors and priors of scales nor numbers of
+capsules.
+"""
+_SWEPT = ("Seeds", "Commit", "Device")
+_ACCURACY = 100.0
+# What the columns of sweeps are, in order, where any run has them.
+_COMPARED = {
+  "validation_objective": ("validation: objective (nats)", 1.0),
+  "validation_reconstruction_loss": ("validation: squared error", 1.0),
+  "validation_reconstruction_error": ("validation: absolute error", 1.0),
+  "validation_posterior_match_accuracy": (
+    "validation: without labels (%)", _ACCURACY
+  ),
+  "validation_presence_accuracy": ("validation: t (%)", _ACCURACY),
+  "validation_presence_and_pose_accuracy": (
+    "validation: t, poses (%)", _ACCURACY
+  ),
+  "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
+  "test_familiar_accuracy": ("familiar viewpoints (%)", _ACCURACY),
+  "test_objective": ("objective (nats)", 1.0),
+  "bound_1": ("bound, 1 sample", 1.0),
+  "bound_100": ("bound, 100 samples", 1.0),
+  "effective_samples_100": ("effective of 100", 1.0),
+  "test_reconstruction_loss": ("squared error", 1.0),
+  "test_reconstruction_error": ("absolute error", 1.0),
+  "posterior_match_accuracy": ("without labels (%)", _ACCURACY),
+  "presence_accuracy": ("t (%)", _ACCURACY),
+  "presence_and_pose_accuracy": ("t, poses (%)", _ACCURACY),
+  "rotated_presence_accuracy": ("turned: t (%)", _ACCURACY),
+  "rotated_presence_and_pose_accuracy": ("turned: t, poses (%)", _ACCURACY),
+  "affnist_like_presence_accuracy": ("views: t (%)", _ACCURACY),
+  "affnist_like_presence_and_pose_accuracy": (
+    "views: t, poses (%)", _ACCURACY
+  ),
+}  # fmt: skip
+
+
+def page(records: Iterable[dict]) -> str:
+  """Returns Markdown of sweeps: one table for each preset, a row a setting.
+
+  What was measured in training and by evaluations stands in one row.
+  """
+  presets = collections.defaultdict(lambda: collections.defaultdict(list))
+  for record in records:
+    given = " ".join(
+      f"`{word}`" for word in published.changes(record["command"])
+    )
+    preset = record["preset"], record["dataset"]
+    presets[preset][given or "as it is", record["device"]].append(record)
+  parts = [_TITLE]
+  for (preset, dataset), settings in sorted(presets.items()):
+    rows = collections.defaultdict(list)
+    for (given, device), peers in settings.items():
+      for record in peers:
+        name = " ".join([given, *tables.words_apart(record, peers)])
+        rows[name, device].append(record)
+    having = {x for group in rows.values() for r in group for x in r["metrics"]}
+    columns = {x: form for x, form in _COMPARED.items() if x in having}
+    cells = [_compared(*row, columns) for row in rows.items()]
+    header = ["Flags", *(label for label, _ in columns.values()), *_SWEPT]
+    parts += tables.section(
+      f"{preset} on {dataset}",
+      tables.markdown(header, sorted(cells, key=_by_number)),
+    )
+  parts += tables.section(densities.TITLE, densities.full(records))
+  return "\n".join(parts)
+
+
+def _compared(
+  name: tuple[str, str], group: Sequence[dict], columns: dict[str, tuple]
+) -> list[str]:
+  """The cells of a row of sweeps: what any record of each seed measured."""
+  seeds = collections.defaultdict(dict)
+  for record in group:
+    seeds[record["seed"]].update(record["metrics"])
+  cells = []
+  for metric, (label, factor) in columns.items():
+    values = [factor * x[metric] for x in seeds.values() if metric in x]
+    digits = ".1f" if label.endswith("(%)") else ".4g"
+    cells.append(tables.mean(values, digits, ".2g") or "-")
+  words, device = name
+  return [words, *cells, str(len(seeds)), tables.commits(group), device]
+
+
+def _by_number(row: Sequence[str]) -> tuple[list[str | float], str]:
+  """Sorts rows by their names, and by numbers within them as numbers."""
+  words = re.split(r"(\d+\.?\d*)", row[0].replace("as it is", ""))
+  words = [float(word) if i % 2 else word for i, word in enumerate(words)]
+  return words, row[-1]

@@ -1,0 +1,226 @@
+"""Records grouped by setting, and their numbers as cells of Markdown tables."""
+
+import collections
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from experiments.records import published
+
+_GROUP = ("experiment", "dataset", "preset", "device", "suite")
+# Flags with a column of their own, and of how often a run is looked at.
+_ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
+
+# Of the images of data sets that have views.
+_ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
+
+
+class Setting(NamedTuple):
+  """The seeds of one setting.
+
+  Attributes:
+    experiment: the binary.
+    dataset: the data set.
+    name: the preset and the flags that tell the setting from others.
+    steps: the mean number of updates, and the restarts if there were any.
+    device: what all seeds were computed on.
+    suite: of an evaluation; empty of a training run.
+    records: one for each seed, from the lowest.
+  """
+
+  experiment: str
+  dataset: str
+  name: str
+  steps: str
+  device: str
+  suite: str
+  records: list[dict]
+
+  @property
+  def what(self) -> list[str]:
+    """The cells that every row of the tables begins with."""
+    return [self.experiment, self.dataset, self.name, self.steps, self.device]
+
+
+def settings(records: Iterable[dict]) -> Iterator[Setting]:
+  """Yields each setting with its seeds, sorted by name and number of steps.
+
+  Seeds share a row only if all their flags agree, whichever commits they are
+  of. A flag that an older record lacks agrees with one that is off.
+
+  Raises:
+    ValueError: if one setting holds a seed twice, or seeds of different data.
+  """
+  groups = collections.defaultdict(list)
+  for record in records:
+    key = tuple(record.get(name) or "" for name in _GROUP)
+    # Runs that stop at an accuracy make as many steps as each needs.
+    stops = record["flags"].get("stop_accuracy") is not None
+    key += (0 if stops else record["num_steps"],)
+    groups[key].append(record)
+  for key, peers in sorted(groups.items()):
+    experiment, dataset, preset, device, suite, _ = key
+    named = collections.defaultdict(list)
+    for record in peers:
+      named[_words(record, peers)].append(record)
+    for words, group in sorted(named.items()):
+      group.sort(key=lambda record: record["seed"])
+      seeds = [record["seed"] for record in group]
+      if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{key}: a seed occurs twice in {seeds}; keep one.")
+      name = " ".join([preset or "-", *words])
+      fingerprint(group)
+      yield Setting(
+        experiment, dataset, name, _steps(group), device, suite, group
+      )
+
+
+def fingerprint(group: Sequence[dict]) -> str:
+  """The start of the fingerprints of the training and of the test set.
+
+  Returns:
+    Both, or - where no record has them.
+
+  Raises:
+    ValueError: if seeds of one setting are of different data.
+  """
+  sets = {
+    (record["data"]["train"], record["data"]["test"]): record["seed"]
+    for record in group
+    if "data" in record
+  }
+  if len(sets) > 1:
+    seeds = ", ".join(str(seed) for seed in sets.values())
+    raise ValueError(
+      f"seeds {seeds} of {group[0]['preset']} are of different data; keep "
+      "those of one fingerprint"
+    )
+  return " ".join(x[:7] for x in next(iter(sets), ())) or "-"
+
+
+def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
+  """The flags of a record that are not the same in all of its peers.
+
+  Returns:
+    Their values by name; None of a flag that the record is older than, and
+    that is on in a peer.
+  """
+  names = {name for peer in peers for name in peer["flags"]}
+  found = {}
+  for name in sorted(names - set(published.FREE_FLAGS)):
+    known = [p["flags"][name] for p in peers if name in p["flags"]]
+    # What a record that lacks the flag did: what the flag turns off.
+    off = next((value for value in known if not value), None)
+    has_off = any(not value for value in known)
+    values = [_value(peer, name, off, has_off) for peer in peers]
+    if any(value != values[0] for value in values):
+      found[name] = _value(record, name, off, has_off)
+  return found
+
+
+def words_apart(record: dict, peers: Sequence[dict]) -> list[str]:
+  """The flags that `differing` finds, as words of a row's name."""
+  return [_word(*flag) for flag in differing(record, peers).items()]
+
+
+def commits(records: Sequence[dict], field: str = "commit") -> str:
+  """The commits of some seeds; where there are several, with the seeds.
+
+  Args:
+    records: of the seeds.
+    field: of the records; those without it are left out.
+  """
+  found = collections.defaultdict(dict)
+  for record in records:
+    if field in record:
+      found[record[field][:7]][str(record["seed"])] = None
+  if len(found) < 2:
+    return next(iter(found), "-")
+  return ", ".join(f"{name} ({' '.join(of)})" for name, of in found.items())
+
+
+def seeds(records: Sequence[dict]) -> str:
+  """How many seeds there are, and of how many commits if of more than one."""
+  count = len({record["commit"] for record in records})
+  mark = f" of {count} commits" if count > 1 else ""
+  return f"{len(records)}{mark}"
+
+
+def images(records: Sequence[dict], metric: str) -> str:
+  """On how many test images a metric was measured; - if none or not said."""
+  counts = {_num_images(record, metric) for record in records} - {None, 0}
+  if len(counts) > 1:
+    return f"{min(counts):,} to {max(counts):,}"
+  return f"{counts.pop():,}" if counts else "-"
+
+
+def canvas(record: dict) -> str:
+  """Rows and columns of the images that a model takes, such as 40x40.
+
+  By what the suite says, or by the flag `--canvas`, or those of the data set.
+  """
+  rows = record["metrics"].get("num_rows") or record["flags"].get("canvas")
+  rows = rows or _ROWS.get(record["dataset"])
+  return f"{rows}x{rows}" if rows else "size unknown"
+
+
+def mean(values: Sequence[float], form: str, spread_form: str) -> str:
+  """Numbers of several seeds as one cell.
+
+  Of three and more the mean and the sample standard deviation; of two, whose
+  deviation would say next to nothing, both.
+  """
+  if len(values) < 3:
+    return ", ".join(f"{value:{form}}" for value in values)
+  spread = f" ± {statistics.stdev(values):{spread_form}}"
+  return f"{statistics.fmean(values):{form}}{spread}"
+
+
+def section(title: str, text: str) -> list[str]:
+  """A heading and what stands under it; nothing where there is no text."""
+  return [f"## {title}\n", text] if text else []
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A table; nothing where there are no rows."""
+  lines = [header, ["---"] * len(header), *rows] if rows else []
+  lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
+  """The flags that tell a run from its preset, and from its peers."""
+  changes = published.changes(record["command"]) if record["preset"] else []
+  given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
+  given |= {name: str(x) for name, x in record.get("filled", {}).items()}
+  return tuple(
+    _word(name, value)
+    for name, value in sorted({**given, **differing(record, peers)}.items())
+    if name not in _ELSEWHERE
+  )
+
+
+def _word(name: str, value: str | None) -> str:
+  if value is None:
+    return f"before `--{name}`"
+  return f"`{name}={value}`" if value else f"`{name}`"
+
+
+def _value(record: dict, name: str, off: object, has_off: bool) -> str | None:
+  if name in record["flags"]:
+    return str(record["flags"][name])
+  return str(off) if has_off else None
+
+
+def _steps(records: Sequence[dict]) -> str:
+  steps = round(statistics.fmean(record["num_steps"] for record in records))
+  restarts = sum(record.get("restarts", 0) for record in records)
+  if not restarts:
+    return f"{steps:,}"
+  return f"{steps:,} ({restarts} restart{'s' if restarts > 1 else ''})"
+
+
+def _num_images(record: dict, metric: str) -> int | None:
+  # Older evaluations have no count but that of the suite.
+  of_suite = record["metrics"].get("num_images")
+  return record.get("num_images", {}).get(metric, of_suite)

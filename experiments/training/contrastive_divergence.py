@@ -1,0 +1,74 @@
+"""Gradient descent as energy models want it, and how they start again."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.training import train_step
+
+# Half the negative precision of Gaussian units, as in the authors' code.
+_QUADRATIC = (-50.0, -0.005)
+
+
+def falling_rate(
+  rate: float,
+  *,
+  factor: float,
+  every: int,
+  slower_at: Sequence[int] = (),
+  slower_by: float = 1.0,
+) -> Callable[[jax.Array], jax.Array]:
+  """A learning rate that falls in steps, and ever more slowly.
+
+  Args:
+    rate: at the start.
+    factor: by which it falls.
+    every: steps between falls.
+    slower_at: steps at which the factor grows by `slower_by`, up to 1.
+    slower_by: see `slower_at`.
+
+  Returns:
+    The rate as a function of the step.
+  """
+
+  def schedule(step):
+    value, decay, start = rate, factor, 0
+    for end in [*sorted(slower_at), jnp.iinfo(jnp.int32).max]:
+      value *= decay ** (jnp.clip(step, start, end) // every - start // every)
+      start, decay = end, min(1.0, decay * slower_by)
+    return value
+
+  return schedule
+
+
+def keep_proper(names: Sequence[str]) -> optax.GradientTransformation:
+  """Keeps the precisions of Gaussian units within bounds.
+
+  Args:
+    names: parameters [2 ...] of Gaussian units, the second of which is half the
+      negative precision.
+  """
+
+  def bound(path, change, value):
+    if not any(getattr(part, "key", None) in names for part in path):
+      return change
+    quadratic = jnp.clip(value[1] + change[1], *_QUADRATIC)
+    return change.at[1].set(quadratic - value[1])
+
+  return optax.stateless(
+    lambda updates, parameters: jax.tree_util.tree_map_with_path(
+      bound, updates, parameters
+    )
+  )
+
+
+def restart(state: train_step.TrainState) -> train_step.TrainState:
+  """Starts the chains of a model anew, with other random numbers."""
+  fantasy = getattr(state.model, "fantasy", None)
+  if fantasy is not None:
+    fantasy.set_value(fantasy.get_value()._replace(age=jnp.float32(0)))
+  # Not one of the two that an update splits off.
+  *_, key = jax.random.split(state.key, 3)
+  return state._replace(key=key)

@@ -1,0 +1,153 @@
+"""What training takes of a device's memory at least, told beforehand."""
+
+import math
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from capjax import data
+from experiments.flags import limits
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+
+_NO_SIZES = ("seed", "steps", "every", "_at")  # ends of flags' names
+
+
+class Estimate(NamedTuple):
+  """Bytes that one device holds at the same time in an update.
+
+  A lower bound: activations and XLA's own buffers come on top.
+
+  Attributes:
+    parts: bytes by what they are for.
+    largest: name and shape of the largest array.
+  """
+
+  parts: dict[str, int]
+  largest: tuple[str, tuple[int, ...]]
+
+  @property
+  def total(self) -> int:
+    """Of all parts."""
+    return sum(self.parts.values())
+
+
+def check(task: tasks.Task, dataset: data.Dataset) -> None:
+  """Checks that a device can hold what training takes at least.
+
+  Makes the model and the optimiser in shapes alone, which takes no memory.
+
+  Raises:
+    ValueError: if it cannot, or the flags describe no model for such images.
+  """
+  need, free = estimate(task, dataset), available()
+  if free is None or need.total <= free:
+    return
+  largest, shape = need.largest
+  parts = ", ".join(
+    f"{part} {_text(size)}" for part, size in need.parts.items()
+  )
+  raise ValueError(
+    f"training takes at least {_text(need.total)} of memory ({parts}), but "
+    f"{jax.devices()[0].device_kind} has {_text(free)} available; lower "
+    f"{_to_lower(shape)}: the largest array is {largest} of "
+    f"[{' '.join(map(str, shape))}]"
+  )
+
+
+def estimate(task: tasks.Task, dataset: data.Dataset) -> Estimate:
+  """What an update for a task holds of one device's memory at least."""
+  batch_size = directory.BATCH_SIZE.value
+  optimizer = task.make_optimizer()
+
+  def begin():
+    model = tasks.make_model(task, dataset)
+    average = bool(directory.AVERAGE_DECAY.value)
+    return train_step.init(model, optimizer, jax.random.key(0), average=average)
+
+  def draw(images, labels):
+    keys = jax.random.split(jax.random.key(0), batch_size)
+    indices = jnp.arange(batch_size)
+    return jax.vmap(task.draw, (0, 0, None, None))(
+      keys, indices, images, labels
+    )
+
+  state = jax.eval_shape(begin)
+  arrays = (dataset.images, dataset.labels)
+  batch = jax.eval_shape(draw, *arrays)
+  parts = {
+    "model": state.model,
+    "gradients": nnx.state(state.model, nnx.Param),
+    "optimiser": state.opt_state,
+    "average": state.average,
+    "data": arrays,
+    "batch": batch,
+  }
+  sizes = {
+    part: _bytes(tree) for part, tree in parts.items() if tree is not None
+  }
+  sizes["batch"] //= jax.device_count()
+  leaves = jax.tree_util.tree_flatten_with_path((state.model, batch))[0]
+  path, largest = max(leaves, key=lambda leaf: _bytes(leaf[1]))
+  inside = "model" if path[0].idx == 0 else "batch"
+  name = jax.tree_util.keystr(path[1:]).removesuffix(".value")
+  return Estimate(sizes, (f"{inside}{name}", largest.shape))
+
+
+def available() -> int | None:
+  """Bytes that are free on the first device; None where nothing tells."""
+  device = jax.devices()[0]
+  stats = device.memory_stats()
+  if stats and "bytes_limit" in stats:
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+  return _free_of_host() if device.platform == "cpu" else None
+
+
+def _free_of_host() -> int | None:
+  """What programs can take, on Linux, or else all that the host has."""
+  free = None
+  try:
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":") for line in lines)
+    free = 1024 * int(fields["MemAvailable"].split()[0])
+    # Of a container.
+    limit = pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    return min(free, int(limit)) if limit != "max" else free
+  except (OSError, KeyError, ValueError):
+    pass
+  try:
+    return free or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  except (AttributeError, OSError, ValueError):
+    return None
+
+
+def _to_lower(shape: tuple[int, ...]) -> str:
+  """The flag of an array's longest side, or the largest that was raised."""
+  sizes, raised = {}, {}
+  for flag in limits.experiment_flags():
+    numbers = [n for n in limits.numbers(flag) if type(n) is int]
+    if not numbers or flag.name.endswith(_NO_SIZES):
+      continue
+    sizes[flag.name] = max(numbers)
+    if flag.present and flag.value != flag.default:
+      raised[flag.name] = max(numbers)
+  names = [name for name, size in sizes.items() if size == max(shape)]
+  names = names or sorted(raised, key=raised.get, reverse=True)[:2]
+  return " or ".join(f"--{name}" for name in names or ["batch_size"])
+
+
+def _bytes(tree: Any) -> int:
+  return sum(
+    math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+  )
+
+
+def _text(size: int) -> str:
+  units = ("B", "kB", "MB", "GB", "TB", "PB")
+  power = min(len(units) - 1, int(math.log10(max(size, 1))) // 3)
+  return f"{size / 1000**power:.0f} {units[power]}"

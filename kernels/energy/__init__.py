@@ -1,0 +1,71 @@
+"""Energies of stochastic capsules, and sums over all of their states."""
+
+from kernels.energy import (
+  annealing,
+  capsules,
+  families,
+)
+from kernels.energy.annealing import (
+  Annealed,
+  anneal,
+)
+from kernels.energy.capsules import (
+  Bias,
+  Capsules,
+  Drive,
+  Parameters,
+  capsule_energy,
+  drive_between,
+  drive_from_below,
+  energy,
+  free_energy,
+  gibbs,
+  hidden_parameters,
+  log_partition,
+  mean_field,
+  no_drive,
+  posterior,
+  sample,
+  sample_hidden,
+  state,
+  switch_log_odds,
+  switch_logits,
+  visible_parameters,
+)
+from kernels.energy.families import (
+  BERNOULLI,
+  GAUSSIAN,
+  Family,
+)
+
+__all__ = [
+  "Annealed",
+  "BERNOULLI",
+  "Bias",
+  "Capsules",
+  "Drive",
+  "Family",
+  "GAUSSIAN",
+  "Parameters",
+  "anneal",
+  "annealing",
+  "capsule_energy",
+  "capsules",
+  "drive_between",
+  "drive_from_below",
+  "energy",
+  "families",
+  "free_energy",
+  "gibbs",
+  "hidden_parameters",
+  "log_partition",
+  "mean_field",
+  "no_drive",
+  "posterior",
+  "sample",
+  "sample_hidden",
+  "state",
+  "switch_log_odds",
+  "switch_logits",
+  "visible_parameters",
+]

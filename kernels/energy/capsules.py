@@ -1,0 +1,429 @@
+"""Energies of stochastic capsules: the capsule RBM and layers of its kin.
+
+A capsule k holds J hidden units h_k of an exponential family and a switch z_k
+in {0, 1}; only while z_k = 1 do its units meet the neighbouring layer (Li and
+Zhu, Capsule Generative Models, 2019). All that a layer of capsules sees of its
+neighbours is a *drive*: d_kj, that meets z_k h_kj, and e_k, that meets z_k. For
+the capsule RBM d_k = W_k' x and e = Omega' x; in the Helmholtz machine both
+come from the capsules above, or below.
+
+Given their drive the capsules are independent, so that the posterior, the
+log-partition function and the free energy are exact and cheap (our addition:
+the paper uses mean field and leaves the partition functions open). All is
+computed and returned in float32 or wider.
+
+Axes: M visible units, K capsules, J hidden units of one, R and U statistics of
+a visible and a hidden unit. One example, no batch axis: `jax.vmap` adds it.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kernels import checks, numerics
+from kernels.energy.families import BERNOULLI, Family
+
+
+class Bias(NamedTuple):
+  """Natural parameters of a layer of capsules that has no neighbours.
+
+  Attributes:
+    hidden: [U K J], b_kj.
+    switches: [K], c_k; None where every capsule is always on, which makes the
+      model a plain RBM with K x J hidden units.
+  """
+
+  hidden: Float[Array, "U K J"]
+  switches: Float[Array, " K"] | None
+
+
+class Drive(NamedTuple):
+  """What the neighbouring layer adds to the natural parameters.
+
+  Attributes:
+    hidden: [K J], d_kj, added to the first parameter of h_kj while z_k = 1.
+    switches: [K], e_k, added to the parameter of z_k.
+  """
+
+  hidden: Float[Array, "K J"]
+  switches: Float[Array, " K"]
+
+
+class Capsules(NamedTuple):
+  """A state of a layer of capsules, or the expectation of one.
+
+  The energy is linear in these numbers, so its expectation is the energy of
+  theirs.
+
+  Attributes:
+    statistics: [U K J], t(h_kj); the first is h_kj.
+    switches: [K] in [0, 1], z_k.
+    active: [K J], z_k h_kj: all that the neighbouring layer sees.
+  """
+
+  statistics: Float[Array, "U K J"]
+  switches: Float[Array, " K"]
+  active: Float[Array, "K J"]
+
+
+class Parameters(NamedTuple):
+  """Of a capsule RBM.
+
+  Attributes:
+    visible: [R M], a.
+    bias: b and c, of the capsules.
+    weights: [M K J], W_k; the paper has them as [K M J].
+    interaction: [M K], Omega; None for a model without.
+  """
+
+  visible: Float[Array, "R M"]
+  bias: Bias
+  weights: Float[Array, "M K J"]
+  interaction: Float[Array, "M K"] | None
+
+
+def no_drive(bias: Bias) -> Drive:
+  """The drive of a layer with nothing beside it, as at a machine's top."""
+  checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
+  hidden = _wide(bias.hidden[0])
+  return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
+
+
+def drive_from_below(
+  visible: Float[Array, " M"], parameters: Parameters
+) -> Drive:
+  """What the visible units tell the capsules: W_k' x and Omega' x."""
+  checks.arrays({"visible": (visible, "M")} | _axes(parameters))
+  hidden = _product("m,mkj->kj", visible, parameters.weights)
+  return _drive(hidden, "m,mk->k", visible, parameters.interaction)
+
+
+def visible_parameters(
+  capsules: Capsules, parameters: Parameters
+) -> Float[Array, "R M"]:
+  """Natural parameters of p(x | h, z) (eq. 8)."""
+  checks.arrays(
+    {"active": (capsules.active, "K J"), "switches": (capsules.switches, "K")}
+    | _axes(parameters)
+  )
+  # As one product of a matrix: over two axes it takes twice as long on a CPU.
+  # The vector stands first, so that a batch of them is the rows of the product.
+  weights = parameters.weights.reshape(len(parameters.weights), -1)
+  shift = _product("n,mn->m", capsules.active.ravel(), weights)
+  if parameters.interaction is not None:
+    shift += _product("k,mk->m", capsules.switches, parameters.interaction)
+  return _wide(parameters.visible).at[0].add(shift)
+
+
+def drive_between(
+  capsules: Capsules,
+  weights: Float[Array, "K J L I"],
+  interaction: Float[Array, "K L"] | None,
+) -> Drive:
+  """What capsules of the layer above tell the layer below (eqs. 16, 19, 20).
+
+  Args:
+    capsules: of the layer above, L of them with I units each.
+    weights: W_kl, between each capsule below and each above.
+    interaction: Omega; None for a model without.
+
+  Returns:
+    The drive of the K capsules below. Upwards it is the same with `weights`
+    turned round to [L I K J].
+  """
+  checks.arrays(
+    {
+      "active": (capsules.active, "L I"),
+      "weights": (weights, "K J L I"),
+      "interaction": (interaction, "K L"),
+    }
+  )
+  hidden = _product("li,kjli->kj", capsules.active, weights)
+  return _drive(hidden, "l,kl->k", capsules.switches, interaction)
+
+
+def hidden_parameters(
+  switches: Float[Array, " K"], bias: Bias, drive: Drive
+) -> Float[Array, "U K J"]:
+  """Natural parameters of p(h | z, drive) (eqs. 9 and 19)."""
+  _check(bias, drive, switches)
+  return _wide(bias.hidden).at[0].add(switches[:, None] * drive.hidden)
+
+
+def switch_logits(
+  hidden: Float[Array, "K J"], bias: Bias, drive: Drive
+) -> Float[Array, " K"]:
+  """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20)."""
+  _check(bias, drive)
+  met = jnp.sum(hidden * drive.hidden, axis=1)
+  return bias.switches + drive.switches + met
+
+
+def switch_log_odds(
+  bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
+) -> Float[Array, " K"]:
+  """Log odds of z_k = 1 given the drive alone, h_k summed out.
+
+  log p(z_k = 1) / p(z_k = 0) = c_k + e_k + sum_j B(b_kj + d_kj) - B(b_kj), with
+  B the log-partition function of a hidden unit.
+  """
+  driven = hidden.log_partition(_on(bias, drive))
+  gain = driven - hidden.log_partition(_wide(bias.hidden))
+  return bias.switches + drive.switches + jnp.sum(gain, axis=1)
+
+
+def log_partition(
+  bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
+) -> Float[Array, ""]:
+  """Log of the sum of exp(-energy) over all states of the capsules, exactly.
+
+  It is log Z_l of the paper's eq. 15, and with the drive from an image minus
+  the free energy of it, up to the visible terms.
+  """
+  if bias.switches is None:
+    on = hidden.log_partition(_on(bias, drive))
+    return jnp.sum(on) + jnp.sum(drive.switches)
+  log_odds = switch_log_odds(bias, drive, hidden=hidden)
+  return jnp.sum(hidden.log_partition(_wide(bias.hidden))) + jnp.sum(
+    jax.nn.softplus(log_odds)
+  )
+
+
+def posterior(
+  bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
+) -> Capsules:
+  """The exact expectations of a layer of capsules given its drive."""
+  on = hidden.moments(_on(bias, drive))
+  if bias.switches is None:
+    return _capsules(on, jnp.ones_like(drive.switches))
+  switches = jax.nn.sigmoid(switch_log_odds(bias, drive, hidden=hidden))
+  off = hidden.moments(_wide(bias.hidden))
+  share = switches[:, None]
+  return Capsules(share * on + (1 - share) * off, switches, share * on[0])
+
+
+def mean_field(
+  switches: Float[Array, " K"],
+  bias: Bias,
+  drive: Drive,
+  *,
+  num_iterations: int,
+  hidden: Family = BERNOULLI,
+) -> Capsules:
+  """Mean-field expectations: z from the mean h, h from the mean z, in turn.
+
+  Args:
+    switches: where z starts; h follows it.
+    bias: of the capsules.
+    drive: of the capsules.
+    num_iterations: how often z and h are renewed; 0 leaves z as it starts.
+    hidden: the family of the hidden units.
+
+  Returns:
+    The expectations under q(h) q(z), a fixed point after enough iterations.
+
+  Raises:
+    ValueError: if `num_iterations` is below 0.
+  """
+  if num_iterations < 0:
+    raise ValueError(f"num_iterations is {num_iterations}; give 0 or more")
+
+  if bias.switches is None:
+    return posterior(bias, drive, hidden=hidden)
+
+  def statistics(switches):
+    return hidden.moments(hidden_parameters(switches, bias, drive))
+
+  def renew(_, switches):
+    return jax.nn.sigmoid(switch_logits(statistics(switches)[0], bias, drive))
+
+  dtype = numerics.accumulation_dtype(switches, drive.hidden)
+  switches = jax.lax.fori_loop(0, num_iterations, renew, switches.astype(dtype))
+  return _capsules(statistics(switches), switches)
+
+
+def sample(
+  key: Key[Array, ""], bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
+) -> Capsules:
+  """Draws switches and hidden units together from their exact posterior."""
+  if bias.switches is None:
+    always = jnp.ones_like(drive.switches)
+    return sample_hidden(key, always, bias, drive, hidden=hidden)
+  switch_key, hidden_key = jax.random.split(key)
+  log_odds = switch_log_odds(bias, drive, hidden=hidden)
+  switches = BERNOULLI.sample(switch_key, log_odds[None])
+  return sample_hidden(hidden_key, switches, bias, drive, hidden=hidden)
+
+
+def sample_hidden(
+  key: Key[Array, ""],
+  switches: Float[Array, " K"],
+  bias: Bias,
+  drive: Drive,
+  *,
+  hidden: Family = BERNOULLI,
+) -> Capsules:
+  """Draws h given z (eqs. 6 and 17), whose factors form a product."""
+  values = hidden.sample(key, hidden_parameters(switches, bias, drive))
+  return state(values, switches, hidden=hidden)
+
+
+def gibbs(
+  key: Key[Array, ""],
+  capsules: Capsules,
+  bias: Bias,
+  drive: Drive,
+  *,
+  hidden: Family = BERNOULLI,
+) -> Capsules:
+  """Draws z given h, then h given z: one sweep of the paper's chain.
+
+  It mixes more slowly than `sample`, which needs no capsules to start from.
+  """
+  if bias.switches is None:
+    return sample(key, bias, drive, hidden=hidden)
+  switch_key, hidden_key = jax.random.split(key)
+  logits = switch_logits(capsules.statistics[0], bias, drive)
+  switches = BERNOULLI.sample(switch_key, logits[None])
+  return sample_hidden(hidden_key, switches, bias, drive, hidden=hidden)
+
+
+def capsule_energy(
+  capsules: Capsules, bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
+) -> Float[Array, ""]:
+  """The energy of capsules given their drive (eq. 16).
+
+  Of expectations it is the expected energy, where log g is zero, as for
+  Bernoulli and Gaussian units.
+  """
+  _check(bias, drive, capsules.switches)
+  alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
+    hidden.log_base(capsules.statistics[0])
+  )
+  if bias.switches is not None:
+    alone += jnp.sum(_wide(bias.switches) * capsules.switches)
+  met = jnp.sum(capsules.active * drive.hidden)
+  return -alone - met - jnp.sum(drive.switches * capsules.switches)
+
+
+def energy(
+  visible: Float[Array, " M"],
+  capsules: Capsules,
+  parameters: Parameters,
+  *,
+  families: tuple[Family, Family] = (BERNOULLI, BERNOULLI),
+) -> Float[Array, ""]:
+  """The energy of a capsule RBM (eq. 4).
+
+  Args:
+    visible: x.
+    capsules: h and z.
+    parameters: of the model.
+    families: of the visible and of the hidden units.
+
+  Returns:
+    E(x, h, z); its gradients with respect to the parameters are eq. 12.
+  """
+  below, hidden = families
+  drive = drive_from_below(visible, parameters)
+  return _visible_energy(visible, parameters, below) + capsule_energy(
+    capsules, parameters.bias, drive, hidden=hidden
+  )
+
+
+def free_energy(
+  visible: Float[Array, " M"],
+  parameters: Parameters,
+  *,
+  families: tuple[Family, Family] = (BERNOULLI, BERNOULLI),
+) -> Float[Array, ""]:
+  """-log sum_{h, z} exp(-E(x, h, z)), exactly.
+
+  Its gradient is the first term of eq. 11 without approximation.
+
+  Args:
+    visible: x.
+    parameters: of the model.
+    families: of the visible and of the hidden units.
+
+  Returns:
+    F(x), with log p(x) = -F(x) - log Z.
+  """
+  below, hidden = families
+  drive = drive_from_below(visible, parameters)
+  return _visible_energy(visible, parameters, below) - log_partition(
+    parameters.bias, drive, hidden=hidden
+  )
+
+
+def state(
+  hidden_values: Float[Array, "K J"],
+  switches: Float[Array, " K"],
+  *,
+  hidden: Family = BERNOULLI,
+) -> Capsules:
+  """Capsules with these values of h and z."""
+  checks.arrays(
+    {"hidden_values": (hidden_values, "K J"), "switches": (switches, "K")}
+  )
+  return _capsules(hidden.statistics(_wide(hidden_values)), _wide(switches))
+
+
+def _axes(parameters):
+  """What the arrays of a machine are."""
+  return {
+    "visible biases": (parameters.visible, "R M"),
+    "bias.hidden": (parameters.bias.hidden, "U K J"),
+    "bias.switches": (parameters.bias.switches, "K"),
+    "weights": (parameters.weights, "M K J"),
+    "interaction": (parameters.interaction, "M K"),
+  }
+
+
+def _check(bias, drive, switches=None):
+  """Of the natural parameters of a layer and what they gain."""
+  checks.arrays(
+    {
+      "bias.hidden": (bias.hidden, "U K J"),
+      "bias.switches": (bias.switches, "K"),
+      "drive.hidden": (drive.hidden, "K J"),
+      "drive.switches": (drive.switches, "K"),
+      "switches": (switches, "K"),
+    }
+  )
+
+
+def _on(bias, drive):
+  """Natural parameters of the hidden units of capsules that are on."""
+  _check(bias, drive)
+  return _wide(bias.hidden).at[0].add(drive.hidden)
+
+
+def _drive(hidden, subscripts, met, interaction):
+  """A drive of the switches too, if anything interacts with them."""
+  if interaction is None:
+    return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
+  return Drive(hidden, _product(subscripts, met, interaction))
+
+
+def _product(subscripts, *operands):
+  return numerics.einsum(subscripts, *map(_wide, operands))
+
+
+def _wide(x):
+  """Sums are kept in float32 or wider."""
+  return x.astype(numerics.accumulation_dtype(x))
+
+
+def _capsules(statistics, switches):
+  return Capsules(statistics, switches, switches[:, None] * statistics[0])
+
+
+def _visible_energy(visible, parameters, family):
+  visible = _wide(visible)
+  statistics = family.statistics(visible)
+  return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(
+    family.log_base(visible)
+  )

@@ -1,0 +1,17 @@
+"""Matching: which object each part belongs to, and in what pose."""
+
+from kernels.matching import (
+  constellations,
+  ransac,
+  selection,
+  sparsity,
+  vote_mixture,
+)
+
+__all__ = [
+  "constellations",
+  "ransac",
+  "selection",
+  "sparsity",
+  "vote_mixture",
+]

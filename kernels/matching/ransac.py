@@ -1,0 +1,150 @@
+"""Known templates found by trying pairs of points (RANSAC).
+
+Fischler and Bolles (1981); the baseline of Nazabal, Tsagkas and Williams
+(2022). Axes: M points of the image, N points of all templates, K templates, C
+candidates. One image, no batch axis: `jax.vmap` adds it.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from kernels import checks, numerics
+from kernels.matching import constellations
+
+_SMALLEST = 1e-6  # scale of a template
+
+
+class Consensus(NamedTuple):
+  """The templates that points agree on.
+
+  Attributes:
+    objects: [M], the template of each point, that of the nearest point of a
+      template that was found; -1 for absent points and where none was found.
+    poses: [K 4], similarities (tx, ty, s cos, s sin), as in
+      `constellations.Inference`; 0 where the template was not found.
+    scores: [K], what was found of each template: its points that the image has,
+      each counted by 1 - (distance / tolerance)^2; 0 where it was not found.
+  """
+
+  objects: Int[Array, " M"]
+  poses: Float[Array, "K 4"]
+  scores: Float[Array, " K"]
+
+
+def match(
+  points: Float[Array, "M 2"],
+  presence: Float[Array, " M"],
+  template: constellations.Templates,
+  *,
+  tolerance: float = 0.1,
+) -> Consensus:
+  """Finds templates one after the other, the best first.
+
+  The first two points of each template, laid on each ordered pair of points,
+  say where its other points should be. A candidate stands if every point of it
+  has a point of the image to itself within `tolerance`; each then counts by 1 -
+  (distance / tolerance)^2. Of all candidates of all templates the best is
+  taken, with it go its points and its template, and so on.
+
+  Args:
+    points: [M 2].
+    presence: [M], 1 or 0.
+    template: the templates, each of which is found once, or not.
+    tolerance: the largest distance of a point, in the units of the template, in
+      which its points are 1 from its centre in the quadratic mean.
+
+  Returns:
+    See `Consensus`, in float32 or wider; of fewer than two points nothing is
+    found.
+
+  Raises:
+    ValueError: if `tolerance` is not positive.
+
+  Differs from the authors' code, which searches for the cheapest set of
+  candidates that takes all points, and whose tolerance is one of the image.
+  """
+  if not tolerance > 0:
+    raise ValueError(f"tolerance is {tolerance}; give more than 0.")
+  checks.arrays(
+    {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
+  )
+  num_points, num_templates = len(points), len(template.members)
+  dtype = numerics.accumulation_dtype(points)
+  points = points.astype(dtype)
+  template = jax.tree.map(lambda x: x.astype(dtype), template)
+  if num_points < 2:
+    return Consensus(
+      jnp.full(num_points, -1),
+      jnp.zeros((num_templates, 4), dtype),
+      jnp.zeros(num_templates, dtype),
+    )
+  x = jax.lax.complex(points[:, 0], points[:, 1])
+  p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
+  pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))
+  # Of each template, its first two points.
+  order = jnp.argsort(-template.members, axis=1, stable=True)
+  base = p[order[:, :2]]
+  start, end = x[pairs[0]], x[pairs[1]]
+  turn = (end - start)[None] / (base[:, 1] - base[:, 0])[:, None]
+  offset = start[None] - base[:, :1] * turn  # [K C]
+  size = jnp.abs(turn)
+
+  def fits(placed, size):
+    """[M N] in [0, 1], how well points sit where template points are put."""
+    distances = jnp.abs(x[:, None] - placed) / jnp.maximum(size, _SMALLEST)
+    return jnp.maximum(0.0, 1 - jnp.square(distances / tolerance))
+
+  def score(offset, turn, size, members, free):
+    """Of one candidate."""
+    fit = fits(offset + turn * p, size) * free[:, None] * members
+    of_template, of_points = jnp.max(fit, axis=0), jnp.max(fit, axis=1)
+    # As many points as template points: none serves two of them.
+    found = jnp.minimum(jnp.sum(of_template > 0), jnp.sum(of_points > 0))
+    whole = (found >= jnp.sum(members)) & (size > _SMALLEST)
+    total = jnp.minimum(jnp.sum(of_template), jnp.sum(of_points))
+    return jnp.where(whole, total, 0.0)
+
+  of_candidates = jax.vmap(score, (0, 0, 0, None, None))
+  of_templates = jax.vmap(of_candidates, (0, 0, 0, 0, None))
+
+  def take(carry, _):
+    free, unused, found, scores = carry
+    values = of_templates(offset, turn, size, template.members, free)
+    values = values * unused[:, None]
+    best = jnp.argmax(values)
+    k, c = jnp.unravel_index(best, values.shape)
+    value = values[k, c]
+    taken = fits(offset[k, c] + turn[k, c] * p, size[k, c])
+    taken = jnp.max(taken * template.members[k], axis=1) > 0
+    free = jnp.where((value > 0) & taken, 0.0, free)
+    unused = unused.at[k].set(jnp.where(value > 0, 0.0, unused[k]))
+    found = found.at[k].set(jnp.where(value > 0, c.astype(jnp.int32), found[k]))
+    scores = scores.at[k].add(value)
+    return (free, unused, found, scores), None
+
+  first = (
+    (presence > 0).astype(dtype),
+    jnp.ones(num_templates, dtype),
+    jnp.zeros(num_templates, jnp.int32),
+    jnp.zeros(num_templates, dtype),
+  )
+  (_, _, found, scores), _ = jax.lax.scan(take, first, length=num_templates)
+  was_found = scores > 0
+  rows = jnp.arange(num_templates)
+  offset, turn = offset[rows, found], turn[rows, found]
+  owner = jnp.argmax(template.members, axis=0)
+  placed = offset[owner] + turn[owner] * p
+  distances = jnp.abs(x[:, None] - placed)
+  distances = jnp.where(was_found[owner], distances, jnp.inf)
+  objects = owner[jnp.argmin(distances, axis=1)]
+  known = (presence > 0) & jnp.any(was_found)
+  poses = jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], -1)
+  return Consensus(
+    jnp.where(known, objects, -1),
+    jnp.where(was_found[:, None], poses, 0.0),
+    scores,
+  )

@@ -1,0 +1,122 @@
+"""Drawing templates on a canvas; frames and axes as in `geometry`."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import checks, geometry
+
+_FURTHEST = 1e30  # pixels; nothing that is drawn is nearly as far
+
+
+def warp(
+  template: Float[Array, "U V C"],
+  pose: Float[Array, "3 3"],
+  canvas: tuple[int, int],
+) -> Float[Array, "H W C"]:
+  """Draws a template in a pose (Jaderberg et al., 2015, Eq. 5).
+
+  out[g] = sum_uv template[u, v] k(x - v) k(y - u), k(d) = max(0, 1 - |d|),
+  where (x, y) is the template pixel at pose^-1 g. Linear in the template; the
+  identity pose and equal sizes give the template back exactly.
+
+  Args:
+    template: [U, V, C], any range.
+    pose: [3, 3], maps template to canvas, both frames [-1, 1], entries as for
+      `geometry.invert`; its gradient where a sample falls on a pixel centre is
+      the one to the right and below.
+    canvas: (H, W).
+
+  Returns:
+    [H, W, C] in the dtype of `template`; zero outside of the template, fading
+    over the first pixel spacing beyond its edge.
+
+  Raises:
+    ValueError: `canvas` has no pixels.
+
+  Differs from paper: nothing; of its sum only the four terms that can differ
+  from zero are formed.
+  """
+  checks.arrays({"template": (template, "U V C"), "pose": (pose, "3 3")})
+  height, width = canvas
+  if min(canvas) < 1:
+    raise ValueError(f"canvas={canvas}; both sides must be at least 1.")
+  rows, columns, channels = template.shape
+  dtype = jnp.result_type(template, pose, jnp.float32)
+
+  # In pixels from the middle, equal sizes make every ratio exactly 1.
+  template_units = geometry.pixel_units(rows, columns)
+  ratios = template_units[:, None] / geometry.pixel_units(height, width)
+  to_template = geometry.invert(pose.astype(dtype)) * ratios.astype(dtype)
+  middle = jnp.array([columns - 1, rows - 1], dtype) / 2
+  to_corner = to_template[:2].at[:, 2].add(middle)
+  # Sums of infinite numbers would not be numbers.
+  to_corner = jnp.clip(to_corner, -_FURTHEST, _FURTHEST)
+  offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
+  points = jnp.concatenate([offsets.T, jnp.ones((1, len(offsets)), dtype)])
+  # As a product of matrices, which XLA computes once. A sum it would compute
+  # anew for the corners and for their weights, each rounded in its own way, so
+  # that near a pixel centre the weights could be those of another corner. All
+  # that follows up to the weights is exact: computed anew, it is the same.
+  x, y = jnp.matmul(to_corner, points, precision="highest")
+
+  # Everything outside lands in the border of zeros that the padding adds.
+  x, y = jnp.clip(x, -1, columns), jnp.clip(y, -1, rows)
+  left, top = jnp.floor(x), jnp.floor(y)
+  right_weight, low_weight = x - left, y - top
+
+  # Four neighbours stored together cost one gather, and one scatter for the
+  # gradient, in place of four.
+  padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
+  upper, lower = padded[:-1], padded[1:]
+  blocks = jnp.concatenate(
+    [upper[:, :-1], upper[:, 1:], lower[:, :-1], lower[:, 1:]], axis=-1
+  ).reshape((rows + 2) * (columns + 2), 4 * channels)
+  index = ((top + 1) * (columns + 2) + left + 1).astype(jnp.int32)
+  corners = blocks.at[index].get(mode="promise_in_bounds")  # [H W, 4 C]
+
+  weights = jnp.stack(
+    [
+      (1 - low_weight) * (1 - right_weight),
+      (1 - low_weight) * right_weight,
+      low_weight * (1 - right_weight),
+      low_weight * right_weight,
+    ],
+    axis=-1,
+  )
+  weighted = jnp.repeat(weights, channels, axis=-1) * corners
+  if channels == 1:
+    out = jnp.sum(weighted, axis=-1)
+  else:
+    # As a product: a CPU then computes the gradient at a pixel once, not anew
+    # for each of the numbers that are scattered. Of one channel it is slower.
+    same_channel = jnp.tile(jnp.eye(channels, dtype=dtype), (4, 1))
+    out = jnp.matmul(weighted, same_channel, precision="highest")
+  return out.reshape(height, width, channels).astype(template.dtype)
+
+
+def transform(
+  image: Float[Array, "H W C"],
+  pose: Float[Array, "3 3"],
+  *,
+  canvas: tuple[int, int] | None = None,
+) -> Float[Array, "H2 W2 C"]:
+  """Draws an image in a pose that is given in pixels.
+
+  Args:
+    image: [H, W, C], any range.
+    pose: [3, 3], maps (x, y, 1) in pixels right of and below the middle of the
+      image to the same about the middle of the canvas.
+    canvas: (rows, columns); by default those of the image.
+
+  Returns:
+    [*canvas, C], in the dtype of `image`.
+
+  Raises:
+    ValueError: `canvas` has no pixels.
+  """
+  checks.arrays({"image": (image, "H W C"), "pose": (pose, "3 3")})
+  canvas = image.shape[:2] if canvas is None else canvas
+  units_from = geometry.pixel_units(*image.shape[:2])
+  units_to = geometry.pixel_units(*canvas)
+  units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
+  return warp(image, pose * units, canvas)

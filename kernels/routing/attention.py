@@ -1,0 +1,243 @@
+"""Routing by attention: a softmax over parents of scores, with no clustering.
+
+Self-attention scores a vote by its agreement with all votes for that parent,
+inverted attention by its agreement with the parent, self-routing by a network
+of the child's own.
+
+In float32 values are finite for arguments of magnitude up to 1e17, and of votes
+alone up to 1e35. Gradients are up to 1e17 as well; of inverted attention, and
+of votes as two factors, up to 1e6.
+
+Axes: I parts (children) below, J objects (parents) above, C pose of a part,
+D pose of an object. One example, no batch axis: `jax.vmap` adds it.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import checks, numerics
+from kernels.routing.output import RoutingOutput
+
+# Parts whose activations sum to less than this count as absent.
+_ABSENT = 1e-6
+# Of the layer norm, as in the authors' code.
+_EPSILON = 1e-5
+_SMALLEST = 1e-30  # of what is added to a variance, for its root
+
+
+class LinearVotes(NamedTuple):
+  """Votes u_ij = u_i W_ij as two factors.
+
+  The routings of this file read votes only through <u_ij, V_j> =
+  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij. On the way there,
+  `vmap` over examples stores [I J min(C, D)] numbers of each: fewer than the
+  votes [I J D] where C is below D, and else the votes themselves.
+
+  Attributes:
+    poses: [I C], outputs u_i of the parts.
+    transforms: [I J C D], matrices W_ij to the pose of parent j.
+  """
+
+  poses: Float[Array, "I C"]
+  transforms: Float[Array, "I J C D"]
+
+  @property
+  def shape(self) -> tuple[int, int, int]:
+    """I, J, D: the shape of the votes."""
+    num_parts, num_parents, _, pose_size = self.transforms.shape
+    return num_parts, num_parents, pose_size
+
+  @property
+  def dtype(self) -> jnp.dtype:
+    """The dtype of the poses, in which results are returned."""
+    return self.poses.dtype
+
+
+def self_attention_routing(
+  votes: Float[Array, "I J D"] | LinearVotes,
+  *,
+  priors: Float[Array, "I J"] | None = None,
+  bias: Float[Array, "J D"] | None = None,
+) -> RoutingOutput:
+  """Routes by self-attention, in one pass (Mazzia et al., 2021).
+
+  With u_ij the votes,
+    c_ij = softmax_j(sum_i' <u_ij, u_i'j> / sqrt(D)) + b_ij,
+    s_j = sum_i c_ij u_ij + bias_j,  v_j = exponential_squash(s_j).
+  The sum over i' needs no [I I]: it is <u_ij, sum_i' u_i'j>.
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j.
+    priors: b_ij, learned, of any sign; none by default.
+    bias: added to s_j before squashing, as in dynamic routing.
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients c_ij, which sum to 1 over
+    parents; with `priors` to 1 + sum_j b_ij, and may then leave [0, 1].
+
+  Differs from paper: `bias`, zero there. The authors' code divides by the root
+  of the size of the votes, which we follow, and adds b_ij after the softmax.
+  """
+  _check(votes, {"priors": (priors, "I J"), "bias": (bias, "J D")})
+  agreement, weighted_sum = _contractions(votes)
+  sum_of_votes = weighted_sum(jnp.ones(votes.shape[:2], votes.dtype))
+  # Scores are as large as squares of votes.
+  excess = numerics.excess(sum_of_votes)
+  scores = agreement(sum_of_votes / (excess * math.sqrt(votes.shape[2])))
+  coefficients = numerics.softmax(scores, 1, scale=excess)
+  if priors is not None:
+    coefficients += priors
+  total_input = weighted_sum(coefficients)
+  if bias is not None:
+    total_input += bias
+  poses = numerics.exponential_squash(total_input)
+  return _output(votes, poses, numerics.safe_norm(poses), coefficients)
+
+
+def inverted_attention_routing(
+  votes: Float[Array, "I J D"] | LinearVotes,
+  readout: Float[Array, " D"],
+  *,
+  num_iterations: int = 2,
+  scale: Float[Array, " D"] | None = None,
+  offset: Float[Array, "J D"] | None = None,
+) -> RoutingOutput:
+  """Routes by inverted dot-product attention (Tsai et al., 2020, Procedure 1).
+
+  Parents compete for children, where in common attention the keys compete for
+  a query. In each iteration, with u_ij the votes and v_j the poses before,
+    r_ij = softmax_j(<v_j, u_ij> / sqrt(D)),
+    v_j = scale LayerNorm(sum_i r_ij u_ij) + offset_j,
+  with v_j = 0 before the first: it shares every part out evenly.
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j; D above 1.
+    readout: the classifier that all parents share.
+    num_iterations: at least 1; the paper's best networks use 2.
+    scale: of the layer norm, one by default.
+    offset: of the layer norm, zero by default.
+
+  Returns:
+    Poses v_j, activations sigmoid(<readout, v_j>), and the coefficients r_ij of
+    the last iteration, which sum to 1 over parents.
+
+  Raises:
+    ValueError: if `num_iterations` is below 1, or D is 1, where the layer norm
+      leaves nothing.
+
+  Differs from paper: scores are divided by sqrt(D), as in the authors' code.
+  The softmax of <readout, v_j> over classes becomes a sigmoid, so that each
+  object may be there; the classifier's bias is left to `offset`, which the
+  paper shares among parents. One layer alone has no concurrent updates.
+  """
+  _check(
+    votes,
+    {
+      "readout": (readout, "D"),
+      "scale": (scale, "D"),
+      "offset": (offset, "J D"),
+    },
+  )
+  num_parts, num_parents, pose_size = votes.shape
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  if pose_size == 1:
+    raise ValueError("poses have 1 number; the layer norm needs at least 2.")
+  agreement, weighted_sum = _contractions(votes)
+
+  def update(coefficients):
+    total = weighted_sum(coefficients)
+    excess = numerics.excess(total, -1)
+    total = total / excess
+    # Left to itself the function takes a difference of squares, which cancels.
+    variance = jnp.var(total, axis=-1, keepdims=True)
+    epsilon = jnp.maximum(_EPSILON / excess / excess, _SMALLEST)
+    poses = jax.nn.standardize(total, variance=variance, epsilon=epsilon)
+    if scale is not None:
+      poses *= scale
+    return poses if offset is None else poses + offset
+
+  coefficients = jnp.full(
+    (num_parts, num_parents), 1 / num_parents, votes.dtype
+  )
+  poses = update(coefficients)
+  for _ in range(num_iterations - 1):
+    scores = agreement(poses) / math.sqrt(pose_size)
+    coefficients = numerics.softmax(scores, 1)
+    poses = update(coefficients)
+  logits = numerics.einsum("jd,d->j", poses, readout)
+  return _output(votes, poses, jax.nn.sigmoid(logits), coefficients)
+
+
+def self_routing(
+  votes: Float[Array, "I J D"] | LinearVotes,
+  logits: Float[Array, "I J"],
+  activations: Float[Array, " I"],
+) -> RoutingOutput:
+  """Routes each part by a network of its own (Hahn et al., 2019).
+
+  A mixture of experts, without agreement: with u_ij the votes,
+    c_ij = softmax_j(logits_ij),  a_j = sum_i c_ij a_i / sum_i a_i,
+    v_j = sum_i c_ij a_i u_ij / sum_i c_ij a_i.
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j.
+    logits: what the routing network of part i makes of its pose; in the paper
+      linear.
+    activations: a_i of the parts, >= 0.
+
+  Returns:
+    Poses v_j, activations a_j, which sum to 1 over parents, and the
+    coefficients c_ij, which do so as well.
+
+  Differs from paper: where a denominator would fall below 1e-6, it is 1e-6, so
+  that absent parts give absent parents with pose 0; the authors' code gives NaN
+  there.
+  """
+  _check(votes, {"logits": (logits, "I J"), "activations": (activations, "I")})
+  _, weighted_sum = _contractions(votes)
+  dtype = numerics.accumulation_dtype(logits, activations)
+  logits, activations = logits.astype(dtype), activations.astype(dtype)
+  coefficients = numerics.softmax(logits, 1)
+  weights = coefficients * activations[:, None]
+  mass = jnp.sum(weights, axis=0)
+  poses = weighted_sum(weights) / jnp.maximum(mass, _ABSENT)[:, None]
+  shares = mass / jnp.maximum(jnp.sum(activations), _ABSENT)
+  return _output(votes, poses, shares, coefficients)
+
+
+def _check(votes, arguments):
+  """Of votes, or of their factors, and of what is given beside them."""
+  given = {"votes": (votes, "I J D")}
+  if isinstance(votes, LinearVotes):
+    given = {
+      "poses": (votes.poses, "I C"),
+      "transforms": (votes.transforms, "I J C D"),
+    }
+  checks.arrays(given | arguments)
+
+
+def _contractions(votes):
+  """<u_ij, V_j> as a function of V [J D], sum_i c_ij u_ij as one of c [I J]."""
+  if isinstance(votes, LinearVotes):
+    dtype = numerics.accumulation_dtype(*votes)
+    poses, transforms = (factor.astype(dtype) for factor in votes)
+    return (
+      functools.partial(numerics.einsum, "ic,ijcd,jd->ij", poses, transforms),
+      functools.partial(numerics.einsum, "ic,ijcd,ij->jd", poses, transforms),
+    )
+  votes = votes.astype(numerics.accumulation_dtype(votes))
+  return (
+    functools.partial(numerics.einsum, "ijd,jd->ij", votes),
+    functools.partial(numerics.einsum, "ijd,ij->jd", votes),
+  )
+
+
+def _output(votes, *outputs):
+  """Outputs in the dtype of the votes."""
+  return RoutingOutput(*(x.astype(votes.dtype) for x in outputs))

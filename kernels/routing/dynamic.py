@@ -1,0 +1,231 @@
+"""Routing: how the capsules of one layer choose parents in the next.
+
+Axes: I parts (children) below, J objects (parents) above, C pose of a part,
+D pose of an object. One example, no batch axis: `jax.vmap` adds it.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kernels import checks, numerics
+from kernels.routing.output import RoutingOutput
+
+# Products keep float32 on every platform, where the default may round more.
+_matmul = functools.partial(jnp.matmul, precision="highest")
+
+
+def dynamic_routing(
+  votes: Float[Array, "I J D"],
+  *,
+  num_iterations: int = 3,
+  bias: Float[Array, "J D"] | None = None,
+  leaky: bool = False,
+) -> RoutingOutput:
+  """Routes votes by agreement (Sabour et al., 2017, Procedure 1).
+
+  In each iteration r, with u_ij the votes and V_j the sum of the outputs v_j of
+  the iterations before,
+    c_ij = softmax_j <u_ij, V_j>,  s_j = sum_i c_ij u_ij + bias_j,
+    v_j = squash(s_j).
+  Since the paper's logits start at zero and gain <u_ij, v_j> each time,
+  b_ij = <u_ij, V_j>: the state between iterations is V [J D], not b [I J].
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j; in float32
+      of magnitude up to 1e35, and up to 1e17 for finite gradients.
+    num_iterations: at least 1; with 1 every part is shared out evenly.
+    bias: added to s_j before squashing, as the authors' code does.
+    leaky: adds an orphan parent with logit 0 that takes what nobody wants; its
+      column is dropped (the authors' CIFAR-10 network).
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients c_ij of the last
+    iteration, which sum to 1 over parents (to less than 1 if leaky).
+
+  Raises:
+    ValueError: if `num_iterations` is below 1.
+
+  Differs from paper: nothing; gradients flow through all iterations, as in the
+  authors' code.
+  """
+  checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
+  dtype = votes.dtype
+  votes = votes.astype(numerics.accumulation_dtype(votes))
+
+  def coefficients(consensus):
+    return _couple(numerics.einsum("ijd,jd->ij", votes, consensus), leaky)
+
+  def total_input(consensus):
+    return numerics.einsum("ij,ijd->jd", coefficients(consensus), votes)
+
+  return _route(
+    jnp.sum(votes, axis=0),
+    total_input,
+    coefficients,
+    num_iterations=num_iterations,
+    bias=bias,
+    leaky=leaky,
+    dtype=dtype,
+  )
+
+
+def transform_and_route(
+  poses: Float[Array, "I C"],
+  transforms: Float[Array, "I J C D"],
+  *,
+  num_iterations: int = 3,
+  bias: Float[Array, "J D"] | None = None,
+  leaky: bool = False,
+  chunk_size: int = 192,
+  parents_at_once: int = 1,
+) -> RoutingOutput:
+  """Routes votes u_ij = u_i W_ij that are never stored (Sabour et al., 2017).
+
+  Equal to `dynamic_routing` of `einsum("ic,ijcd->ijd", poses, transforms)`.
+  Votes enter only through
+    <u_ij, V_j> = <u_i, W_ij V_j>  and  s_j = sum_i (c_ij u_i) W_ij,
+  for each parent two matrix products that all examples share under `vmap`. The
+  parts come in chunks, and the backward pass computes each chunk again: beside
+  inputs, outputs and rearranged copies of both, memory holds
+  O(J D + chunk_size (J + parents_at_once C)) numbers an example, not O(I J D).
+
+  Args:
+    poses: outputs u_i of the parts; in float32 of magnitude up to 1e17, the
+      same as transforms, and up to 1e8 for finite gradients.
+    transforms: matrices W_ij from the pose of part i to that of parent j.
+    num_iterations: as for `dynamic_routing`.
+    bias: as for `dynamic_routing`.
+    leaky: as for `dynamic_routing`.
+    chunk_size: parts handled at a time, at least 1.
+    parents_at_once: parents handled at a time, at least 1. What is handled at a
+      time should fit the cache of a CPU; accelerators want all at once.
+
+  Returns:
+    As `dynamic_routing`.
+
+  Raises:
+    ValueError: if `num_iterations`, `chunk_size` or `parents_at_once` is below
+      1.
+
+  Differs from paper: only in the order of summation.
+  """
+  checks.arrays(
+    {
+      "poses": (poses, "I C"),
+      "transforms": (transforms, "I J C D"),
+      "bias": (bias, "J D"),
+    }
+  )
+  if min(chunk_size, parents_at_once) < 1:
+    raise ValueError(
+      f"chunk_size is {chunk_size} and parents_at_once is {parents_at_once}; "
+      "give at least 1."
+    )
+  dtype = poses.dtype
+  accumulation = numerics.accumulation_dtype(poses, transforms)
+  poses, transforms = (
+    poses.astype(accumulation),
+    transforms.astype(accumulation),
+  )
+  num_parts, num_parents, _, pose_size = transforms.shape
+  sum_of_votes = numerics.einsum("ic,ijcd->jd", poses, transforms)
+  chunks = _chunk(poses, transforms, min(chunk_size, num_parts))
+  batch_size = None if parents_at_once == 1 else parents_at_once
+
+  def for_each_parent(function, *arguments):
+    function = jax.checkpoint(function)
+    return jax.lax.map(lambda x: function(*x), arguments, batch_size=batch_size)
+
+  def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
+    def agreement(consensus, transforms):
+      beliefs = _matmul(consensus, transforms).reshape(chunk_poses.shape)
+      return jnp.sum(beliefs * chunk_poses, axis=0)
+
+    logits = for_each_parent(agreement, consensus, chunk_transforms)
+    return _couple(logits, leaky, axis=0)
+
+  @jax.checkpoint
+  def chunk_input(chunk_poses, chunk_transforms, consensus):
+    def weighted_sum(coefficients, transforms):
+      return _matmul(transforms, (coefficients * chunk_poses).reshape(-1))
+
+    coefficients = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
+    return for_each_parent(weighted_sum, coefficients, chunk_transforms)
+
+  def total_input(consensus):
+    def add(total, chunk):
+      return total + chunk_input(*chunk, consensus), None
+
+    start = jnp.zeros((num_parents, pose_size), accumulation)
+    return jax.lax.scan(add, start, chunks)[0]
+
+  def coefficients(consensus):
+    function = jax.checkpoint(chunk_coefficients)
+    shares = jax.lax.map(lambda chunk: function(*chunk, consensus), chunks)
+    return shares.swapaxes(1, 2).reshape(-1, num_parents)[:num_parts]
+
+  return _route(
+    sum_of_votes,
+    total_input,
+    coefficients,
+    num_iterations=num_iterations,
+    bias=bias,
+    leaky=leaky,
+    dtype=dtype,
+  )
+
+
+def _chunk(poses, transforms, chunk_size):
+  """Splits the parts into K chunks of n: poses [K C n], transforms [K J D C*n].
+
+  The last chunk is filled up with zeros: parts that vote zero change nothing.
+  """
+  missing = -len(poses) % chunk_size
+  poses = jnp.pad(poses, ((0, missing), (0, 0)))
+  transforms = jnp.pad(transforms, ((0, missing), (0, 0), (0, 0), (0, 0)))
+  poses = poses.reshape(-1, chunk_size, poses.shape[1])
+  transforms = transforms.reshape(-1, chunk_size, *transforms.shape[1:])
+  transforms = transforms.transpose(0, 2, 4, 3, 1)
+  return poses.swapaxes(1, 2), transforms.reshape(*transforms.shape[:3], -1)
+
+
+def _couple(logits, leaky, axis=-1):
+  """Softmax over parents; the logit of the orphan parent is 0."""
+  top = jnp.max(logits, axis, keepdims=True, initial=0.0 if leaky else -jnp.inf)
+  top = jax.lax.stop_gradient(top)
+  weights = numerics.exp_below(logits, top)
+  total = jnp.sum(weights, axis, keepdims=True)
+  if leaky:
+    total += numerics.exp_below(jnp.zeros_like(top), top)
+  return numerics.share(weights, total)
+
+
+def _route(
+  sum_of_votes: Float[Array, "J D"],
+  total_input: Callable[[Float[Array, "J D"]], Float[Array, "J D"]],
+  coefficients: Callable[[Float[Array, "J D"]], Float[Array, "I J"]],
+  *,
+  num_iterations: int,
+  bias: Float[Array, "J D"] | None,
+  leaky: bool,
+  dtype: jnp.dtype,
+) -> RoutingOutput:
+  """The iterations shared by every way of holding the votes."""
+  if num_iterations < 1:
+    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  if bias is None:
+    bias = jnp.zeros((), sum_of_votes.dtype)
+  # With V = 0 each of the J (or J + 1) parents gets the same share.
+  poses = numerics.squash(sum_of_votes / (len(sum_of_votes) + leaky) + bias)
+  consensus = jnp.zeros_like(poses)
+  for _ in range(num_iterations - 1):
+    consensus += poses
+    poses = numerics.squash(total_input(consensus) + bias)
+  output = RoutingOutput(
+    poses, numerics.safe_norm(poses), coefficients(consensus)
+  )
+  return jax.tree.map(lambda x: x.astype(dtype), output)

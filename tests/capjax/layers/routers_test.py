@@ -1,0 +1,302 @@
+"""Routings with parameters: in a layer, under transformations, in training."""
+
+import functools
+
+import cases
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl.testing import absltest, parameterized
+from flax import nnx
+
+from capjax import layers, losses
+from capjax.layers import routers
+from kernels import numerics, routing
+from kernels.routing import attention, variational
+
+_SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
+_WITH_PARAMETERS = routers.NAMES[1:]
+
+
+def _router(name, seed=0, **options):
+  return routers.router(name, **_SIZES, rngs=nnx.Rngs(seed), **options)
+
+
+class _Broken(nnx.Module):
+  """A router with a fault in what it passes on."""
+
+  def __init__(self, route, fault):
+    self.route = route
+    self.fault = fault
+
+  def __call__(self, poses, transforms, *, bias):
+    if self.fault == "bias_forgotten":
+      bias = 0 * bias
+    elif self.fault == "transforms_detached":
+      transforms = jax.lax.stop_gradient(transforms)
+    elif self.fault == "objects_shuffled":
+      transforms = transforms[:, ::-1]
+    output = self.route(poses, transforms, bias=bias)
+    if self.fault == "activations_detached":
+      return jax.lax.stop_gradient(output)
+    return output
+
+
+def _layer(name, seed=0, *, fault=None, **options):
+  route = _router(name, seed, **options)
+  return layers.DenseCaps(
+    *_SIZES.values(),
+    route=_Broken(route, fault) if fault else route,
+    transforms_init=nnx.initializers.normal(0.5),
+    bias_init=nnx.initializers.constant(0.1),
+    rngs=nnx.Rngs(seed + 1),
+  )
+
+
+def _perturbed(module, seed=0):
+  """With parameters that start equal made different."""
+  random = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: x + jnp.array(random.normal(size=x.shape), x.dtype) / 4, module
+  )
+
+
+def _examples(seed=0, num_examples=32):
+  """Poses of parts [B I C], each class about its own, and the classes."""
+  random = np.random.default_rng(seed)
+  shape = (_SIZES["num_parts"], _SIZES["part_size"])
+  centres = random.normal(size=(_SIZES["num_objects"], *shape))
+  labels = random.integers(_SIZES["num_objects"], size=num_examples)
+  noise = random.normal(size=(num_examples, *shape)) / 4
+  poses = numerics.squash(jnp.array(centres[labels] + noise, jnp.float32))
+  return poses, jnp.array(labels)
+
+
+def _kernel(name, layer, poses):
+  """What each router should compute of one example, from stored votes."""
+  router = getattr(layer.route, "route", layer.route)
+  transforms, bias = layer.transforms[...], layer.bias[...]
+  votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
+  lengths = jnp.linalg.norm(poses, axis=1)
+  match name:
+    case "dynamic":
+      return routing.dynamic_routing(votes, bias=bias)
+    case "self":
+      logits = jnp.einsum("ic,ijc->ij", poses, router.weights[...])
+      logits += router.biases[...]
+      return attention.self_routing(votes + bias, logits, lengths)
+    case "inverted_attention":
+      return attention.inverted_attention_routing(
+        votes, router.readout[...], scale=router.scale[...], offset=bias
+      )
+    case "variational":
+      return variational.variational_routing(
+        votes + bias, lengths, beta=router.beta[...], gain=router.gain[...]
+      )
+    case "self_attention":
+      return attention.self_attention_routing(
+        votes, priors=router.priors[...], bias=bias
+      )
+
+
+def _margin_loss(layer, poses, labels):
+  present = jax.nn.one_hot(labels, _SIZES["num_objects"])
+  output = layer(poses)
+  return jnp.mean(losses.margin_loss(output.activations, present))
+
+
+def check_layer_routes_each_example(name, fault=None):
+  layer = _perturbed(_layer(name, fault=fault))
+  poses, _ = _examples(num_examples=3)
+  got = jax.jit(lambda layer, poses: layer(poses))(layer, poses)
+  kernel = jax.jit(functools.partial(_kernel, name))
+  want = [kernel(layer, example) for example in poses]
+  want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *want)
+  chex.assert_trees_all_close(got, want, atol=1e-5)
+
+
+def check_every_parameter_learns(name, fault=None):
+  layer = _perturbed(_layer(name, fault=fault))
+  poses, labels = _examples()
+
+  @jax.jit
+  @functools.partial(jax.grad, argnums=(0, 1))
+  def gradient(layer, poses):
+    reconstruction = jnp.mean(jnp.square(layer(poses).poses))
+    return _margin_loss(layer, poses, labels) + reconstruction
+
+  gradients = gradient(layer, poses)
+  chex.assert_tree_all_finite(gradients)
+  for leaf in jax.tree.leaves(gradients):
+    assert np.any(leaf), "a parameter without gradient"
+  # Parts that are not there: zero poses, and without a bias zero votes.
+  layer.bias[...] *= 0
+  chex.assert_tree_all_finite(gradient(layer, 0 * poses))
+
+
+def check_training_lowers_the_margin_loss(name, fault=None):
+  layer = _layer(name, fault=fault)
+  poses, labels = _examples()
+  optimizer = optax.adam(0.03)
+
+  def update(carry, _):
+    layer, state = carry
+    loss, gradient = jax.value_and_grad(_margin_loss)(layer, poses, labels)
+    updates, state = optimizer.update(gradient, state, layer)
+    return (optax.apply_updates(layer, updates), state), loss
+
+  start = layer, optimizer.init(layer)
+  _, history = jax.jit(lambda start: jax.lax.scan(update, start, length=40))(
+    start
+  )
+  chex.assert_tree_all_finite(history)
+  np.testing.assert_array_less(history[-1], 0.5 * history[0])
+
+
+class RoutersTest(chex.TestCase):
+  @parameterized.product(
+    name=routers.NAMES,
+    check=[
+      check_layer_routes_each_example,
+      check_every_parameter_learns,
+      check_training_lowers_the_margin_loss,
+    ],
+  )
+  def test_layer(self, name, check):
+    check(name)
+
+  @parameterized.parameters(
+    ("dynamic", check_layer_routes_each_example, "bias_forgotten"),
+    ("self", check_layer_routes_each_example, "bias_forgotten"),
+    ("variational", check_layer_routes_each_example, "objects_shuffled"),
+    ("self_attention", check_every_parameter_learns, "bias_forgotten"),
+    ("self", check_every_parameter_learns, "transforms_detached"),
+    ("self", check_training_lowers_the_margin_loss, "activations_detached"),
+  )
+  def test_broken_copy_fails(self, name, check, fault):
+    with self.assertRaises(AssertionError):
+      check(name, fault)
+
+  @parameterized.parameters(*routers.NAMES)
+  def test_equal_layers_share_what_is_compiled(self, name):
+    """A function kept by a module would tell them apart."""
+    count = []
+
+    @jax.jit
+    def run(layer, poses):
+      count.append(1)
+      return layer(poses)
+
+    poses, _ = _examples(num_examples=2)
+    for seed in range(3):
+      run(_layer(name, seed), poses)
+    self.assertLen(count, 1)
+
+  def test_options_of_dynamic_routing_are_passed_on(self):
+    default = routers.DynamicRouting(num_iterations=3, leaky=False)
+    self.assertEqual(_router("dynamic"), default)
+    changed = routers.DynamicRouting(num_iterations=2, leaky=True)
+    self.assertEqual(_router("dynamic", num_iterations=2, leaky=True), changed)
+    self.assertNotEqual(default, changed)
+    poses, _ = _examples(num_examples=1)
+    transforms = _layer("dynamic").transforms[...]
+    got = changed(poses[0], transforms)
+    want = routing.transform_and_route(
+      poses[0], transforms, num_iterations=2, leaky=True
+    )
+    chex.assert_trees_all_close(got, want, atol=1e-6)
+
+  def test_dynamic_routing_goes_by_the_size_of_the_batch(self):
+    """Few examples store their votes, many are routed in pieces: a loop."""
+
+    def loops(num_examples):
+      poses, _ = _examples(num_examples=num_examples)
+      layer = jax.jit(lambda layer, poses: layer(poses))
+      return layer.lower(_layer("dynamic"), poses).as_text().count("while")
+
+    self.assertEqual(loops(8), 0)
+    self.assertGreater(loops(9), 0)
+
+  @parameterized.product(name=routers.NAMES, num_examples=[2, 20])
+  def test_products_are_not_rounded(self, name, num_examples):
+    poses, _ = _examples(num_examples=num_examples)
+    cases.assert_products_are_not_rounded(_layer(name), poses)
+
+  @parameterized.parameters("dynamic", "inverted_attention", "variational")
+  def test_iterations_are_passed_on(self, name):
+    poses, _ = _examples(num_examples=1)
+    arguments = poses[0], _layer("dynamic").transforms[...]
+    bias = jnp.full((3, 4), 0.1)
+    once = _router(name, num_iterations=1)(*arguments, bias=bias)
+    np.testing.assert_allclose(once.coefficients, 1 / 3, rtol=1e-6)
+    more = _router(name, num_iterations=2)(*arguments, bias=bias)
+    self.assertGreater(np.ptp(more.coefficients), 1e-3)
+
+  def test_zero_iterations_are_refused(self):
+    for name in ("dynamic", "inverted_attention", "variational"):
+      with self.assertRaisesRegex(ValueError, "num_iterations is 0; give"):
+        _router(name, num_iterations=0)
+
+  def test_one_pass_has_no_iterations(self):
+    for name in ("self", "self_attention"):
+      _router(name, num_iterations=1)
+      for count in (0, 3):
+        with self.assertRaisesRegex(ValueError, f"{name} .* of {count}; give"):
+          _router(name, num_iterations=count)
+
+  @parameterized.parameters(*_WITH_PARAMETERS)
+  def test_only_dynamic_routing_leaks(self, name):
+    with self.assertRaisesRegex(ValueError, f"{name} .* no leaky form"):
+      _router(name, leaky=True)
+
+  def test_unknown_name_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "'em' is unknown; .*variational"):
+      _router("em")
+
+  @parameterized.parameters(*_WITH_PARAMETERS)
+  def test_parameters_have_the_shapes_of_the_papers(self, name):
+    want = {
+      "self": {"weights": (6, 3, 3), "biases": (6, 3)},
+      "inverted_attention": {"readout": (4,), "scale": (4,)},
+      "variational": {"beta": (3,), "gain": (3,)},
+      "self_attention": {"priors": (6, 3)},
+    }[name]
+    state = nnx.state(_router(name), nnx.Param)
+    got = {path[0]: value.shape for path, value in nnx.to_flat_state(state)}
+    self.assertEqual(got, want)
+
+
+class DenseCapsTest(chex.TestCase):
+  @parameterized.parameters(*routers.NAMES)
+  def test_bias_may_be_left_out(self, name):
+    def layer(bias_init):
+      return layers.DenseCaps(
+        *_SIZES.values(),
+        route=_router(name),
+        transforms_init=nnx.initializers.normal(),
+        bias_init=bias_init,
+        rngs=nnx.Rngs(0),
+      )
+
+    with_bias, without = layer(nnx.initializers.zeros), layer(None)
+    self.assertEqual(
+      cases.num_parameters(with_bias) - cases.num_parameters(without), 12
+    )
+    poses, _ = _examples(num_examples=2)
+    run = jax.jit(lambda layer, poses: layer(poses))
+    chex.assert_trees_all_close(
+      run(with_bias, poses), run(without, poses), atol=1e-6
+    )
+
+  def test_kernels_are_routes(self):
+    layer, poses = _layer("dynamic"), _examples(num_examples=3)[0]
+    run = jax.jit(lambda layer, poses: layer(poses))
+    want = run(layer, poses)
+    layer.route = routing.transform_and_route
+    chex.assert_trees_all_close(run(layer, poses), want, atol=1e-6)
+
+
+if __name__ == "__main__":
+  absltest.main()

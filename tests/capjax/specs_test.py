@@ -1,0 +1,158 @@
+"""What a run is made of: its model and its data."""
+
+import json
+import shutil
+
+import numpy as np
+import processes
+import pytest
+from flax import nnx
+
+import capjax
+from capjax import data, specs
+
+
+@pytest.mark.parametrize(
+  ("binary", "flags", "path"),
+  [
+    ("train_capsnet", processes.SMALL, "capsnet.CapsNet"),
+    ("train_capsnet", ("--model=baseline", "--cnn_kernels=3,3,3"),
+     "baselines.CapsNetBaseline"),
+    ("train_capsnet", ("--dataset=mnist", "--model=efficient", "--bfloat16"),
+     "efficient_capsnet.EfficientCapsNet"),
+    ("train_multimnist", processes.SMALL, "capsnet.CapsNet"),
+    ("train_matrix_capsules", ("--dataset=mnist", "--types=2,2,3"),
+     "matrix_capsules.MatrixCapsules"),
+    ("train_matrix_capsules", ("--dataset=mnist", "--model=baseline"),
+     "baselines.smallnorb_baseline"),
+    ("train_scae", ("--dataset=mnist", "--num_parts=3"),
+     "scae.autoencoder.SCAE"),
+    ("train_transforming", ("--max_jitter=1", "--max_shift=1"),
+     "transforming.TransformingAutoencoder"),
+    ("train_vae", (), "baselines.ConvVAE"),
+    ("train_boltzmann", ("--num_capsules=3",), "energy.rbm.CapsuleRBM"),
+    ("train_helmholtz", ("--num_capsules=3,2",), "energy.helmholtz.CapsuleHM"),
+    ("train_generative", ("--dataset=mnist", "--num_capsules=3,2",
+                          "--gaussian_poses"),
+     "generative.amortised.amortised_capsules"),
+    ("train_constellation", ("--width=8",),
+     "scae.constellation.ConstellationAutoencoder"),
+  ],
+)  # fmt: skip
+def test_a_model_is_made_again_from_its_record(data_dir, binary, flags, path):
+  code, printed = processes.Running(
+    "describing", binary, *flags, f"--data_dir={data_dir}", package=""
+  ).wait()
+  assert code == 0 and printed.endswith(f"same capjax.{path}\n"), printed
+
+
+def test_a_spec_makes_its_model():
+  arguments = {"image_shape": (8, 8, 1), "num_latents": 3}
+  spec = specs.Spec(capjax.baselines.ConvVAE, arguments)
+  again = specs.from_json(json.loads(json.dumps(spec.as_json())))
+  assert again.maker is capjax.baselines.ConvVAE
+  models = [x.make(nnx.Rngs(4)) for x in (spec, again)]
+  for got, want in zip(
+    *(nnx.to_flat_state(nnx.state(x)) for x in models), strict=True
+  ):
+    np.testing.assert_array_equal(got[1][...], want[1][...])
+
+
+@pytest.mark.parametrize(
+  "path", ["os.system", "capjax.nothing.X", "capjax.capsnet.Nothing", "", None,
+           "capjax.capsnet.__doc__"],
+)  # fmt: skip
+def test_only_models_of_this_package_are_made(path):
+  with pytest.raises(ValueError, match="is no model of capjax"):
+    specs.from_json({"class": path, "arguments": {}})
+
+
+@pytest.mark.parametrize(
+  ("path", "maker"),
+  [
+    ("capjax.boltzmann.CapsuleRBM", capjax.CapsuleRBM),
+    ("capjax.helmholtz.CapsuleHM", capjax.CapsuleHM),
+    ("capjax.scae.SCAE", capjax.SCAE),
+    ("capjax.constellation.ConstellationAutoencoder",
+     capjax.ConstellationAutoencoder),
+    ("capjax.generative.GenerativeCapsules", capjax.GenerativeCapsules),
+    ("capjax.amortised.amortised_capsules",
+     capjax.generative.amortised.amortised_capsules),
+  ],
+)  # fmt: skip
+def test_models_of_older_runs_are_found_where_they_are_now(path, maker):
+  assert specs.from_json({"class": path, "arguments": {}}).maker is maker
+  assert specs.Spec(maker, {}).as_json()["class"] == specs.current_path(path)
+
+
+def test_a_fingerprint_changes_with_every_part_of_the_data():
+  images = np.arange(24, dtype=np.uint8).reshape(3, 2, 4, 1)
+  labels = np.arange(3, dtype=np.int32)
+  some = data.Dataset(images, labels, 3, {"angle": labels})
+  want = data.fingerprint(some)
+  assert len(want) == 64
+  assert data.fingerprint(some._replace(factors={})) == want
+  strided = images[:, ::-1].copy()[:, ::-1]
+  assert data.fingerprint(some._replace(images=strided)) == want
+  others = [
+    some._replace(images=images[::-1]),
+    some._replace(images=images.reshape(3, 4, 2, 1)),
+    some._replace(labels=labels[::-1]),
+    some._replace(labels=labels.astype(np.int64)),
+    some._replace(images=images[:2], labels=labels[:2]),
+  ]
+  assert len({want, *map(data.fingerprint, others)}) == len(others) + 1
+
+
+def write_digits(folder, change=0):
+  """The digits 28x28, as IDX files of MNIST; a few pixels of test changed."""
+  folder.mkdir(parents=True)
+  for split, name in (("train", "train"), ("test", "t10k")):
+    digits = data.load("digits", split)
+    images = np.pad(digits.images[:200, :, :, 0], ((0, 0), (10, 10), (10, 10)))
+    if split == "test":
+      images[0, 0, 0] += change
+    labels = digits.labels[:200].astype(np.uint8)
+    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+      header = bytes([0, 0, 8, array.ndim])
+      header += np.array(array.shape, ">i4").tobytes()
+      path = folder / f"{name}-{kind}-ubyte"
+      path.write_bytes(header + array.tobytes())
+
+
+def test_other_data_are_refused_unless_allowed(train, tmp_path):
+  run = tmp_path / "run"
+  for name, change in (("same", 0), ("other", 1)):
+    write_digits(tmp_path / name / "mnist", change)
+  flags = (*processes.BASELINE, "--dataset=mnist", "--num_steps=2")
+  code, printed = train(run, *flags, f"--data_dir={tmp_path / 'same'}")
+  assert code == 0, printed
+  summary = processes.summary_of(run)
+  for name in ("data", "model"):
+    assert json.loads((run / f"{name}.json").read_text()) == summary[name]
+  assert summary["model"]["class"] == "capjax.baselines.CapsNetBaseline"
+  assert summary["model"]["num_parameters"] == summary["num_parameters"]
+  mnist = data.load("mnist", "test", tmp_path / "same")
+  assert summary["data"]["test"] == data.fingerprint(mnist)
+  # Where they lie does not matter.
+  shutil.move(tmp_path / "same", tmp_path / "moved")
+  words = {
+    ("moved",): None,
+    ("other",): "the data differ from those of the run",
+    ("other", "--allow_other_data"): None,
+  }
+  for (folder, *flag), refusal in words.items():
+    code, printed = train(
+      run, f"--data_dir={tmp_path / folder}", *flag, binary="evaluate"
+    )
+    assert code == (1 if refusal else 0), printed
+    assert (refusal or "") in printed and "Traceback" not in printed
+    if not refusal:
+      record = processes.evaluation_of(run)["accuracy"]
+      same = record["data"]["test"] == summary["data"]["test"]
+      assert same == (folder == "moved")
+  assert record["data"]["train"] == summary["data"]["train"]
+  # Nor does training resume on them.
+  code, printed = train(run, *flags, f"--data_dir={tmp_path / 'other'}")
+  assert code == 1
+  assert "data.json: the run was begun with another data (test)" in printed

@@ -1,0 +1,73 @@
+"""The benchmarks run; their figures are for a quiet machine, not for tests."""
+
+import contextlib
+import functools
+import io
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import processes
+from absl.testing import absltest, parameterized
+
+import capjax
+from experiments.benchmarks import capsnet, harness
+
+_ROOT = processes.ROOT
+
+
+class BenchTest(parameterized.TestCase):
+  def test_a_step_is_timed(self):
+    form = functools.partial(capjax.CapsNet, conv_features=4, num_types=1)
+    cost = capsnet.time_step(form, 2, 1)
+    self.assertGreater(cost.seconds, 0)
+    self.assertGreater(cost.temporary_bytes, 0)
+    self.assertGreater(cost.peak_bytes, cost.temporary_bytes)
+
+  def test_a_form_that_is_too_large_does_not_run(self):
+    forms = (lambda x: jnp.sort(x) @ x, lambda x: x @ x)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+      harness.race(
+        "here", 7, forms, [jnp.ones(99)], floors=lambda _: (0.1, 0.2), memory=0
+      )
+    rows = printed.getvalue().splitlines()
+    self.assertLen(rows, 2)
+    for row, name in zip(rows, ("forward", r"fwd\+grad"), strict=True):
+      self.assertRegex(row, rf"^here +7 {name} +too large .* 100.0  200.0 ms$")
+
+  @parameterized.parameters(
+    ("routing", ("--batches=1", "--num_parts=16"), 2),
+    (
+      "scae",
+      (
+        "--batch=2",
+        "--canvas=23",
+        "--num_parts=2",
+        "--num_objects=2",
+        "--encoder_features=2",
+      ),
+      7,
+    ),
+    ("em", ("--steps=0", "--batches=1", "--layers=5:2:3:2"), 2),
+    (
+      "boltzmann",
+      ("--batch=2", "--sweeps=1", "--iterations=1", "--steps=10"),
+      5,
+    ),
+  )
+  def test_forms_race(self, name, words, num_rows):
+    # In processes of their own: benchmarks share names of flags.
+    done = subprocess.run(
+      [sys.executable, "-m", f"experiments.benchmarks.{name}", *words],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    rows = [line for line in done.stdout.splitlines() if " ms" in line]
+    self.assertLen(rows, num_rows)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,119 @@
+"""Which suites a model can take, and what runs are called beside each other."""
+
+import inspect
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import capjax
+from capjax import baselines
+from experiments.evaluation import classifiers, latents, suites
+from experiments.run import atomic_files, directory
+from experiments.training import task as tasks
+
+ANY = {"accuracy", "multimnist", "affnist_like", "attacks", "views"}
+DRAWN = {"reconstructions", "perturbations"}
+SIZES = {
+  "conv_features": 2, "conv_kernel": 3, "num_types": 1, "primary_kernel": 3
+}  # fmt: skip
+
+
+def capsnet(**options):
+  return capjax.CapsNet((8, 8, 1), 3, **SIZES, **options, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+  ("make", "want"),
+  [
+    (lambda: capsnet(decoder_features=(4,)), ANY | {"diagnostics"} | DRAWN),
+    (lambda: capsnet(decoder_features=()), ANY | {"diagnostics"}),
+    (
+      lambda: baselines.CapsNetBaseline(
+        (8, 8, 1), 3, conv_features=(2, 2), conv_kernels=3, rngs=nnx.Rngs(0)
+      ),
+      ANY,
+    ),
+  ],
+)  # fmt: skip
+def test_classifiers_take_these_suites_and_no_others(make, want):
+  taken = suites.of_classifier(jax.eval_shape(make))
+  assert set(taken) == want and len(taken) == len(want)
+
+
+def test_those_that_take_few_images_ask_how_many():
+  asking = {
+    name
+    for name, suite in suites.SUITES.items()
+    if "options.images" in inspect.getsource(suite)
+  }
+  assert asking == suites.TAKE_FEW_IMAGES
+
+
+def test_those_that_take_few_images_say_how_many():
+  for name in suites.TAKE_FEW_IMAGES:
+    source = inspect.getsource(suites.SUITES[name])
+    assert '"num_images"' in source or '"num_rotated"' in source, name
+
+
+def test_scores_are_of_all_test_images_unless_a_suite_says_otherwise():
+  trained = SimpleNamespace(test=SimpleNamespace(labels=np.arange(7)))
+  assert tasks.images_of(trained, {"a": 1.0}) == {"a": 7}
+  scores = {"a": 1.0, "num_images": np.int64(3)}
+  assert tasks.images_of(trained, scores)["a"] == 3
+
+
+def folders(tmp_path, *names):
+  """Runs of one model in folders of these names."""
+  made = []
+  for name in names:
+    run = directory.Run(tmp_path / name)
+    run.workdir.mkdir(parents=True)
+    atomic_files.write_json(
+      run.workdir / "provenance.json", {"flags": {"model": "capsnet"}}
+    )
+    run.write_evaluation("views", {"metrics": {"of": name}})
+    made.append(run)
+  return made
+
+
+NAMES = ("new/a", "old/a", "b", "c/old/a")
+
+
+def test_no_run_hides_another_of_the_same_model(tmp_path):
+  own, *others = folders(tmp_path, *NAMES)
+  options = tasks.Options(beside=others)
+  lines = classifiers.beside(own, options, "views", {"of": "new/a"})
+  assert {label: line["of"] for label, line in lines.items()} == {
+    "capsnet": "new/a",
+    "capsnet (a)": "old/a",
+    "capsnet (b)": "b",
+    "capsnet (old/a)": "c/old/a",
+  }
+  twice = classifiers.beside(
+    own, options._replace(beside=[own, own, own]), "views", {"of": "new/a"}
+  )
+  assert len(twice) == 4 and "capsnet (2)" in twice
+
+
+def test_no_spectra_hide_others_of_folders_of_the_same_name(
+  monkeypatch, tmp_path
+):
+  own, *others = folders(tmp_path, *NAMES)
+  drawn = {}
+  figures = latents.energy_models
+  monkeypatch.setattr(figures, "spectra", lambda *_: None)
+  monkeypatch.setattr(figures, "spectra_beside", lambda x, _: drawn.update(x))
+  monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
+  images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
+  monkeypatch.setattr(tasks, "load_train", lambda: images)
+  for number, run in enumerate([*others, own]):
+    activities = {"0": np.full((2, 1), number)}
+    monkeypatch.setattr(latents, "_activities", lambda *_, x=activities: x)
+    options = tasks.Options(beside=others if run is own else ())
+    latents.spectra(run, SimpleNamespace(test=images), options)
+  assert {name: int(classes[0][0, 0]) for name, classes in drawn.items()} == {
+    "a": 3, "a (old/a)": 0, "b": 1, "a (2)": 2
+  }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Which records are taken."""
+
+import json
+
+import pytest
+from report_cases import make_record, rows_of
+
+from experiments.records import records as archive
+
+
+def test_files_are_read_by_name(tmp_path):
+  for name in ("b", "a"):
+    text = json.dumps(make_record(command=name)) + "\n"
+    (tmp_path / f"{name}.jsonl").write_text(text)
+  (tmp_path / "notes.txt").write_text("not a record")
+  records = archive.read(tmp_path)
+  assert [record["command"] for record in records] == ["a", "b"]
+
+
+def test_old_names_of_metrics_are_mapped_to_new_ones(tmp_path):
+  old = {"elbo_error": 1, "log_partition_at_least": 2, "other_error": 3}
+  (tmp_path / "runs.jsonl").write_text(json.dumps(make_record(metrics=old)))
+  (record,) = archive.read(tmp_path)
+  new = {"elbo_standard_error": 1, "mean_log_weight": 2, "other_error": 3}
+  assert record["metrics"] == new
+
+
+def test_a_record_older_than_a_flag_says_what_its_code_did(tmp_path):
+  old, new = make_record(0, 0.4), make_record(1, 0.2)
+  other = make_record(0, 0.3, flags={"model": "baseline"})
+  for record in (old, other):
+    del record["flags"]["primary_scale"]
+  lines = [json.dumps(record) for record in (old, new, other)]
+  (tmp_path / "runs.jsonl").write_text("\n".join(lines))
+  read = archive.read(tmp_path)
+  scales = [record["flags"].get("primary_scale", "-") for record in read]
+  assert scales == [1.0, None, "-"]
+  # Alone it says so too, and its command makes it again.
+  (row,) = rows_of(read[:1])[1:]
+  assert row[2] == "mnist_paper `primary_scale=1.0`"
+  assert read[0]["command"].endswith(" --primary_scale=1.0")
+  names = [row[2] for row in rows_of(read[:2])[1:]]
+  assert names == [
+    "mnist_paper `primary_scale=1.0`", "mnist_paper `primary_scale=None`"
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  "line, fault",
+  [
+    ("{", "Expecting property name"),
+    ("", "Expecting value"),
+    ("[1]", "expected an object"),
+    (
+      json.dumps(make_record(seed="0")),
+      "`seed` is '0', expected <class 'int'>",
+    ),
+    (json.dumps(make_record(seconds=None)), "`seconds` is None"),
+    (json.dumps(make_record(error=float("nan"))), "test_error_percent"),
+    (json.dumps(make_record(error="low")), "test_error_percent"),
+    ("{}", "`experiment` is None"),
+    (json.dumps(make_record(dirty=True)), "`dirty` is True, expected false"),
+    (json.dumps(make_record(dirty=None)), "`dirty` is None, expected false"),
+    (json.dumps(make_record(dirty_at_end=True)), "`dirty_at_end` is True"),
+    (json.dumps(make_record(training_dirty=None)), "`training_dirty` is None"),
+    (
+      json.dumps(make_record(commit="unknown")),
+      "`commit` is 'unknown', expected",
+    ),
+    (json.dumps(make_record(commit=None)), "`commit` is None, expected"),
+    (json.dumps(make_record(training_commit="")), "`training_commit` is ''"),
+    (json.dumps(make_record(versions=None)), "`versions` is None"),
+  ],
+)
+def test_malformed_line(tmp_path, line, fault):
+  good = json.dumps(make_record())
+  (tmp_path / "runs.jsonl").write_text(f"{good}\n{line}\n{good}\n")
+  with pytest.raises(ValueError, match="runs.jsonl, line 2: ") as caught:
+    archive.read(tmp_path)
+  assert fault in str(caught.value)
+
+
+def test_missing_folder(tmp_path):
+  with pytest.raises(ValueError, match="no folder"):
+    archive.read(tmp_path / "results")

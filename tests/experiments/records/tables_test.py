@@ -1,0 +1,173 @@
+"""Which records share a row of a table, and what its cells say."""
+
+import pytest
+from report_cases import make_record, rows_of
+
+from experiments import report
+
+
+def test_a_row_holds_mean_and_sample_deviation_of_its_seeds():
+  # Mean 0.3, squared deviations 0.01 + 0 + 0.01, over n - 1 = 2: sd 0.1.
+  errors = {0: 0.2, 1: 0.3, 2: 0.4}
+  records = [
+    make_record(seed, error, seconds=60 * seed, images_per_second=1000 * seed)
+    for seed, error in errors.items()
+  ]
+  header, row = rows_of(records)
+  assert dict(zip(header, row, strict=True)) == {
+    "Experiment": "train_capsnet",
+    "Dataset": "mnist",
+    "Preset": "mnist_paper",
+    "Steps": "39,000",
+    "Device": "CPU, 2 cores",
+    "Test error (%)": "0.30 ± 0.100",
+    "Images": "-",
+    "Seeds": "3",
+    "Commit": "0123456",
+    "Published (%)": "0.25",
+    "Parameters": "8.2M",
+    "Minutes": "1.0",
+    "Images/s": "1,000",
+  }
+
+
+def test_order_of_records_is_irrelevant():
+  records = [
+    make_record(seed, 0.1 + seed / 7, num_steps=steps, preset=preset)
+    for seed in range(3)
+    for steps in (900, 10_000)
+    for preset in (None, "a")
+  ]
+  want = report.table(records)
+  assert report.table(records[::-1]) == want
+  # By preset, then by number of steps as a number; the lowest seed's command.
+  rows = rows_of(records)[1:]
+  assert [row[2:4] for row in rows] == [
+    ["-", "900"], ["-", "10,000"], ["a", "900"], ["a", "10,000"],
+  ]  # fmt: skip
+  assert "--seed=0\n" in want and "--seed=1" not in want
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"experiment": "train_other"},
+    {"dataset": "digits"},
+    {"preset": None},
+    {"num_steps": 1},
+    {"device": "TPU"},
+    {"flags": {"num_iterations": 1}},
+  ],
+)
+def test_other_settings_are_other_rows(change):
+  rows = rows_of([make_record(0, 0.25), make_record(1, 0.75, **change)])[1:]
+  assert sorted(row[5] for row in rows) == ["0.25", "0.75"]
+  assert [row[7] for row in rows] == ["1", "1"]
+
+
+def test_flags_tell_rows_of_one_preset_apart():
+  records = [make_record(flags={"num_iterations": n}) for n in (3, 1)]
+  assert [row[2] for row in rows_of(records)[1:]] == [
+    "mnist_paper `num_iterations=1`",
+    "mnist_paper `num_iterations=3`",
+  ]
+
+
+def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart():
+  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": None})
+  (row,) = rows_of([old, new])[1:]
+  assert "0.20, 0.40" in row and "newer" not in " ".join(row)
+  on = make_record(1, 0.4, flags={"newer": 3.0})
+  names = [row[2] for row in rows_of([old, new, on])[1:]]
+  assert names == ["mnist_paper `newer=3.0`", "mnist_paper `newer=None`"]
+
+
+def test_a_newer_flag_that_is_on_tells_a_record_apart():
+  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": 2.0})
+  rows = rows_of([old, new])[1:]
+  assert [row[2] for row in rows] == [
+    "mnist_paper `newer=2.0`",
+    "mnist_paper before `--newer`",
+  ]
+  assert [row[5] for row in rows] == ["0.40", "0.20"]
+
+
+def test_seeds_of_several_commits_are_marked():
+  records = [
+    make_record(seed, commit=letter * 40) for seed, letter in enumerate("aab")
+  ]
+  assert rows_of(records)[1][7:9] == ["3", "aaaaaaa (0 1), bbbbbbb (2)"]
+  assert rows_of(records, report.summary)[1][6] == "3 of 2 commits"
+  assert rows_of(records[:2], report.summary)[1][6] == "2"
+
+
+@pytest.mark.parametrize(
+  "errors, want",
+  [
+    ([0.25], "0.25"),
+    ([0.25, 0.75], "0.25, 0.75"),
+    # Deviations of 0.5 squared, over n - 1 = 2.
+    ([0.0, 0.5, 1.0], "0.50 ± 0.500"),
+  ],
+)
+def test_deviations_are_of_three_seeds_or_more(errors, want):
+  records = [make_record(seed, error) for seed, error in enumerate(errors)]
+  assert rows_of(records)[1][5] == want
+
+
+def test_restarts_stand_beside_the_steps():
+  steps = [
+    rows_of([make_record(0), make_record(1, restarts=count)])[1][3]
+    for count in (0, 1, 2)
+  ]
+  assert steps == ["39,000", "39,000 (1 restart)", "39,000 (2 restarts)"]
+
+
+def test_counts_of_images_are_shown():
+  def cells(table, **changes):
+    changes = {"metrics": {"affnist_accuracy": 0.5}, **changes}
+    return rows_of([make_record(suite="affnist", **changes)], table)[1]
+
+  counted = {"num_images": {"affnist_accuracy": 32}}
+  assert cells(report.table, **counted)[8] == "32"
+  assert cells(report.summary, **counted)[5] == "32"
+  assert cells(report.table)[8] == "-"
+  # Of older records, for the whole suite.
+  metrics = {"affnist_accuracy": 0.5, "num_images": 1234}
+  assert cells(report.table, metrics=metrics)[8] == "1,234"
+  # Older training runs measured their main measure on all of the test set.
+  assert rows_of([make_record()], report.summary)[1][5] == "all"
+  runs = [
+    make_record(n, num_images={"test_error_percent": 10**n}) for n in (2, 4)
+  ]
+  assert rows_of(runs)[1][6] == "100 to 10,000"
+
+
+def test_flags_that_tell_a_run_from_its_preset_are_named():
+  command = (
+    "python -m x --flagfile=presets/capsnet/mnist_paper.cfg --seed=2 --width=3"
+  )
+  words = " --nodecoder --num_steps=5 --log_every=2"
+  name = rows_of([make_record(command=command + words)])[1][2]
+  assert name == "mnist_paper `nodecoder` `width=3`"
+  assert rows_of([make_record(command=command, preset=None)])[1][2] == "-"
+
+
+def test_repeated_seed_is_an_error():
+  with pytest.raises(ValueError, match=r"train_capsnet.*twice in \[0, 0\]"):
+    report.table([make_record(0), make_record(0)])
+
+
+def test_bars_do_not_break_the_table():
+  assert r"| a\|b |" in report.table([make_record(device="a|b")])
+
+
+def test_data_are_named_and_never_mixed():
+  def of(seed, letter):
+    return make_record(seed, data={"train": letter * 64, "test": "b" * 64})
+
+  assert "| aaaaaaa bbbbbbb |" in report.table([of(0, "a"), of(1, "a")])
+  # An older record does not say.
+  assert "| aaaaaaa bbbbbbb |" in report.table([make_record(0), of(1, "a")])
+  with pytest.raises(ValueError, match="seeds 0, 1 of mnist_paper.*data"):
+    report.table([of(0, "a"), of(1, "c")])

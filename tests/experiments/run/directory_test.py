@@ -1,0 +1,123 @@
+"""The folder of a run: who may train in it, and with which flags."""
+
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+from run_cases import given
+
+from experiments.run import atomic_files, directory
+from experiments.run import provenance as machine
+
+# Takes the lock of a folder, says so, and waits to be killed.
+_HOLD = """
+import pathlib, sys, time
+from experiments.run import atomic_files
+file = atomic_files.locked(pathlib.Path(sys.argv[1]) / "lock")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def claim(workdir, *words):
+  """Begins a run, as one that has written metrics, or goes on with it."""
+  with given(*words):
+    run = directory.Run(workdir)
+    run.claim()
+  (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
+  return run
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+  run = claim(tmp_path)
+  with pytest.raises(ValueError, match="another process trains in .*--workdir"):
+    claim(tmp_path)
+  del run
+  claim(tmp_path)
+
+
+def test_a_killed_process_leaves_its_folder_free(tmp_path):
+  command = [sys.executable, "-c", _HOLD, str(tmp_path)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match="another process trains"):
+      claim(tmp_path)
+    other.kill()
+    other.wait()
+    claim(tmp_path)
+
+
+def test_systems_without_locks_train_all_the_same(tmp_path):
+  with mock.patch.object(atomic_files, "fcntl", None):
+    both = claim(tmp_path), claim(tmp_path)
+  assert len(both) == 2
+
+
+def test_changed_flags_are_named(tmp_path):
+  claim(tmp_path, "--deterministic", "--stop_accuracy=0.5")
+  with pytest.raises(ValueError) as caught:
+    claim(tmp_path, "--nodeterministic", "--checkpoint_every=5", "--data_dir=x")
+  for part in (
+    "--deterministic is now --nodeterministic",
+    "--stop_accuracy=0.5 is now unset",
+    "checkpoint_every unset is now --checkpoint_every=5",
+  ):
+    assert part in str(caught.value)
+  assert "seed" not in str(caught.value) and "_dir" not in str(caught.value)
+
+
+def test_flags_younger_than_the_run_must_be_at_their_defaults(tmp_path):
+  claim(tmp_path)
+  path = tmp_path / "flags.cfg"
+  lines = path.read_text().splitlines(keepends=True)
+  older = [line for line in lines if not line.startswith("--log_every=")]
+  assert len(older) == len(lines) - 1
+  path.write_text("".join(older))
+  claim(tmp_path)
+  with pytest.raises(ValueError, match="log_every unset is now --log_every=7"):
+    claim(tmp_path, "--log_every=7")
+
+
+def test_a_run_older_than_a_flag_does_not_resume_otherwise(tmp_path):
+  claim(tmp_path)
+  path = tmp_path / "provenance.json"
+  told = atomic_files.read_json(path)
+  told["flags"] |= {"model": "capsnet", "primary_scale": None}
+  atomic_files.write_json(path, told)
+  claim(tmp_path)
+  del told["flags"]["primary_scale"]
+  atomic_files.write_json(path, told)
+  with pytest.raises(ValueError, match="--primary_scale=1.0 is now unset"):
+    claim(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("word", "name"),
+  [
+    ("--seed=1", "seed"),
+    ("-seed", "seed"),
+    ("--data_dir=a=b", "data_dir"),
+    ("--deterministic=false", "deterministic"),
+    ("--nodeterministic", "deterministic"),
+    ("--noseed=1", "noseed"),  # not a boolean flag
+    ("--notes=1", "notes"),  # nor a flag at all
+  ],
+)
+def test_words_name_flags(word, name):
+  assert directory.flag_name(word) == name
+
+
+@pytest.mark.parametrize(
+  ("printed", "commit", "dirty"),
+  [("", "", False), ("x", "x", True), (None, "unknown", None)],
+)
+def test_dirty_is_unknown_without_git(printed, commit, dirty):
+  with given(), mock.patch.object(machine, "_git", lambda *_: printed):
+    told = directory.provenance()
+  assert (told["commit"], told["dirty"]) == (commit or "unknown", dirty)
+
+
+def test_a_missing_git_tells_nothing(monkeypatch, tmp_path):
+  monkeypatch.setenv("PATH", str(tmp_path))
+  assert machine._git("status") is None

@@ -1,0 +1,285 @@
+"""Which checkpoint of a run is reported, and averages of its weights."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import processes
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+from flax import nnx
+
+from capjax import data
+from experiments.run import directory
+from experiments.training import checkpoints, loop, task, train_step
+
+IMAGES = np.arange(20, dtype=np.uint8).reshape(-1, 1, 1, 1)
+LABELS = np.arange(20, dtype=np.int32)
+DATASET = data.Dataset(IMAGES, LABELS, 20, {})
+EMPTY = loop.rows(DATASET, slice(0, 0))
+BATCH_SIZE = 4
+
+
+class Line(nnx.Module):
+  """y = w x, of inputs that are normalised."""
+
+  def __init__(self):
+    self.w = nnx.Param(jnp.float32(0.5))
+    self.norm = nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+    self.eval()
+
+  def __call__(self, images):
+    return self.w[...] * self.norm(255 * images[:, 0, 0])[:, 0]
+
+
+def loss(model, images, labels, key, step):
+  del step
+  errors = model(images) - labels + 0.1 * jax.random.normal(key)
+  value = jnp.mean(jnp.square(errors))
+  return value, {"loss": value}
+
+
+def measure(model, images, labels):
+  error = jnp.abs(model(images) - labels)
+  return {"error": error, "accuracy": jnp.ones_like(error)}
+
+
+def options():
+  draw = train_step.draw_labelled(lambda key, image: image)
+  mesh = train_step.data_mesh(BATCH_SIZE)
+  return {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
+
+
+def make(decay=0.0):
+  """The first state of a line, and how it is updated."""
+  optimizer = optax.adam(0.1)
+  state = train_step.init(
+    Line(), optimizer, jax.random.key(0), average=bool(decay)
+  )
+  update = train_step.make_update(
+    loss, optimizer, average_decay=decay, **options()
+  )
+  return train_step.replicate(state, options()["mesh"]), update
+
+
+def fit(workdir, num_steps, *, validation, decay=0.0, words=(), **changes):
+  """Trains a line; gives its state and its checkpoints."""
+  workdir.mkdir(exist_ok=True)
+  saved = checkpoints.Checkpoints(workdir / "checkpoints", None)
+  state, update = make(decay)
+  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", *words)
+  with flagsaver.flagsaver():
+    flags.FLAGS(["binary", *words])
+    loop.fit(
+      directory.Run(workdir),
+      saved,
+      state,
+      update=update,
+      evaluate=train_step.make_evaluate(measure, **options()),
+      train=DATASET,
+      validation=validation,
+      mesh=options()["mesh"],
+      num_steps=num_steps,
+      **changes,
+    )
+  return saved.restore((make(decay)[0], 0.0))[0], saved
+
+
+def score_of(metrics, chosen_by="accuracy"):
+  """As a task whose models are chosen by a measure scores them."""
+  some = task.Task(*[None] * 8, chosen_by=chosen_by)
+  return task._score(some, metrics)
+
+
+@pytest.mark.parametrize(
+  ("validations", "want"),
+  [
+    ([(0.9, 0.3), (0.9, 0.2), (0.9, 0.25)], 2),  # the lowest loss
+    ([(0.9, 0.2), (0.9, 0.2), (0.8, 0.1)], 2),  # then the later step
+    ([(0.9, 0.3), (0.8, 0.1), (0.7, 0.1)], 1),  # accuracy before all
+    ([(0.9, None), (0.9, None), (0.9, None)], 3),  # without a loss
+  ],
+)
+@pytest.mark.parametrize("name", ["loss", "margin_loss"])
+def test_ties_go_to_the_lower_loss_then_to_the_later_step(
+  tmp_path, validations, want, name
+):
+  saved = checkpoints.Checkpoints(tmp_path, score_of)
+  for step, (accuracy, value) in enumerate(validations, 1):
+    metrics = {"accuracy": accuracy} | ({name: value} if value else {})
+    saved.save_best(step, {"w": jnp.float32(step)}, metrics)
+  again = checkpoints.Checkpoints(tmp_path, score_of)
+  assert again.best_step() == want
+  step, model, _ = again.restore_best({"w": jnp.float32(0)})
+  assert step == float(model["w"]) == want
+
+
+def test_a_tie_with_a_later_checkpoint_keeps_that(tmp_path):
+  """Training comes to a step again after the newest state was damaged."""
+  saved = checkpoints.Checkpoints(tmp_path, score_of)
+  saved.save_best(4, {"w": jnp.float32(4)}, {"accuracy": 0.5})
+  saved.save_best(2, {"w": jnp.float32(2)}, {"accuracy": 0.5})
+  assert saved.best_step() == 4
+
+
+def test_without_validation_the_last_state_is_the_best(tmp_path):
+  state, saved = fit(tmp_path / "run", 5, validation=EMPTY)
+  step, model, scores = saved.restore_best(Line())
+  assert (step, scores) == (5, {})
+  chex.assert_trees_all_equal(
+    jax.tree.leaves(model), jax.tree.leaves(state.model)
+  )
+  lines = processes.metrics_of(tmp_path / "run")
+  assert {line["split"] for line in lines} == {"train"}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7])
+def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
+  for num_steps in (3, 7):
+    state, _ = fit(tmp_path / "cut", num_steps, validation=EMPTY, decay=decay)
+  want, _ = fit(tmp_path / "whole", 7, validation=EMPTY, decay=decay)
+  assert int(state.step) == 7
+  assert (state.average is not None) == bool(decay)
+  chex.assert_trees_all_equal(
+    jax.tree.leaves((state.model, state.opt_state, state.average)),
+    jax.tree.leaves((want.model, want.opt_state, want.average)),
+  )
+
+
+@pytest.mark.parametrize(
+  ("minutes", "restart", "want"),
+  [
+    ("1e-9", None, [0, 1, 2, 3, 4, 5]),
+    ("60", None, [0, 5]),
+    ("0", None, [0, 5]),
+    ("1e-9", lambda state: state, [0, 5]),  # time must not change numbers
+  ],
+)
+def test_a_state_is_saved_after_some_minutes(
+  tmp_path, monkeypatch, minutes, restart, want
+):
+  steps = []
+  series = checkpoints.Checkpoints
+  save = series.save
+
+  def note(saved, step, state):
+    steps.append(step)
+    save(saved, step, state)
+
+  monkeypatch.setattr(series, "save", note)
+  words = (f"--checkpoint_minutes={minutes}", "--log_every=1", "--eval_every=9")
+  fit(tmp_path / "run", 5, validation=EMPTY, words=words, restart=restart)
+  assert steps == want
+
+
+@pytest.mark.parametrize("decay", [0.7, 0.9999])
+def test_the_average_is_that_of_numpy(decay):
+  """Of weights and running statistics, in any number of calls."""
+  state, update = make(decay)
+  seen = []
+  for _ in range(5):
+    state, _ = update(state, IMAGES, LABELS, 1)
+    model = state.model
+    seen.append(
+      [np.float64(x[...]) for x in (model.w, model.norm.mean, model.norm.var)]
+    )
+    shares = decay ** np.arange(len(seen))[::-1]
+    want = [
+      np.tensordot(shares / shares.sum(), np.stack(x), 1)
+      for x in zip(*seen, strict=True)
+    ]
+    model = train_step.averaged(state)
+    got = [x[...] for x in (model.w, model.norm.mean, model.norm.var)]
+    for a, b in zip(got, want, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5)
+  assert np.ptp([x[0] for x in seen]) > 0.1  # or all averages are alike
+  whole, update = make(decay)
+  whole, _ = update(whole, IMAGES, LABELS, 5)
+  chex.assert_trees_all_close(
+    jax.tree.leaves(whole.average), jax.tree.leaves(state.average), rtol=1e-6
+  )
+
+
+def test_without_an_average_the_model_is_as_it_is():
+  state, _ = make()
+  assert state.average is None
+  assert train_step.averaged(state) is state.model
+
+
+def test_averaged_weights_are_validated_and_reported(tmp_path):
+  state, saved = fit(tmp_path / "run", 4, validation=DATASET, decay=0.7)
+  step, (model, raw), scores = saved.restore_best((Line(), Line()))
+  assert step == 4
+  for got, want in (
+    (model, train_step.averaged(state)), (raw, state.model)
+  ):  # fmt: skip
+    chex.assert_trees_all_equal(jax.tree.leaves(got), jax.tree.leaves(want))
+  assert abs(model.w[...] - raw.w[...]) > 0.01
+  for name, line in (("error", model), ("raw_error", raw)):
+    errors = measure(line, train_step.as_intensities(IMAGES), LABELS)["error"]
+    assert scores[name] == pytest.approx(float(np.mean(errors)), rel=1e-5)
+
+
+def test_a_run_with_averaged_weights_tells_both(train, tmp_path):
+  """On one device and, sharing each batch, on two."""
+  words = (*processes.UNDECODED, "--average_decay=0.9", "--num_steps=40",
+           "--eval_every=20", "--learning_rate=0.01",
+           "--num_validation=300")  # fmt: skip
+  summaries = []
+  for devices in (1, 2):
+    code, printed = train(
+      tmp_path / str(devices), *words,
+      xla_flags=f"--xla_force_host_platform_device_count={devices}",
+    )  # fmt: skip
+    assert code == 0, printed
+    assert "averaged weights)" in printed
+    summaries.append(processes.summary_of(tmp_path / str(devices)))
+  one, two = (summary["metrics"] for summary in summaries)
+  for name in ("test_margin_loss", "validation_margin_loss"):
+    assert abs(one[name] - one[f"raw_{name}"]) > 1e-4
+    for key in (name, f"raw_{name}"):
+      assert two[key] == pytest.approx(one[key], rel=1e-3)
+  assert "raw_test_accuracy" in one
+  code, printed = train(tmp_path / "1", "--suite=accuracy", binary="evaluate")
+  assert code == 0, printed
+  record = processes.evaluation_of(tmp_path / "1")["accuracy"]["metrics"]
+  for name in ("test_margin_loss", "raw_test_margin_loss"):
+    assert record[name] == pytest.approx(one[name], rel=1e-6)
+
+
+@pytest.mark.parametrize("decay", ["1", "-0.1", "nan"])
+def test_a_decay_is_below_one(decay):
+  with flagsaver.flagsaver(), pytest.raises(flags.Error, match="below 1"):
+    flags.FLAGS(["binary", f"--average_decay={decay}"])
+
+
+def test_a_run_without_validation_says_so(train, tmp_path):
+  words = (*processes.BASELINE, "--num_validation=0", "--num_steps=4",
+           "--log_every=2")  # fmt: skip
+  code, printed = train(tmp_path, *words)
+  assert code == 0, printed
+  assert "(checkpoint of step 4, the last)" in printed
+  assert "validation:" not in printed and "chosen on" not in printed
+  summary = processes.summary_of(tmp_path)
+  assert summary["reported"] == "the last"
+  assert summary["metrics"]["best_step"] == 4
+  assert not any(x.startswith("validation") for x in summary["metrics"])
+  lines = processes.metrics_of(tmp_path)
+  assert [line["split"] for line in lines] == ["train", "train"]
+  # Of all 1437 images there are 22 batches of 64.
+  assert lines[-1]["epoch"] == pytest.approx(4 / 22)
+  assert (tmp_path / "figures" / "learning_curves.png").exists()
+  code, printed = train(tmp_path, "--suite=accuracy", binary="evaluate")
+  assert code == 0, printed
+  record = processes.evaluation_of(tmp_path)["accuracy"]["metrics"]
+  assert record["test_accuracy"] == summary["metrics"]["test_accuracy"]
+
+
+def test_an_accuracy_to_stop_at_needs_validation(train, tmp_path):
+  code, printed = train(
+    tmp_path, *processes.BASELINE, "--num_validation=0", "--stop_accuracy=0.9"
+  )
+  assert code == 1
+  assert "--num_validation=0 has no use for --stop_accuracy" in printed

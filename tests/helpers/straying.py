@@ -1,0 +1,36 @@
+"""Trains by a binary, and says once that training has gone astray.
+
+In a process of its own, by `processes.Running("straying", BINARY, COUNT,
+FLAGS..., package="")`: of the COUNT-th metrics that are judged, and no others.
+What it has trained is not evaluated.
+"""
+
+import importlib
+import itertools
+import sys
+
+from absl import app
+
+from experiments import launch
+from experiments.training import task
+
+
+def _stray(count: int):
+  """In the place of `launch.train`."""
+  train = launch.train
+
+  def train_astray(what: task.Task) -> None:
+    judged = itertools.count(1)
+    train(
+      what._replace(
+        diverged=lambda metrics: next(judged) == count, after_training=()
+      )
+    )
+
+  return train_astray
+
+
+if __name__ == "__main__":
+  binary = importlib.import_module(f"experiments.{sys.argv.pop(1)}")
+  launch.train = _stray(int(sys.argv.pop(1)))
+  app.run(binary.main)

@@ -1,0 +1,52 @@
+"""Traces the loss of a binary, without compiling it or changing anything.
+
+In a process of its own, by `processes.Running("tracing", BINARY, FLAGS...,
+package="")`: its flags are parsed, its data loaded, and its model, optimiser
+and loss are made and followed through in shapes alone, at full size.
+"""
+
+import importlib
+import sys
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+
+from capjax import data
+from experiments import launch
+from experiments.run import directory
+from experiments.training import task as tasks
+from experiments.training import train_step
+
+
+def _trace(task: tasks.Task) -> None:
+  """In the place of `launch.train`."""
+  with directory.clear_errors():
+    directory.configure()
+    train = data.load(
+      directory.DATASET.value, "train", directory.DATA_DIR.value
+    )
+    batch_size = directory.BATCH_SIZE.value
+    optimizer = task.make_optimizer()
+
+    def first_loss(images, labels):
+      model = tasks.make_model(task, train)
+      state = train_step.init(model, optimizer, jax.random.key(0))
+      keys = jax.random.split(state.key, batch_size)
+      examples = jax.vmap(task.draw, (0, 0, None, None))(
+        keys, jnp.arange(batch_size), images, labels
+      )
+      model.train()
+      return task.loss(model, *examples, state.key, state.step)
+
+    value, metrics = jax.eval_shape(first_loss, train.images, train.labels)
+    assert value.shape == () and metrics
+    assert all(x.shape == () for x in metrics.values()), metrics
+    print("traced")
+
+
+if __name__ == "__main__":
+  binary = importlib.import_module(f"experiments.{sys.argv.pop(1)}")
+  launch.train = _trace
+  flags.FLAGS.workdir = "nowhere"
+  app.run(binary.main)

@@ -1,0 +1,93 @@
+"""Every preset can be trained, and a record says how to repeat it."""
+
+import struct
+
+import numpy as np
+import processes
+import pytest
+
+PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*/*.cfg"))
+
+
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory):
+  """A folder with 200 noise images of each data set, and 20 to test."""
+  folder = tmp_path_factory.mktemp("data")
+  pixels = np.random.default_rng(0)
+  for split, count in (("train", 200), ("t10k", 20)):
+    images = pixels.integers(0, 256, (count, 28, 28), np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 10
+    colors = pixels.integers(0, 256, (count, 32, 32, 3), np.uint8)
+    for datasets, array in (
+      (("mnist", "fashion_mnist"), images),
+      (("cifar10", "svhn_cropped"), colors),
+    ):
+      for dataset in datasets:
+        (folder / dataset).mkdir(exist_ok=True)
+        _write_idx(folder / dataset / f"{split}-images-idx{array.ndim}", array)
+        _write_idx(folder / dataset / f"{split}-labels-idx1", labels)
+  for split, count in (("train", 200), ("test", 20)):
+    pairs = pixels.integers(0, 256, (count, 96, 96, 2), np.uint8)
+    labels = np.arange(count, dtype=np.uint8) % 5
+    (folder / "smallnorb").mkdir(exist_ok=True)
+    _write_idx(folder / "smallnorb" / f"{split}-images-idx4", pairs)
+    _write_idx(folder / "smallnorb" / f"{split}-labels-idx1", labels)
+    (folder / "viewpoint_solids").mkdir(exist_ok=True)
+    numbers = np.arange(count)
+    np.savez(
+      folder / "viewpoint_solids" / f"{split}-v1.npz",
+      images=pairs[:, ::2, ::2], labels=np.int32(labels),
+      label_azimuth=numbers % 18, label_elevation=numbers % 9,
+    )  # fmt: skip
+  return folder
+
+
+def _write_idx(path, array):
+  header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+  path.with_name(f"{path.name}-ubyte").write_bytes(header + array.tobytes())
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_can_be_trained(few_digits, preset):
+  header = preset.read_text().splitlines()[:4]
+  assert any(
+    "Expected:" in x or "Published:" in x or "GPU" in x for x in header
+  )
+  code, printed = processes.Running(
+    "tracing", f"train_{preset.parent.name}", f"--flagfile={preset}",
+    f"--data_dir={few_digits}", package="",
+  ).wait()  # fmt: skip
+  assert code == 0 and printed.endswith("traced\n"), printed
+
+
+@pytest.mark.parametrize(
+  ("preset", "small"),
+  [
+    ("capsnet/mnist_paper", ("--conv_features=4", "--num_types=1",
+                     "--decoder_features=8")),
+    ("boltzmann/rbm_mnist", ("--num_capsules=2", "--num_sweeps=1")),
+    ("matrix_capsules/solids_paper", ("--features=2", "--types=1,1,1",
+                                      "--num_iterations=1")),
+    # Of colours, explained by their edges.
+    ("scae/scae_svhn", ("--num_parts=2", "--num_objects=2",
+                        "--encoder_features=2")),
+  ],
+)  # fmt: skip
+def test_record_says_how_to_repeat_a_preset(
+  train, few_digits, tmp_path, preset, small
+):
+  folder, stem = preset.split("/")
+  binary = f"train_{folder}"
+  given = f"--flagfile=experiments/presets/{preset}.cfg"
+  code, printed = train(
+    tmp_path, given, *small, "--data_dir", str(few_digits), "--num_steps", "2",
+    "--batch_size=8", "-num_validation=20", binary=binary,
+  )  # fmt: skip
+  assert code == 0, printed
+  summary = processes.summary_of(tmp_path)
+  assert summary["preset"] == stem
+  # However flags are written.
+  assert summary["command"] == " ".join(
+    ["python -m", f"experiments.{binary} --workdir=DIR", given, *small,
+     "--num_steps=2 --batch_size=8 --num_validation=20 --data_dir=DATA"]
+  )  # fmt: skip

@@ -1,0 +1,268 @@
+"""Tests of the binary that trains matrix capsules, and of its suites."""
+
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import processes
+import pytest
+from absl import flags
+from flax import nnx
+
+from capjax.data.transforms import stereo
+from experiments.benchmarks import step_cost
+
+TINY = ("--features=3", "--types=2,2,3", "--num_iterations=1")
+BASELINE = ("--model=baseline", "--cnn_features=4,4", "--cnn_dense=8")
+STEPS = (
+  "--num_steps=4", "--eval_every=2", "--log_every=2", "--batch_size=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """Noise in the form of the viewpoint solids, and of MNIST all black."""
+  folder = tmp_path_factory.mktemp("data")
+  (folder / "viewpoint_solids").mkdir()
+  random = np.random.default_rng(0)
+  for split, first in (("train", 0), ("test", 5)):
+    count = 90
+    numbers = np.arange(count, dtype=np.int32)
+    np.savez(
+      folder / "viewpoint_solids" / f"{split}-v1.npz",
+      images=random.integers(0, 256, (count, 48, 48, 2), np.uint8),
+      labels=numbers % 5,
+      label_instance=first + numbers // 5 % 5,
+      label_azimuth=numbers % 18,
+      label_elevation=numbers // 2 % 9,
+      label_lighting=numbers % 6,
+    )
+  (folder / "mnist").mkdir()
+  for split in ("train", "t10k"):
+    images = np.zeros((60, 28, 28), np.uint8)
+    labels = np.arange(60, dtype=np.uint8) % 10
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+      path = folder / "mnist" / f"{split}-{name}-ubyte"
+      path.write_bytes(header + array.tobytes())
+  return folder
+
+
+@pytest.fixture(scope="module")
+def solids(train, data_dir, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "solids"
+  code, printed = train(
+    workdir, "--dataset=viewpoint_solids", "--viewpoints=azimuth", *BASELINE,
+    *STEPS, f"--data_dir={data_dir}", binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  return workdir
+
+
+def test_novel_viewpoints_are_scored_apart(solids):
+  scores = processes.summary_of(solids)["metrics"]
+  # A third of the azimuths is familiar.
+  whole = (
+    scores["test_familiar_accuracy"] + 2 * scores["test_novel_accuracy"]
+  ) / 3
+  assert scores["azimuth"] == [20.0 * n for n in range(18)]
+  assert scores["elevation"] == [30.0 + 5 * n for n in range(9)]
+  for name in ("azimuth", "elevation"):
+    mean = np.mean(scores[f"{name}_accuracy"])
+    assert mean == pytest.approx(whole, abs=1e-5)
+  assert (solids / "figures" / "viewpoints.png").exists()
+
+
+def test_validation_is_on_familiar_views_of_the_test_figures(solids):
+  scores = processes.summary_of(solids)["metrics"]
+  found = [
+    x for x in processes.metrics_of(solids) if x["split"] == "validation"
+  ]
+  best = max(line["accuracy"] for line in found)
+  assert best == pytest.approx(scores["test_familiar_accuracy"], abs=1e-6)
+  assert "test_accuracy" not in scores  # nothing there is a test alone
+
+
+def test_suites_of_stereo_pairs(train, solids, data_dir):
+  code, printed = train(
+    solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
+    f"--data_dir={data_dir}", binary="evaluate",
+  )  # fmt: skip
+  assert code == 0, printed
+  crops = processes.evaluation_of(solids)["multi_crop"]["metrics"]
+  assert 0 <= crops["multi_crop_accuracy"] <= 1
+  attacks = processes.evaluation_of(solids)["attacks"]["metrics"]
+  centre = pytest.approx(crops["centre_crop_accuracy"])
+  assert attacks["bim_accuracy"][0] == centre
+
+
+def attack_capsules():
+  """Losses and slopes of noise and of grey images, as attacks follow them."""
+  from experiments import train_matrix_capsules as binary
+
+  flags.FLAGS(["binary", "--dataset=viewpoint_solids", *TINY])
+  model = binary.describe((48, 48, 2), 5).make(nnx.Rngs(0))
+  model.eval()
+  noise = jax.random.uniform(jax.random.key(0), (48, 48, 2))
+  images = jnp.stack([noise, jnp.full_like(noise, 0.5)])
+  images = jax.jit(jax.vmap(binary.prepare))(images)
+
+  def loss(images):
+    losses = binary.losses_of(model, images, jnp.array([0, 1]))
+    return jnp.sum(losses), losses
+
+  slopes, losses = jax.jit(jax.grad(loss, has_aux=True))(images)
+  return np.asarray(losses), np.asarray(slopes)
+
+
+def test_attacks_have_slopes_to_follow():
+  # In a process of its own: binaries share names of flags.
+  losses, slopes = step_cost.in_process(attack_capsules)
+  assert losses.shape == (2,) and (losses > 0).all()
+  assert np.isfinite(losses).all() and np.isfinite(slopes).all()
+  assert np.abs(slopes[0]).max() > 0
+
+
+def pairs():
+  """A stereo pair, and as it is drawn to train on with each --augmentation."""
+  from experiments import train_matrix_capsules as binary
+
+  random = np.random.default_rng(0)
+  images = random.integers(0, 256, (1, 48, 48, 2), np.uint8)
+  drawn = []
+  for name in stereo.PIPELINES:
+    words = ("--dataset=viewpoint_solids", f"--augmentation={name}")
+    flags.FLAGS(["binary", *words])
+    pair, _ = binary.draw(jax.random.key(3), 0, jnp.array(images), np.zeros(1))
+    drawn.append(np.asarray(pair))
+  return images[0], drawn
+
+
+def test_pairs_are_drawn_as_the_flag_says():
+  image, drawn = step_cost.in_process(pairs)
+  for name, got in zip(stereo.PIPELINES, drawn, strict=True):
+    want = stereo.augment(jax.random.key(3), jnp.float32(image), pipeline=name)
+    np.testing.assert_allclose(got, want, atol=1e-3)
+  assert np.abs(drawn[0] - drawn[1]).max() > 0.1
+
+
+def schedules():
+  """Rates of learning and losses of a run that is short."""
+  from experiments import train_matrix_capsules as binary
+  from experiments.training import optimizers
+
+  flags.FLAGS(["binary", "--num_steps=40", "--padding=SAME", *TINY])
+  optimizer = optimizers.make_optimizer()
+  slope = jnp.ones(())
+  state, rates = optimizer.init(slope), []
+  update_of = jax.jit(optimizer.update)
+  for _ in range(41):
+    update, state = update_of(slope, state)
+    rates.append(-float(update))
+  model = binary.describe((8, 8, 1), 3).make(nnx.Rngs(0))
+  images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
+  labels = jnp.array([0, 2])
+  parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
+  decay = 1e-7 * sum(float(jnp.sum(x**2)) for x in parameters)
+
+  @jax.jit
+  def loss_at(model, step):
+    return binary.loss(model, images, labels, jax.random.key(0), step)[0]
+
+  measured = np.array([loss_at(model, step) for step in (0, 4, 40)])
+  activations = jax.jit(lambda model: model(images).activations)(model)
+  return rates, measured - decay, np.asarray(activations)
+
+
+def test_schedules_are_fractions_of_the_run():
+  """As the authors': 20,000 and 50,000 of 2,000,000 steps."""
+  rates, measured, activations = step_cost.in_process(schedules)
+  np.testing.assert_allclose(rates[0], 3e-3, rtol=1e-4)
+  np.testing.assert_allclose(rates[20], 3e-3 * 0.96**50, rtol=1e-4)
+  np.testing.assert_allclose(rates[40], 3e-3 * 0.96**100, rtol=1e-4)
+  for got, margin in zip(
+    measured, (0.2 + 0.79 / (1 + np.exp(4)), 0.595, 0.98996), strict=True
+  ):
+    want = 0.0
+    for a, label in zip(activations, (0, 2), strict=True):
+      others = [x for j, x in enumerate(a) if j != label]
+      want += sum(max(0, margin - (a[label] - x)) ** 2 for x in others) / 2
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    (*TINY, "--num_iterations=2"),
+    (*TINY, "--loss=margin", "--pose=vector", "--coordinates=none"),
+    (
+      *TINY,
+      "--loss=cross_entropy",
+      "--form=official",
+      "--coordinates=pixels",
+      "--start=official",
+      "--data_amount=100",
+      "--augmentation=ibm",
+    ),
+  ],
+)
+def test_other_networks_and_losses_train(train, data_dir, tmp_path, words):
+  code, printed = train(
+    tmp_path, "--dataset=viewpoint_solids", *words, *STEPS, "--num_steps=2",
+    f"--data_dir={data_dir}", binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  assert np.isfinite(processes.summary_of(tmp_path)["metrics"]["test_accuracy"])
+
+
+def test_black_images_and_a_high_rate_leave_the_network_finite(
+  train, data_dir, tmp_path
+):
+  code, printed = train(
+    tmp_path, "--dataset=mnist", *TINY, "--num_iterations=2", *STEPS,
+    "--num_steps=20", "--learning_rate=0.03", f"--data_dir={data_dir}",
+    binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  losses = [x["loss"] for x in processes.metrics_of(tmp_path) if "loss" in x]
+  assert losses and np.isfinite(losses).all()
+
+
+def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
+  code, printed = train(
+    tmp_path, *TINY, "--padding=SAME", "--num_steps=40", "--log_every=5",
+    "--learning_rate=1e30", binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 1
+  assert "became infinite or NaN" in printed
+  assert "Try a smaller --learning_rate" in printed
+  assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (("--types=8,16",), "give 3 whole numbers"),
+    (("--model=baseline", "--types=8,8,8"), "no use for --types"),
+    (("--cnn_dense=8",), "--model=capsules has no use for --cnn_dense"),
+    (("--model=baseline", "--cnn_features=8"), "give 2 whole numbers"),
+    (
+      ("--final_inverse_temperature=0", "--padding=SAME"),
+      "final_inverse_temperature is 0.0",
+    ),
+    (("--data_amount=inf", "--padding=SAME"), "data_amount=inf: give a finite"),
+    (("--model=baseline", "--data_amount=0"), "no use for --data_amount"),
+    (("--loss=margin", "--margin_steps=9"), "no use for --margin_steps"),
+    (("--augmentation=ibm",), "no use for --augmentation"),
+    (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),
+    (("--padding=VALID",), "images of 8x8 are too small"),
+    (("--padding=SAME", "--coordinates=pixels"), "windows without padding"),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
+  code, printed = train(
+    tmp_path, *words, "--num_steps=2", binary="train_matrix_capsules"
+  )
+  assert code == 1
+  assert message in printed and "Traceback" not in printed
