@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test fuzz soak bench lint clean
+.PHONY: train test test-long fuzz soak bench lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -10,6 +10,10 @@ train: .venv
 
 test: .venv
 	$(BIN)/python -m pytest
+
+# What `test` leaves out: whole runs that are killed, damaged or made by presets.
+test-long: .venv
+	$(BIN)/python -m pytest -m long
 
 # Kernels at arguments of every magnitude; a table of what is not finite.
 fuzz: .venv

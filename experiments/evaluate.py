@@ -16,13 +16,15 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments.evaluation import suites
-from experiments.flags import limits
-from experiments.run import directory, older_flags
+from experiments import launch
+from experiments.evaluation import models, suites
+from experiments.flags import limits, runs
+from experiments.run import directory, older_flags, provenance
 from experiments.training import task
 
-_CURVES = ", ".join(sorted(suites.DRAWN_BESIDE))
-_OF_VIEWS = " and ".join(sorted(suites.TAKE_VIEWS))
+_COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
+_CURVES = ", ".join(sorted(_COMPARING))
+_OF_VIEWS = " and ".join(sorted(suites.taking("views")))
 _SUITE = flags.DEFINE_list(
   "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
 )
@@ -52,18 +54,12 @@ _ALLOW_OTHER_DATA = flags.DEFINE_bool(
   "Evaluate on images and labels that are not those of the run; the record has "
   "their fingerprint.",
 )
-# The suites that take these flags.
-_TAKERS = {
-  "views": suites.TAKE_VIEWS,
-  "images": suites.TAKE_FEW_IMAGES,
-  "beside": {*suites.DRAWN_BESIDE, "spectra"},
-}
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
+  with runs.clear_errors():
     names = list(dict.fromkeys(_SUITE.value))
     known = ", ".join(suites.SUITES)
     if not names:
@@ -72,18 +68,19 @@ def main(argv: Sequence[str]) -> None:
     if unknown:
       words = ", ".join(map(repr, unknown))
       raise ValueError(f"unknown suite {words}; known: {known}")
-    for flag, takers in _TAKERS.items():
+    for flag in models.Options._fields:
+      takers = suites.taking(flag)
       if flags.FLAGS[flag].present and not takers & set(names):
         raise ValueError(
           f"--suite={','.join(names)} has no use for --{flag}; it is for "
           f"{', '.join(sorted(takers))}"
         )
-    run = directory.Run(directory.WORKDIR.value)
+    run = directory.Run(runs.WORKDIR.value)
     summary = run.read_summary()
     binary = _binary(run, summary["experiment"])
     # The run's flags, and after them those of this command.
     words = (word for word in sys.argv[1:] if word.startswith("-"))
-    given = {directory.flag_name(word) for word in words}
+    given = {runs.flag_name(word) for word in words}
     foreign = given & (summary["flags"].keys() | {"flagfile"})
     if foreign:
       raise ValueError(
@@ -91,8 +88,9 @@ def main(argv: Sequence[str]) -> None:
         "own; give none here"
       )
     _take_flags(run, summary["flags"])
-    directory.configure()
-    now = task.data_record(task.load_train(), task.load_test())
+    runs.configure()
+    test = runs.load("test")
+    now = task.data_record(runs.load("train"), test)
     known = summary.get("data", now)
     others = [x for x in now if now[x] != known[x]]
     if others and not _ALLOW_OTHER_DATA.value:
@@ -101,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
         f"({', '.join(others)}); give their folder as --data_dir, or "
         "--allow_other_data"
       )
-    trained = task.restore(run, binary.TASK)
+    trained = launch.restore(run, binary.TASK, test)
     fit = binary.TASK.suites(trained.model)
     unfit = sorted(set(names) - set(fit))
     if unfit:
@@ -115,16 +113,16 @@ def main(argv: Sequence[str]) -> None:
         f"--images={_IMAGES.value}: the test set has {count}; give fewer"
       )
     beside = [directory.Run(workdir) for workdir in _BESIDE.value]
-    for name in sorted(set(names) & suites.DRAWN_BESIDE):
+    for name in sorted(set(names) & _COMPARING):
       for other in beside:
         other.read_evaluation(name)  # what is missing is said now
-    options = task.Options(_VIEWS.value, _IMAGES.value, beside)
+    options = models.Options(_VIEWS.value, _IMAGES.value, beside)
     for name in names:
       metrics = suites.SUITES[name](run, trained, options)
       record = {
         "suite": name,
         "metrics": metrics,
-        "num_images": task.images_of(trained, metrics),
+        "num_images": models.images_of(trained, metrics),
         "data": now,
       }
       made = {**summary, **_about_now(summary), **record}
@@ -135,7 +133,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:
   """Of the provenance, what an evaluation does not share with its training."""
-  now = directory.provenance()
+  now = provenance.record(runs.invocation())
   return {
     **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
     **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
@@ -169,15 +167,15 @@ def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
   path = run.workdir / "flags.cfg"
   words = [
     line
-    for line in run.flag_lines()
-    if directory.flag_name(line) not in ("workdir", "compilation_cache")
+    for line in run.flag_lines(runs.invocation())
+    if runs.flag_name(line) not in ("workdir", "compilation_cache")
   ]
   try:
     older = older_flags.words(recorded)
     flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
   except flags.Error as error:
     raise ValueError(f"{path}: {error}; {directory.TRAIN_AGAIN}") from error
-  changed = directory.differences(recorded, map(directory.flag_name, words))
+  changed = runs.invocation().differences(recorded, map(runs.flag_name, words))
   if changed:
     raise ValueError(
       f"{path} and summary.json differ ({'; '.join(changed)}); "

@@ -1,13 +1,18 @@
-"""The main part of every training binary: train, restore the best, evaluate."""
+"""The main part of every training binary: train, restore the best, evaluate.
+
+Flags become arguments here: `training`, `evaluation` and `figures` read none.
+"""
 
 import jax
 
 from capjax import data
-from experiments.evaluation import suites
+from experiments.evaluation import models, suites
 from experiments.figures import grids
+from experiments.flags import limits, runs
 from experiments.run import directory
 from experiments.training import loop, memory, train_step
 from experiments.training import task as tasks
+from experiments.training.loop import LoopConfig
 
 
 def fit(
@@ -15,30 +20,29 @@ def fit(
   run: directory.Run,
   train_set: data.Dataset,
   validation: data.Dataset,
-  *,
-  num_steps: int,
+  config: LoopConfig,
 ) -> tuple[int, float]:
-  """Trains for a task in a folder that was claimed, or goes on with it.
+  """Trains for a task in a folder that was claimed, or resumes there.
 
   Args:
     task: what to train.
-    run: where checkpoints and metrics go; a drawing of them too.
+    run: where checkpoints and metrics go; a plot of them too.
     train_set: to draw batches from.
     validation: to choose the checkpoint by; may be empty.
-    num_steps: updates.
+    config: how training goes.
 
   Returns:
     Updates done and seconds spent, in all sittings.
   """
-  mesh = train_step.data_mesh(directory.BATCH_SIZE.value)
+  mesh = train_step.data_mesh(config.batch_size)
   optimizer = task.make_optimizer()
-  model = tasks.make_model(task, train_set)
+  model = tasks.make_model(task, train_set, config.seed)
   earlier = task.begin(model, train_set, validation) or 0.0
-  decay = directory.AVERAGE_DECAY.value
+  decay = config.average_decay
   state = train_step.init(
-    model, optimizer, jax.random.key(directory.SEED.value), average=bool(decay)
+    model, optimizer, jax.random.key(config.seed), average=bool(decay)
   )
-  saved = tasks.saved_by(run, task)
+  saved = tasks.saved_by(run, task, config)
   step, seconds = loop.fit(
     run,
     saved,
@@ -47,15 +51,17 @@ def fit(
       task.loss,
       optimizer,
       draw=task.draw,
-      batch_size=directory.BATCH_SIZE.value,
+      batch_size=config.batch_size,
       mesh=mesh,
       average_decay=decay,
     ),
-    evaluate=tasks.make_evaluate(task.measure, task.draw_test),
+    evaluate=tasks.make_evaluate(
+      task.measure, task.draw_test, config.batch_size
+    ),
     train=train_set,
     validation=validation,
     mesh=mesh,
-    num_steps=num_steps,
+    config=config,
     summarise=tasks.summarise,
     diverged=task.diverged,
     restart=task.restart,
@@ -69,14 +75,29 @@ def fit(
   return step, earlier + seconds
 
 
+def restore(
+  run: directory.Run, task: tasks.Task, test: data.Dataset
+) -> models.Trained:
+  """What a run has trained, with the data that the flags name."""
+  return models.restore(
+    run,
+    task,
+    runs.loop_config(),
+    test,
+    load_train=lambda: runs.load("train"),
+    data_dir=runs.DATA_DIR.value,
+  )
+
+
 def train(task: tasks.Task) -> None:
-  """Trains for a task, or goes on with it, and writes all that a run writes."""
-  with directory.clear_errors():
-    directory.configure()
-    if directory.NUM_VALIDATION.value == 0:
-      directory.refuse("--num_validation=0", ["stop_accuracy"])
-    train_set = tasks.load_train()
-    test = tasks.load_test()  # what is missing is said now, not after training
+  """Trains for a task as the flags say, or resumes; writes a run's files."""
+  with runs.clear_errors(), runs.naming_the_default():
+    runs.configure()
+    config = runs.loop_config()
+    if config.num_validation == 0:
+      runs.refuse("--num_validation=0", ["stop_accuracy"])
+    train_set = runs.load("train")
+    test = runs.load("test")  # what is missing is said now, not after training
     records = {
       "data": tasks.data_record(train_set, test),
       "model": tasks.model_record(task, train_set),
@@ -85,29 +106,27 @@ def train(task: tasks.Task) -> None:
       train_set, validation = task.split(train_set, test)
     else:
       train_set, validation = loop.split_validation(
-        train_set, directory.NUM_VALIDATION.value, directory.BATCH_SIZE.value
+        train_set, config.num_validation, config.batch_size
       )
-    run = directory.Run(directory.WORKDIR.value)
-    memory.check(task, train_set)
-    run.claim()
+    run = directory.Run(runs.WORKDIR.value)
+    memory.check(task, train_set, config, remedy=limits.flags_of_size)
+    run.claim(runs.invocation())
     for name, record in records.items():
       run.note(name, record)
-    step, seconds = fit(
-      task, run, train_set, validation, num_steps=directory.NUM_STEPS.value
-    )
-    trained = tasks.restore(run, task)
+    step, seconds = fit(task, run, train_set, validation, config)
+    trained = restore(run, task, test)
     reported = (
       "the last"
-      if tasks.reports_last(task)
+      if tasks.reports_last(task, config)
       else f"chosen on validation by {task.chosen_by}"
     )
-    if directory.AVERAGE_DECAY.value:
+    if config.average_decay:
       reported += ", averaged weights"
     metrics, num_images = {}, {}
     for name in task.after_training:
       if name in task.suites(trained.model):
-        scores = suites.SUITES[name](run, trained, tasks.Options())
-        num_images |= tasks.images_of(trained, scores)
+        scores = suites.SUITES[name](run, trained, models.Options())
+        num_images |= models.images_of(trained, scores)
         metrics |= {x: y for x, y in scores.items() if x != "num_images"}
     run.write_summary(
       {

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from experiments.flags import runs
 from experiments.records import records
 from experiments.run import atomic_files, directory
 
@@ -36,12 +37,12 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   path = pathlib.Path(_OUT.value)
-  with directory.clear_errors():
+  with runs.clear_errors():
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")
     lines = [
       json.dumps(record)
-      for record in records_of(directory.Run(directory.WORKDIR.value))
+      for record in records_of(directory.Run(runs.WORKDIR.value))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
     # Checked before the file has its name: what is there can be read.

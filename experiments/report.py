@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from absl import app, flags
 
+from experiments.evaluation import suites
 from experiments.records import densities, published, sweeps, tables
 from experiments.records import records as archive
 
@@ -81,11 +82,8 @@ _INFERENCES = {
 }  # fmt: skip
 # Of the evaluations that are main results too.
 _MAIN_OF_SUITES = {
-  "affnist": ("affnist_accuracy", "affNIST (%)", _ACCURACY),
-  "affnist_like": (
-    "affnist_like_accuracy", "affNIST-like views, {canvas} (%)", _ACCURACY
-  ),
-}  # fmt: skip
+  name: some.main for name, some in suites.SUITES.items() if some.main
+}
 _SUMMARY = (
   "Preset",
   "Dataset",

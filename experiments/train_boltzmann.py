@@ -16,8 +16,7 @@ from capjax.energy import rbm
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import latents
-from experiments.flags import boltzmann, limits
-from experiments.run import directory
+from experiments.flags import boltzmann, limits, runs
 from experiments.training import train_step
 from experiments.training.task import Task
 
@@ -30,7 +29,7 @@ _INTERACTION = flags.DEFINE_bool(
 _SWITCHES = flags.DEFINE_bool(
   "switches", True, "Capsules can be off; without, it is a plain RBM."
 )
-flags.set_default(directory.NUM_STEPS, 12000)
+flags.set_default(runs.NUM_STEPS, 12000)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -74,10 +73,10 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
+  with runs.clear_errors():
     boltzmann.refuse_useless_flags()
     if not _SWITCHES.value:
-      directory.refuse("--noswitches", ["mean_field_iterations", "sweep"])
+      runs.refuse("--noswitches", ["mean_field_iterations", "sweep"])
   launch.train(TASK)
 
 

@@ -19,8 +19,8 @@ from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import suites
-from experiments.flags import limits, networks
-from experiments.training import augmentation, optimizers, train_step
+from experiments.flags import augmentation, limits, networks, optimizer
+from experiments.training import train_step
 from experiments.training.task import Task
 
 
@@ -82,7 +82,7 @@ TASK = Task(
   measure,
   draw=train_step.draw_labelled(augmentation.augment_image),
   draw_test=train_step.draw_labelled(augmentation.place_image),
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=suites.of_classifier,
   after_training=("accuracy", "reconstructions", "perturbations"),
   prepare=augmentation.prepare_image,

@@ -19,9 +19,8 @@ from capjax.scae import constellation
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import constellations as segmentations
-from experiments.flags import limits, rates
-from experiments.run import directory
-from experiments.training import optimizers, task, train_step
+from experiments.flags import limits, optimizer, rates, runs
+from experiments.training import task, train_step
 
 _WIDTH = flags.DEFINE_integer(
   "width", 128, "Of tokens in the set transformer.", lower_bound=1
@@ -75,11 +74,11 @@ _DEFORMATION = flags.DEFINE_float(
   "Weight of the squares of deformations.",
   lower_bound=0.0,
 )
-flags.set_default(directory.DATASET, "constellations")
-flags.set_default(directory.BATCH_SIZE, 32)
+flags.set_default(runs.DATASET, "constellations")
+flags.set_default(runs.BATCH_SIZE, 32)
 flags.set_default(rates.LEARNING_RATE, 1e-4)
 flags.register_validator(
-  directory.DATASET,
+  runs.DATASET,
   lambda name: name == "constellations",
   message="constellations are points; --dataset can be nothing else",
 )
@@ -174,8 +173,8 @@ TASK = task.Task(
   measure,
   draw=draw,
   draw_test=draw_test,
-  make_optimizer=optimizers.make_optimizer,
-  suites=lambda model: list(segmentations.SUITES),
+  make_optimizer=optimizer.make_optimizer,
+  suites=lambda model: [x.name for x in segmentations.SUITES],
   after_training=("segmentation",),
   chosen_by="log_prob",
   warn=warn,
@@ -185,11 +184,11 @@ TASK = task.Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_constellation", ["stop_accuracy"])
+  with runs.clear_errors():
+    runs.refuse("train_constellation", ["stop_accuracy"])
     if _SPARSITY.value == "hard":
       weights = ["prior_within", "prior_between"]
-      directory.refuse("--sparsity=hard, which has no gradient,", weights)
+      runs.refuse("--sparsity=hard, which has no gradient,", weights)
   launch.train(TASK)
 
 

@@ -21,10 +21,10 @@ from capjax.generative import amortised, guides, inference
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import linear_probes
-from experiments.flags import limits
+from experiments.flags import augmentation, limits, optimizer, runs
 from experiments.run import directory
-from experiments.training import augmentation, optimizers, train_step
 from experiments.training import task as tasks
+from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
@@ -136,22 +136,22 @@ def begin(
 ) -> None:
   """Takes over what another run learnt; deviations of poses are added.
 
-  A run that goes on from its own state needs the other one no more.
+  A run that resumes from its own state needs the other one no more.
   """
   del validation
   if _START_FROM.value and not _goes_on():
     run = directory.Run(_START_FROM.value)
     run.read_summary()  # says so if there is no run
     task = TASK._replace(describe=describe_first)
-    _, earlier, _ = tasks.restore_model(run, task, train)
+    _, earlier, _ = tasks.restore_model(run, task, train, runs.loop_config())
     nnx.update(model, nnx.state(earlier))
 
 
 def _goes_on() -> bool:
   """Whether the run has a state; makes no folder to look for one."""
-  run = directory.Run(directory.WORKDIR.value)
+  run = directory.Run(runs.WORKDIR.value)
   there = (run.workdir / "checkpoints").exists()
-  return there and tasks.saved_by(run, TASK).has_state()
+  return there and tasks.saved_by(run, TASK, runs.loop_config()).has_state()
 
 
 def loss(
@@ -185,7 +185,7 @@ def temperature_at(step: jax.Array) -> jax.Array | None:
   if end is None:
     return None
   return optax.exponential_decay(
-    start, directory.NUM_STEPS.value, end / start, end_value=end
+    start, runs.NUM_STEPS.value, end / start, end_value=end
   )(step)
 
 
@@ -231,7 +231,7 @@ TASK = Task(
   measure,
   draw=train_step.draw_labelled(augmentation.augment_image),
   draw_test=train_step.draw_labelled(augmentation.test_image),
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=lambda model: [
     "errors",
     "spectra",
@@ -253,8 +253,8 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_generative", ["stop_accuracy"])
+  with runs.clear_errors():
+    runs.refuse("train_generative", ["stop_accuracy"])
   launch.train(TASK)
 
 

@@ -20,7 +20,7 @@ from capjax import data
 from capjax.energy import helmholtz, rbm, wake_sleep
 from capjax.specs import Spec
 from experiments import launch
-from experiments.flags import boltzmann, limits
+from experiments.flags import boltzmann, limits, runs
 from experiments.run import directory
 from experiments.training import memory, train_step
 from experiments.training import task as tasks
@@ -39,7 +39,7 @@ _PRETRAIN_RATE = flags.DEFINE_float(
   "pretrain_learning_rate", 0.02, "Of these, at the start.", lower_bound=0.0
 )
 limits.require_counts(_NUM_CAPSULES, example="40,40")
-flags.set_default(directory.NUM_STEPS, 6000)
+flags.set_default(runs.NUM_STEPS, 6000)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -68,16 +68,15 @@ def begin(
   count = len(_num_capsules())
   for number in range(count):
     print(f"capsule RBM of layer {number + 1} of {count}", flush=True)
-    run = directory.Run(f"{directory.WORKDIR.value}/layer_{number + 1}")
+    run = directory.Run(f"{runs.WORKDIR.value}/layer_{number + 1}")
     task = _layer_task(machines, model.visible[...])
-    memory.check(task, train)
-    run.claim()
+    config = runs.loop_config(_PRETRAIN_STEPS.value)
+    memory.check(task, train, config, remedy=limits.flags_of_size)
+    run.claim(runs.invocation())
     run.note("model", _layer_record(machines, train))
-    _, seconds = launch.fit(
-      task, run, train, validation, num_steps=_PRETRAIN_STEPS.value
-    )
+    _, seconds = launch.fit(task, run, train, validation, config)
     total += seconds
-    _, stack, _ = tasks.restore_model(run, task, train)
+    _, stack, _ = tasks.restore_model(run, task, train, config)
     machines = list(stack.machines)
   print("wake and sleep of all layers", flush=True)
   wake_sleep.start_from(model, machines)
@@ -155,7 +154,7 @@ def _layer_task(below: Sequence[rbm.CapsuleRBM], pixels: jax.Array) -> Task:
     del rngs  # the layer's own seed draws it
     # Copies, since training gives its buffers away.
     machines = jax.tree.map(jnp.copy, list(below))
-    seed = nnx.Rngs(directory.SEED.value + number)
+    seed = nnx.Rngs(runs.SEED.value + number)
     top = _describe_layer(below, image_shape).make(seed)
     if not below:
       top.visible[...] = jnp.copy(pixels)
@@ -195,10 +194,10 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
+  with runs.clear_errors():
     boltzmann.refuse_useless_flags()
     if not _PRETRAIN_STEPS.value:
-      directory.refuse(
+      runs.refuse(
         "without pretraining, train_helmholtz",
         ["pretrain_learning_rate", "num_sweeps", "sweep", "num_chains"],
       )

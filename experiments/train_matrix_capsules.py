@@ -22,9 +22,8 @@ from capjax.data.transforms import augment, stereo
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 from experiments import launch
-from experiments.flags import limits, rates
-from experiments.run import directory
-from experiments.training import loop, optimizers, train_step
+from experiments.flags import limits, optimizer, rates, runs
+from experiments.training import loop, train_step
 from experiments.training.task import Task
 
 _MODEL = flags.DEFINE_enum(
@@ -124,7 +123,7 @@ _VIEWPOINTS = flags.DEFINE_enum(
   "in the paper, validation is then on the test set's figures from these "
   "viewpoints, so that --stop_accuracy matches networks by them.",
 )
-flags.set_default(directory.BATCH_SIZE, 64)
+flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
 flags.set_default(rates.DECAY_STEPS, None)
 limits.require_counts(_TYPES, example="8,16,16", exactly=3)
@@ -146,7 +145,7 @@ _FAMILIAR = {
 
 def is_stereo() -> bool:
   """Whether images are stereo pairs, which are standardised and cropped."""
-  return directory.DATASET.value in ("smallnorb", "viewpoint_solids")
+  return runs.DATASET.value in ("smallnorb", "viewpoint_solids")
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -230,7 +229,7 @@ def _loss_of_each(
 ) -> jax.Array:
   """--loss of each image [B], at a step of training."""
   if _LOSS.value == "spread":
-    timescale = _MARGIN_STEPS.value or directory.NUM_STEPS.value / _MARGIN_SHARE
+    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / _MARGIN_SHARE
     margin = losses.spread_margin(step, timescale=timescale)
     return losses.spread_loss(activations, labels, margin=margin)
   if _LOSS.value == "margin":
@@ -255,7 +254,7 @@ def measure(
       said, labels
     )
   else:
-    measures["loss"] = _loss_of_each(said, labels, directory.NUM_STEPS.value)
+    measures["loss"] = _loss_of_each(said, labels, runs.NUM_STEPS.value)
     measures["activations"] = output.activations
     measures["routing_entropy"] = diagnostics.routing_entropy(
       output.coefficients
@@ -282,7 +281,7 @@ def familiar(factors: dict[str, np.ndarray]) -> np.ndarray:
   """Which examples are seen from the viewpoints that are trained on."""
   if not factors:
     raise ValueError(
-      f"--viewpoints={_VIEWPOINTS.value}: {directory.DATASET.value} as it is "
+      f"--viewpoints={_VIEWPOINTS.value}: {runs.DATASET.value} as it is "
       "there does not tell viewpoints; take viewpoint_solids, or smallnorb "
       "from its own files or TensorFlow Datasets"
     )
@@ -295,11 +294,11 @@ def split(
   """What to train on and to validate on."""
   if _VIEWPOINTS.value == "all":
     return loop.split_validation(
-      train, directory.NUM_VALIDATION.value, directory.BATCH_SIZE.value
+      train, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
     )
-  directory.refuse("--viewpoints", ["num_validation"])
+  runs.refuse("--viewpoints", ["num_validation"])
   kept = tuple(loop.rows(x, familiar(x.factors)) for x in (train, test))
-  loop.require_a_batch(len(kept[0].images), directory.BATCH_SIZE.value)
+  loop.require_a_batch(len(kept[0].images), runs.BATCH_SIZE.value)
   return kept
 
 
@@ -320,7 +319,7 @@ TASK = Task(
   draw_test=train_step.draw_labelled(
     lambda key, image: standardise(prepare(image))
   ),
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=suites_of,
   after_training=("accuracy", "viewpoints"),
   split=split,
@@ -334,16 +333,16 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
+  with runs.clear_errors():
     is_baseline = _MODEL.value == "baseline"
-    directory.refuse(
+    runs.refuse(
       f"--model={_MODEL.value}",
       _CAPSULE_FLAGS if is_baseline else _BASELINE_FLAGS,
     )
     if is_baseline or _LOSS.value != "spread":
-      directory.refuse("without the spread loss, training", ["margin_steps"])
+      runs.refuse("without the spread loss, training", ["margin_steps"])
     unused = ["max_shift"] if is_stereo() else ["augmentation"]
-    directory.refuse(f"--dataset={directory.DATASET.value}", unused)
+    runs.refuse(f"--dataset={runs.DATASET.value}", unused)
   launch.train(TASK)
 
 

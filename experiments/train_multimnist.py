@@ -20,9 +20,8 @@ from capjax.data.transforms import augment, overlap
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import multimnist
-from experiments.flags import limits, networks
-from experiments.run import directory
-from experiments.training import augmentation, optimizers, train_step
+from experiments.flags import augmentation, limits, networks, optimizer, runs
+from experiments.training import train_step
 from experiments.training.task import Task
 
 _PAD = flags.DEFINE_integer(
@@ -104,7 +103,7 @@ TASK = Task(
   multimnist.measure,
   draw=draw,
   draw_test=draw,
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=lambda model: ["accuracy", "multimnist"],
   after_training=("accuracy", "multimnist"),
   begin=begin,
@@ -115,8 +114,8 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_multimnist", augmentation.DEFORMATIONS)
+  with runs.clear_errors():
+    runs.refuse("train_multimnist", augmentation.DEFORMATIONS)
     if networks.ROUTING.value == "self":
       raise ValueError(
         "--routing=self: its activations sum to 1 over the classes, so that "

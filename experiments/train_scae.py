@@ -18,9 +18,8 @@ from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation import linear_probes
 from experiments.evaluation import scae as objects
-from experiments.flags import limits
-from experiments.run import directory
-from experiments.training import augmentation, optimizers, train_step
+from experiments.flags import augmentation, limits, optimizer, runs
+from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
@@ -87,7 +86,7 @@ _WEIGHTS = {
     strict=True,
   )
 }
-flags.set_default(directory.NUM_STEPS, 300_000)
+flags.set_default(runs.NUM_STEPS, 300_000)
 flags.set_default(augmentation.MAX_SHIFT, 0)
 
 
@@ -169,7 +168,7 @@ TASK = Task(
   measure,
   draw=train_step.draw_labelled(augmentation.augment_image),
   draw_test=train_step.draw_labelled(augmentation.test_image),
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=lambda model: [
     "errors",
     "explanations",
@@ -190,8 +189,8 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_scae", ["stop_accuracy"])
+  with runs.clear_errors():
+    runs.refuse("train_scae", ["stop_accuracy"])
   launch.train(TASK)
 
 

@@ -20,9 +20,8 @@ from capjax import losses, transforming
 from capjax.specs import Spec
 from experiments import launch
 from experiments.evaluation.transforming import Moved, as_transforms
-from experiments.flags import limits
-from experiments.run import directory
-from experiments.training import optimizers, train_step
+from experiments.flags import limits, optimizer, runs
+from experiments.training import train_step
 from experiments.training.task import Task
 from kernels import geometry, rendering
 
@@ -173,7 +172,7 @@ TASK = Task(
   measure,
   draw=draw,
   draw_test=draw,
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=suites_of,
   after_training=("errors", "coordinates", "unseen_shifts"),
   chosen_by=None,
@@ -183,10 +182,10 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_transforming", ["stop_accuracy"])
+  with runs.clear_errors():
+    runs.refuse("train_transforming", ["stop_accuracy"])
     if _POSE.value == "shift":
-      directory.refuse("--pose=shift", _AFFINE_FLAGS)
+      runs.refuse("--pose=shift", _AFFINE_FLAGS)
   launch.train(TASK)
 
 

@@ -16,9 +16,8 @@ from absl import app, flags
 from capjax import baselines
 from capjax.specs import Spec
 from experiments import launch
-from experiments.flags import limits
-from experiments.run import directory
-from experiments.training import optimizers, train_step
+from experiments.flags import limits, optimizer, runs
+from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
@@ -30,7 +29,7 @@ _PIXEL_SCALE = flags.DEFINE_float(
   "Deviation of Gaussian pixels; by default pixels are Bernoulli variables.",
   lower_bound=1e-3,
 )
-flags.set_default(directory.BATCH_SIZE, 100)
+flags.set_default(runs.BATCH_SIZE, 100)
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
@@ -77,7 +76,7 @@ TASK = Task(
   measure,
   draw=_DRAW,
   draw_test=_DRAW,
-  make_optimizer=optimizers.make_optimizer,
+  make_optimizer=optimizer.make_optimizer,
   suites=lambda model: ["errors", "spectra", "bound"],
   after_training=("errors", "spectra"),
   chosen_by="elbo",
@@ -87,8 +86,8 @@ TASK = Task(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with directory.clear_errors():
-    directory.refuse("train_vae", ["stop_accuracy"])
+  with runs.clear_errors():
+    runs.refuse("train_vae", ["stop_accuracy"])
   launch.train(TASK)
 
 

@@ -16,11 +16,13 @@ from capjax.data.transforms import affnist
 from capjax.evaluation import attacks as attacking
 from capjax.evaluation import diagnostics as diagnosing
 from capjax.evaluation import views as viewing
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import Main, suite
 from experiments.figures import curves
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 _EPSILONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 _NUM_ATTACKED, _ATTACKED_AT_ONCE = 500, 100
@@ -39,6 +41,11 @@ _NUM_SHOWN = 10  # images in each row of a sheet
 _SHOWN_VIEWS = 4  # rows of the sheet of affine views
 
 
+@suite(
+  "images",
+  "views",
+  main=Main("affnist_like_accuracy", "affNIST-like views, {canvas} (%)", 100.0),
+)
 def affnist_like(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -51,9 +58,9 @@ def affnist_like(
   Returns:
     Accuracy on the views, and on the test images as they are.
   """
-  canvas = tasks.canvas(trained)[:2]
-  draw = tasks.draw_affine_view(trained)
-  images, labels = tasks.first(trained, options.images)
+  canvas = models.canvas(trained)[:2]
+  draw = models.draw_affine_view(trained)
+  images, labels = models.first(trained, options.images)
   evaluate = _evaluator(trained, draw)
   right = evaluate(trained.model, images, labels, views=options.views)
   scores = {
@@ -63,9 +70,7 @@ def affnist_like(
     "num_images": len(images),
     "num_rows": canvas[0],
   }
-  official = (
-    pathlib.Path(directory.DATA_DIR.value or ".").expanduser() / "affnist"
-  )
+  official = pathlib.Path(trained.data_dir or ".").expanduser() / "affnist"
   if official.exists() and canvas != (40, 40):
     print(
       f"{official} is left out: its images are 40x40, and this model takes "
@@ -89,13 +94,14 @@ def affnist_like(
   return scores
 
 
+@suite("images", compares=True)
 def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Accuracy against rotation, shift and scale of the test images.
 
   Returns:
     For each of them its values, and the accuracy at each.
   """
-  images, labels = tasks.first(trained, options.images)
+  images, labels = models.first(trained, options.images)
   scores, shown, names, panels = {"num_images": len(images)}, [], [], []
   for axis, (move, values) in _MOVES.items():
 
@@ -137,6 +143,7 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
+@suite("images", compares=True)
 def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Accuracy and success of attacks on the first test images against eps.
 
@@ -149,7 +156,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
     For each attack, by eps, the accuracy when it is untargeted, and the share
     of images taken for the target when it is targeted.
   """
-  images, labels = tasks.first(trained, options.images or _NUM_ATTACKED)
+  images, labels = models.first(trained, options.images or _NUM_ATTACKED)
   images = jax.vmap(trained.task.prepare)(
     train_step.as_intensities(jnp.asarray(images))
   )
@@ -205,6 +212,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
+@suite("images", compares=True)
 def diagnostics(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -216,7 +224,7 @@ def diagnostics(
     images are turned, how alike they and the upright ones are parsed
     (`diagnostics.parse_agreement`), their entropy and accuracy.
   """
-  images, labels = tasks.first(trained, options.images or _NUM_PARSED)
+  images, labels = models.first(trained, options.images or _NUM_PARSED)
   # Of capsules that have a position.
   num_types = getattr(trained.model.primary, "num_types", None)
 
@@ -239,7 +247,7 @@ def diagnostics(
       "accuracy": (classes == labels).astype(jnp.float32),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   means = [
     train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
     for angle in _ANGLES
@@ -284,12 +292,20 @@ def diagnostics(
   return scores
 
 
+SUITES = (
+  affnist_like,
+  attacks,
+  views,
+  diagnostics,
+)
+
+
 def _evaluator(trained: Trained, draw: train_step.Draw):
   def measure(model, images, labels):
     classes = jnp.argmax(trained.task.scores(model, images), axis=-1)
     return {"accuracy": (classes == labels).astype(jnp.float32)}
 
-  return tasks.make_evaluate(measure, draw)
+  return tasks.make_evaluate(measure, draw, trained.config.batch_size)
 
 
 def _batches(array: jax.Array) -> list[jax.Array]:
@@ -325,7 +341,7 @@ def beside(
 ) -> dict[str, Scores]:
   """The scores of this run and of those beside it, by a name for each."""
   every = [run, *options.beside]
-  labels = tasks.distinct_labels(
+  labels = models.distinct_labels(
     [one.workdir for one in every], [_label(one) for one in every]
   )
   others = [x.read_evaluation(suite)["metrics"] for x in options.beside]

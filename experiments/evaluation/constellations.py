@@ -9,10 +9,11 @@ import numpy as np
 
 from capjax.data.sources import constellations
 from capjax.evaluation import segmentation as scores_of
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import constellations as point_figures
 from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training.task import Options, Scores, Trained
 from kernels.matching import constellations as generative
 from kernels.matching import ransac as consensus
 
@@ -44,6 +45,7 @@ def accuracy(
   return jnp.max(right, axis=0) / jnp.sum(drawn.presence, axis=-1)
 
 
+@suite()
 def segmentation(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -57,9 +59,10 @@ def segmentation(
   drawn = _constellations(trained, len(trained.test.labels))
   found = trained.measures["objects"]
   _picture(run, "segmentation", drawn, {"autoencoder": found})
-  return {**_scores("segmentation", found, drawn), **tasks.means(trained)}
+  return {**_scores("segmentation", found, drawn), **models.means(trained)}
 
 
+@suite("images")
 def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Variational inference with the patterns known, on the same images.
 
@@ -103,6 +106,7 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return {**scores, "num_images": len(drawn.points)}
 
 
+@suite("images")
 def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Patterns laid on pairs of points, on the same images.
 
@@ -132,13 +136,17 @@ def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }  # fmt: skip
 
 
-SUITES = {"segmentation": segmentation, "gcm": gcm, "ransac": ransac}
+SUITES = (
+  segmentation,
+  gcm,
+  ransac,
+)
 
 
 def _constellations(trained, count) -> constellations.Constellation:
   """The first of the test set."""
   indices = np.arange(min(count, len(trained.test.labels)))
-  return tasks.draw_examples(trained, trained.task.draw_test, indices)[0]
+  return models.draw_examples(trained, trained.task.draw_test, indices)[0]
 
 
 def _for_each(function, drawn):

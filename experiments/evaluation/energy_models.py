@@ -8,12 +8,12 @@ import numpy as np
 
 from capjax.energy import helmholtz, rbm
 from capjax.evaluation import likelihood
-from experiments.evaluation import latents
+from experiments.evaluation import latents, models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import energy_models
 from experiments.run import directory
-from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 from kernels import energy
 
 _NUM_SAMPLES = 100
@@ -24,6 +24,7 @@ _NUM_LIKELY = 1000  # images whose free energies are compared with samples'
 _SANE = (-1.0, 2.0)  # mean pixels of dreams; those of images are in [0, 1]
 
 
+@suite()
 def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws images by 1000 sweeps of block Gibbs sampling from random ones.
 
@@ -51,6 +52,7 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
+@suite()
 def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws what each capsule alone makes of the image, and images in parts.
 
@@ -69,7 +71,7 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
     alone = _single_units(model)
   else:
     alone = _projective_fields(model, jax.random.key(0))
-    images, _ = tasks.first(trained, _NUM_DECOMPOSED)
+    images, _ = models.first(trained, _NUM_DECOMPOSED)
     images = train_step.as_intensities(jnp.asarray(images))
     energy_models.decompositions(
       images, *_decompose(model, images), run.figure("decompositions")
@@ -80,6 +82,7 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }  # fmt: skip
 
 
+@suite("images")
 def log_likelihood(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -99,7 +102,7 @@ def log_likelihood(
   """
   del run
   model = trained.model
-  train = tasks.load_train()
+  train = trained.load_train()
   train_images = train_step.as_intensities(jnp.asarray(train.images))
   base = rbm.independent_units("bernoulli", train_images)
   estimate = jax.jit(
@@ -130,6 +133,7 @@ def log_likelihood(
   }
 
 
+@suite()
 def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws what a Helmholtz machine dreams of.
 
@@ -140,7 +144,7 @@ def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   Returns:
     The share of either kind of dreams that is sane, with all mean pixels finite
     and in [-1, 2], and the mean over pixels of these, if any, to compare with
-    that of test images. The others went astray, as Gaussian units can, which
+    that of test images. The others diverged, as Gaussian units can, which
     each round may enlarge.
   """
   del options
@@ -163,12 +167,12 @@ def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-SUITES = {
-  "samples": samples,
-  "fields": fields,
-  "log_likelihood": log_likelihood,
-  "dreams": dreams,
-}
+SUITES = (
+  samples,
+  fields,
+  log_likelihood,
+  dreams,
+)
 
 
 @jax.jit

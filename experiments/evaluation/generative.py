@@ -7,10 +7,11 @@ from numpyro import diagnostics, infer
 
 from capjax import generative
 from capjax.generative import guides, inference, numpyro_programs
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import energy_models
 from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training.task import Options, Scores, Trained
 
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
@@ -19,6 +20,7 @@ _NUM_CHAINED, _NUM_CHAINS = 2, 2  # images, and chains of each
 _CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 
+@suite()
 def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws samples of the prior, templates, and images in parts.
 
@@ -36,7 +38,7 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
     [templates.colours / templates.alphas, templates.colours]
   )
   energy_models.tiles(shown, run.figure("templates"), columns=columns)
-  images, _ = tasks.draw_examples(
+  images, _ = models.draw_examples(
     trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
   )
   energy_models.decompositions(
@@ -57,6 +59,7 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
+@suite("images")
 def importance(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -69,7 +72,7 @@ def importance(
   """
   del run
   count = min(options.images or _NUM_BOUNDED, len(trained.test.labels))
-  images, _ = tasks.draw_examples(
+  images, _ = models.draw_examples(
     trained, trained.task.draw_test, np.arange(count)
   )
   model = trained.model
@@ -95,6 +98,7 @@ def importance(
   return scores
 
 
+@suite("images")
 def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Sets poses that NUTS samples beside what the guide thinks of them.
 
@@ -110,7 +114,7 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     and of the split R-hat of the chains, which is 1 where they agree.
   """
   count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
-  images, _ = tasks.draw_examples(
+  images, _ = models.draw_examples(
     trained, trained.task.draw_test, np.arange(count)
   )
   capsules, guide = trained.model.capsules, trained.model.guide
@@ -176,7 +180,11 @@ def agreement(poses: np.ndarray, posterior: guides.Posterior) -> Scores:
   }
 
 
-SUITES = {"parts": parts, "importance": importance, "chains": chains}
+SUITES = (
+  parts,
+  importance,
+  chains,
+)
 
 
 def _chain(capsules, start, image, key):

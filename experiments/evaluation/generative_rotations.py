@@ -14,12 +14,14 @@ import optax
 
 from capjax.evaluation import alignment, views
 from capjax.generative import guides, inference
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import energy_models
 from experiments.figures import generative as part_figures
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 from kernels import rendering
 
 _NUM_TURNED, _NUM_SHOWN = 500, 6
@@ -36,6 +38,7 @@ _OPTIMIZERS = {
 }
 
 
+@suite("images")
 def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Which parts draw an image, and whether they still do when it is turned.
 
@@ -47,14 +50,14 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
     The angles in degrees, and at each the share of pixels, of those that parts
     draw in both, whose owner is the same.
   """
-  images, labels = tasks.first(trained, options.images or _NUM_TURNED)
+  images, labels = models.first(trained, options.images or _NUM_TURNED)
 
   def draw(key, index, images, labels, degrees):
     del key, labels
     image = trained.task.prepare(train_step.as_intensities(images[index]))
     return (image, views.rotate(image, degrees)), degrees
 
-  evaluate = tasks.make_evaluate(_owners, draw)
+  evaluate = tasks.make_evaluate(_owners, draw, trained.config.batch_size)
   kept = []
   for angle in _ANGLES:
     counts = evaluate(trained.model, images, labels, np.float32(angle))
@@ -75,6 +78,7 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
+@suite()
 def duplicates(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -126,6 +130,7 @@ def duplicates(
   }
 
 
+@suite("images")
 def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Redraws turned images, before and after inference of each image's own.
 
@@ -140,7 +145,7 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
     the seconds that all steps took, and the objective after them, by 20 new
     samples.
   """
-  images, _ = tasks.first(trained, options.images or _NUM_REPAIRED)
+  images, _ = models.first(trained, options.images or _NUM_REPAIRED)
   images = jax.vmap(trained.task.prepare)(
     train_step.as_intensities(jnp.asarray(images))
   )
@@ -179,7 +184,11 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return {**scores, "num_images": len(images)}
 
 
-SUITES = {"swaps": swaps, "duplicates": duplicates, "repair": repair}
+SUITES = (
+  swaps,
+  duplicates,
+  repair,
+)
 
 
 def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):

@@ -9,11 +9,13 @@ from sklearn import feature_selection
 
 from capjax.energy import helmholtz, rbm
 from capjax.evaluation import clustering
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import energy_models
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 _PER_CLASS = 10  # images of each class whose spectra are drawn
 _NUM_INFORMATIVE = 2000  # images from which information is estimated
@@ -21,12 +23,14 @@ _NUM_SAMPLES = 100  # of each image, for the bounds
 _NUM_AT_ONCE = 100  # images
 
 
+@suite()
 def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """The means of what is measured on test and validation."""
   del run, options
-  return tasks.means(trained)
+  return models.means(trained)
 
 
+@suite("beside")
 def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws how active the units are in ten images of each class, by layer.
 
@@ -42,7 +46,7 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """
   beside = [_kept_spectra(other) for other in options.beside]
   labels = trained.test.labels
-  train = tasks.load_train()
+  train = trained.load_train()
   learnt, tested = (
     _activities(trained, images)
     for images in (train.images, trained.test.images)
@@ -63,7 +67,7 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   _keep_spectra(run, drawn)
   if beside:
     folders = [one.workdir for one in (run, *options.beside)]
-    names = tasks.distinct_labels(folders, [x.resolve().name for x in folders])
+    names = models.distinct_labels(folders, [x.resolve().name for x in folders])
     energy_models.spectra_beside(
       {
         f"{name}{layer.replace('_', ' ')}": classes
@@ -75,6 +79,7 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
+@suite("images")
 def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Bounds on the log-likelihood of test images, each pixel drawn as 0 or 1.
 
@@ -105,7 +110,11 @@ def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-SUITES = {"errors": errors, "spectra": spectra, "bound": bound}
+SUITES = (
+  errors,
+  spectra,
+  bound,
+)
 
 
 def binary_images(trained: Trained, key: jax.Array) -> jax.Array:
@@ -228,5 +237,5 @@ def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
 
   prepare = trained.task.prepare or (lambda image: image)
   draw = train_step.draw_labelled(lambda key, image: prepare(image))
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))

@@ -12,11 +12,13 @@ import numpy as np
 
 from capjax.data.transforms import affnist
 from capjax.evaluation import clustering, views
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import curves
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 
 def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
@@ -34,6 +36,7 @@ def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
   }
 
 
+@suite("images", compares=True)
 def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Probes presences, and presences and poses (table 1 and figure 4).
 
@@ -50,13 +53,13 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
     The accuracy of each probe on each set, those rotations in degrees, and the
     rows of the images that the model takes: affNIST's have 40.
   """
-  train, validation = tasks.load_split()
-  images, labels = tasks.first(trained, options.images)
+  train, validation = models.load_split(trained)
+  images, labels = models.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   scores = {
     "max_rotation": float(run.flags().get("max_rotation", 0.0)),
     "num_images": len(images),
-    "num_rows": tasks.canvas(trained)[0],
+    "num_rows": models.canvas(trained)[0],
   }
   draw_test = trained.task.draw_test
   held = validation.images, validation.labels
@@ -76,7 +79,7 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-SUITES = {"linear": linear}
+SUITES = (linear,)
 
 
 def _turn(key, image):
@@ -107,7 +110,7 @@ def _features(
     del labels
     return trained.task.features(model, images)
 
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 

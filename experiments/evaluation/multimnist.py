@@ -11,11 +11,13 @@ from flax import nnx
 
 from capjax import losses
 from capjax.data.transforms import overlap
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import multimnist as overlap_figures
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 _MAX_SHIFT = 4  # pixels, the paper's
 _NUM_SHOWN = (8, 8)  # right and wrong examples in the figure
@@ -83,6 +85,7 @@ def measure(
   return measures
 
 
+@suite("images")
 def multimnist(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -98,12 +101,14 @@ def multimnist(
     the share of the classes that are among them, which is higher.
   """
   side = trained.test.images.shape[1]
-  pad = (tasks.canvas(trained)[0] - side) // 2
+  pad = (models.canvas(trained)[0] - side) // 2
   draw_on_canvas = functools.partial(draw, pad=pad)
-  evaluate = tasks.make_evaluate(measure, draw_on_canvas)
-  measures = evaluate(trained.model, *tasks.first(trained, options.images))
+  evaluate = tasks.make_evaluate(
+    measure, draw_on_canvas, trained.config.batch_size
+  )
+  measures = evaluate(trained.model, *models.first(trained, options.images))
   decodes = getattr(trained.model, "decoder", None) is not None
-  if decodes and tasks.canvas(trained)[2] == 1:  # two colours show two digits
+  if decodes and models.canvas(trained)[2] == 1:  # two colours show two digits
     _picture(run, trained, draw_on_canvas, measures["accuracy"])
   exact = float(np.mean(measures["accuracy"]))
   return {
@@ -114,6 +119,9 @@ def multimnist(
     "pad": pad,
     "max_shift": _MAX_SHIFT,
   }
+
+
+SUITES = (multimnist,)
 
 
 def _verdict(scores: jax.Array, labels: jax.Array) -> train_step.Metrics:
@@ -139,7 +147,7 @@ def _picture(
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)
   )
   shown = np.concatenate([right, wrong])
-  images, objects = tasks.draw_examples(trained, draw, shown)
+  images, objects = models.draw_examples(trained, draw, shown)
 
   @jax.jit
   def redraw(model, images, labels):

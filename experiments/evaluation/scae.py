@@ -13,10 +13,12 @@ from sklearn import manifold
 
 from capjax import scae
 from capjax.evaluation import clustering
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import scae as object_figures
 from experiments.run import directory
 from experiments.training import task as tasks
-from experiments.training.task import Options, Scores, Trained
 
 _NUM_SHOWN = 20  # images beside their reconstructions
 _NUM_EMBEDDED = 2000  # images, by t-SNE
@@ -54,6 +56,7 @@ def warn(scores: dict[str, float], num_parts: int) -> list[str]:
   return warnings
 
 
+@suite()
 def explanations(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -65,7 +68,7 @@ def explanations(
   """
   del options
   model = trained.model
-  images, _ = tasks.draw_examples(
+  images, _ = models.draw_examples(
     trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
   )
   by_parts, by_objects = jax.jit(scae.redraw)(model, images)
@@ -86,6 +89,7 @@ def explanations(
   }
 
 
+@suite()
 def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Draws how present objects are by class, and images by posterior presence.
 
@@ -121,6 +125,7 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
+@suite()
 def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Classifies without labels, and by probes, from presences (section 3).
 
@@ -134,7 +139,7 @@ def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
     the test set, and of the first on validation too.
   """
   del run, options
-  train, validation = tasks.load_split()
+  train, validation = models.load_split(trained)
   learnt, held, tested = (
     _features(trained, trained.task.draw_test, x.images)
     if len(x.images)
@@ -156,6 +161,7 @@ def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
+@suite()
 def label_curve(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -166,7 +172,7 @@ def label_curve(
     clusters, with deviations over draws of the labelled images.
   """
   del run, options
-  train = tasks.load_train()
+  train = trained.load_train()
   learnt, tested = (
     _features(trained, trained.task.draw_test, x.images)["posterior"]
     for x in (train, trained.test)
@@ -181,6 +187,7 @@ def label_curve(
   return scores
 
 
+@suite("images", "views")
 def affnist_like_clusters(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -190,9 +197,9 @@ def affnist_like_clusters(
     Accuracies of k-means fitted and named on training images as they are.
   """
   del run
-  draw = tasks.draw_affine_view(trained)
-  train = tasks.load_train()
-  images, labels = tasks.first(trained, options.images)
+  draw = models.draw_affine_view(trained)
+  train = trained.load_train()
+  images, labels = models.first(trained, options.images)
   learnt = _features(trained, trained.task.draw_test, train.images)
   tested = _features(trained, draw, images, views=options.views)
   labels = np.repeat(labels, options.views)
@@ -204,17 +211,17 @@ def affnist_like_clusters(
   } | {
     "views": options.views,
     "num_images": len(images),
-    "num_rows": tasks.canvas(trained)[0],
+    "num_rows": models.canvas(trained)[0],
   }
 
 
-SUITES = {
-  "explanations": explanations,
-  "objects": objects,
-  "clusters": clusters,
-  "label_curve": label_curve,
-  "affnist_like_clusters": affnist_like_clusters,
-}
+SUITES = (
+  explanations,
+  objects,
+  clusters,
+  label_curve,
+  affnist_like_clusters,
+)
 
 
 def _features(
@@ -231,6 +238,6 @@ def _features(
       "won": scae.shares_won(objects),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   labels = np.zeros(len(images), np.int32)
   return evaluate(trained.model, images, labels, views=views)

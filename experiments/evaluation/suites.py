@@ -1,7 +1,6 @@
 """Evaluation suites: functions of a run and of what it trained.
 
-Each returns numbers by name, or lists of them where it measures a curve, and
-draws into the run's folder.
+Those of classifiers that no other file holds, and the list of all.
 """
 
 import functools
@@ -20,29 +19,32 @@ from experiments.evaluation import (
   generative_rotations,
   latents,
   linear_probes,
+  models,
+  multimnist,
   scae,
   transforming,
   viewpoints,
 )
-from experiments.evaluation import multimnist as overlaps
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import grids
 from experiments.run import directory
-from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 _NUM_SHOWN = (24, 24)  # right and wrong test images beside reconstructions
 _NUM_TWEAKED = 3  # images whose capsules are perturbed
 _OFFSETS = np.arange(-5, 6) * 0.05
 
 
+@suite()
 def accuracy(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """The scores of the test set and those that the model was chosen by."""
   del run, options
-  scores = tasks.means(trained)
+  scores = models.means(trained)
   return {**scores, "test_error_percent": 100 * (1 - scores["test_accuracy"])}
 
 
+@suite()
 def reconstructions(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -64,6 +66,7 @@ def reconstructions(
   return {"test_reconstruction_loss": float(np.mean(errors))}
 
 
+@suite()
 def perturbations(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -91,37 +94,28 @@ def perturbations(
   return {"largest_change": float(np.max(np.abs(grid - middle)))}
 
 
-SUITES = {
-  "accuracy": accuracy,
-  "reconstructions": reconstructions,
-  "perturbations": perturbations,
-  "multimnist": overlaps.multimnist,
-  "affnist_like": classifiers.affnist_like,
-  "attacks": classifiers.attacks,
-  "views": classifiers.views,
-  "diagnostics": classifiers.diagnostics,
-  **latents.SUITES,
-  **energy_models.SUITES,
-  **viewpoints.SUITES,
-  **constellations.SUITES,
-  **scae.SUITES,
-  **transforming.SUITES,
-  **generative.SUITES,
-  **linear_probes.SUITES,
-  **generative_rotations.SUITES,
-}
+_ALL = (
+  accuracy,
+  reconstructions,
+  perturbations,
+  *multimnist.SUITES,
+  *classifiers.SUITES,
+  *latents.SUITES,
+  *energy_models.SUITES,
+  *viewpoints.SUITES,
+  *constellations.SUITES,
+  *scae.SUITES,
+  *transforming.SUITES,
+  *generative.SUITES,
+  *linear_probes.SUITES,
+  *generative_rotations.SUITES,
+)
+SUITES = {some.name: some for some in _ALL}
 
-# Those whose figures hold the curves of other runs too.
-DRAWN_BESIDE = {"attacks", "views", "diagnostics", "viewpoints", "linear"}
-# Those that take affine views of test images.
-TAKE_VIEWS = {"affnist_like", "affnist_like_clusters"}
-# Those that can do with the first test images; others take all of them or none.
-TAKE_FEW_IMAGES = {
-  "affnist_like", "affnist_like_clusters", "attacks", "bound", "chains",
-  "coordinates", "diagnostics", "few_labels", "gcm", "importance", "linear",
-  "log_likelihood", "multi_crop", "multimnist", "ransac", "repair", "swaps",
-  "unseen_shifts", "views",
-}  # fmt: skip
+
+def taking(option: str) -> set[str]:
+  """The names of the suites that read an option, a field of `Options`."""
+  return {name for name, some in SUITES.items() if option in some.takes}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:

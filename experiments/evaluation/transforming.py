@@ -9,11 +9,13 @@ from sklearn import decomposition, linear_model, preprocessing
 
 from capjax import losses
 from capjax.evaluation import clustering, factor_analysers, views
+from experiments.evaluation import models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import curves, transforming
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 from kernels import geometry, rendering
 
 # Of a movement [3 3]: where the input is, and how it is turned and stretched.
@@ -47,6 +49,7 @@ def as_transforms(model: object, movements: jax.Array) -> jax.Array:
   return movements[..., :2, 2] if model.pose == "shift" else movements
 
 
+@suite("images")
 def coordinates(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -67,7 +70,7 @@ def coordinates(
     same order: 1 for one that is always on the same entity. For affine poses
     `r2` of the matrix.
   """
-  learnt = _outputs(trained, _train_images(), trained.task.draw_test)
+  learnt = _outputs(trained, _train_images(trained), trained.task.draw_test)
   images = trained.test.images[: options.images]
   tested = _outputs(trained, images, trained.task.draw_test)
   names = _PLACE
@@ -118,6 +121,7 @@ def coordinates(
   return scores
 
 
+@suite("images")
 def unseen_shifts(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -158,6 +162,7 @@ def unseen_shifts(
   }
 
 
+@suite("images")
 def few_labels(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -176,10 +181,10 @@ def few_labels(
     deviations over ten draws. `central`: the labels are those of the 25
     training images that suit the analysers best, one each.
   """
-  train = tasks.load_train()
+  train = trained.load_train()
   known = slice(None, _NUM_IMAGES)
   images, labels = train.images[known], train.labels[known]
-  tests, test_labels = tasks.first(trained, options.images)
+  tests, test_labels = models.first(trained, options.images)
   learnt, tested = (
     _outputs(trained, x, _draw_shifted("x", 0)) for x in (images, tests)
   )
@@ -200,11 +205,11 @@ def few_labels(
   }
 
 
-SUITES = {
-  "coordinates": coordinates,
-  "unseen_shifts": unseen_shifts,
-  "few_labels": few_labels,
-}
+SUITES = (
+  coordinates,
+  unseen_shifts,
+  few_labels,
+)
 
 
 def _few_labels(features, labels, tests, test_labels) -> Scores:
@@ -238,8 +243,8 @@ def _few_labels(features, labels, tests, test_labels) -> Scores:
   return scores
 
 
-def _train_images() -> np.ndarray:
-  train = tasks.load_train()
+def _train_images(trained: Trained) -> np.ndarray:
+  train = trained.load_train()
   return train.images[:_NUM_IMAGES]
 
 
@@ -256,7 +261,7 @@ def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
       "mass": jax.vmap(_centre_of_mass)(inputs.image),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 
@@ -301,7 +306,7 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
     movement = jnp.eye(3).at[:2, 2].set(shift)
     return Moved(image, movement, jnp.eye(3)), views.translate(image, *shift)
 
-  evaluate = tasks.make_evaluate(measure, draw)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
   labels = np.zeros(len(images), np.int32)
   shares = []
   for shift in shifts.reshape(-1, 2).astype(np.float32):

@@ -5,17 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from capjax.data.transforms import stereo
-from experiments.evaluation import classifiers
+from experiments.evaluation import classifiers, models
+from experiments.evaluation.models import Options, Scores, Trained
+from experiments.evaluation.suite import suite
 from experiments.figures import curves
 from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-from experiments.training.task import Options, Scores, Trained
 
 # Of the factors: degrees between two steps, and of the first.
 _ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
 
 
+@suite(compares=True)
 def viewpoints(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -58,6 +60,7 @@ def viewpoints(
   return scores
 
 
+@suite("images")
 def multi_crop(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -83,10 +86,13 @@ def multi_crop(
       )
     }
 
-  evaluate = tasks.make_evaluate(measure, draw)
-  images, labels = tasks.first(trained, options.images)
+  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  images, labels = models.first(trained, options.images)
   scores = train_step.means(evaluate(trained.model, images, labels))
   return {**scores, "num_images": len(images)}
 
 
-SUITES = {"viewpoints": viewpoints, "multi_crop": multi_crop}
+SUITES = (
+  viewpoints,
+  multi_crop,
+)

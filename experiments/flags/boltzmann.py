@@ -13,8 +13,7 @@ from absl import flags
 
 from capjax.energy import rbm
 from capjax.specs import Spec
-from experiments.flags import rates
-from experiments.run import directory
+from experiments.flags import rates, runs
 from experiments.training import contrastive_divergence, train_step
 
 # Iterations of mean field that a model trained without it is measured by, as
@@ -80,7 +79,7 @@ flags.register_validator(
   lambda steps: all(step.isdecimal() for step in steps),
   message="give whole numbers, as in 3600,6000",
 )
-flags.set_default(directory.BATCH_SIZE, 100)
+flags.set_default(runs.BATCH_SIZE, 100)
 flags.set_default(rates.LEARNING_RATE, 0.01)
 flags.set_default(rates.DECAY_RATE, 0.95)
 flags.set_default(rates.DECAY_STEPS, 120)
@@ -88,11 +87,11 @@ flags.set_default(rates.DECAY_STEPS, 120)
 
 def refuse_useless_flags() -> None:
   """Raises a ValueError if a flag is set that others make idle."""
-  directory.refuse("a Boltzmann machine", ["stop_accuracy"])
+  runs.refuse("a Boltzmann machine", ["stop_accuracy"])
   if not _SLOWER_AT.value:
-    directory.refuse("without --slower_at, training", ["slower_by"])
+    runs.refuse("without --slower_at, training", ["slower_by"])
   if VISIBLE.value == "gaussian":
-    directory.refuse("--visible=gaussian", ["binary"])
+    runs.refuse("--visible=gaussian", ["binary"])
 
 
 def sizes_and_families() -> dict[str, Any]:
@@ -224,7 +223,7 @@ def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
 
 
 def diverged(metrics: dict[str, float]) -> bool:
-  """Whether images are reconstructed too badly to go on."""
+  """Whether images are reconstructed too badly: training has diverged."""
   return metrics["reconstruction_error"] > _MAX_ERROR.value
 
 

@@ -13,6 +13,7 @@ from absl import app, flags
 from kernels import checks
 
 _LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
+_NO_SIZES = ("seed", "steps", "every", "_at")  # ends of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 
@@ -114,6 +115,21 @@ def check_shift(
       f"images of {height}x{width} leave the frame when shifted by {pixels} "
       f"pixels; give a smaller {' or '.join(f'--{name}' for name in names)}"
     )
+
+
+def flags_of_size(shape: Sequence[int]) -> str:
+  """The flag of an array's longest side, or the largest that was raised."""
+  sizes, raised = {}, {}
+  for flag in experiment_flags():
+    counts = [n for n in numbers(flag) if type(n) is int]
+    if not counts or flag.name.endswith(_NO_SIZES):
+      continue
+    sizes[flag.name] = max(counts)
+    if flag.present and flag.value != flag.default:
+      raised[flag.name] = max(counts)
+  names = [name for name, size in sizes.items() if size == max(shape)]
+  names = names or sorted(raised, key=raised.get, reverse=True)[:2]
+  return " or ".join(f"--{name}" for name in names or ["batch_size"])
 
 
 def _parse(words: list[str]) -> list[str]:

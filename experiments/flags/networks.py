@@ -15,8 +15,7 @@ import capjax
 from capjax import baselines, capsnet, losses
 from capjax.layers import routers
 from capjax.specs import Spec
-from experiments.flags import limits
-from experiments.run import directory
+from experiments.flags import limits, runs
 
 MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
@@ -148,11 +147,9 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
     "baseline": _CAPSNET_FLAGS + _CAPSULE_FLAGS,
   }
-  directory.refuse(f"--model={MODEL.value}", unused[MODEL.value])
+  runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
   if not reconstruction_weight():
-    directory.refuse(
-      "--reconstruction=none", ["decoder_features", "decoder_init"]
-    )
+    runs.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
   sizes = {"image_shape": tuple(image_shape), "num_classes": num_classes}
   if is_baseline():
     arguments = dict(

@@ -1,17 +1,39 @@
-"""What a run was made with and on: code, packages, device."""
+"""What a run was made by, with and on: command, code, packages, device."""
 
 import importlib.metadata
 import os
 import pathlib
 import platform
 import subprocess
+from typing import Any
 
 import jax
+
+from experiments.run.invocation import Invocation
 
 _PACKAGES = (
   "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
   "orbax-checkpoint",
 )  # fmt: skip
+
+
+def record(invocation: Invocation) -> dict[str, Any]:
+  """What it takes to repeat a run: command, commit, flags, versions, device.
+
+  `dirty` is None where git cannot say.
+  """
+  return {
+    "experiment": invocation.experiment,
+    "dataset": invocation.dataset,
+    "preset": invocation.preset,
+    "command": invocation.command,
+    "commit": commit() or "unknown",
+    "dirty": is_dirty(),
+    "flags": dict(invocation.flags),
+    "seed": invocation.seed,
+    "versions": versions(),
+    "device": device(),
+  }
 
 
 def commit() -> str | None:

@@ -4,17 +4,50 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import tqdm
 
 from capjax import data
-from experiments.run import directory
+from experiments.run import directory, interrupts
 from experiments.training import checkpoints, train_step
 
 _MAX_RESTARTS = 20  # of one sitting
+
+
+class LoopConfig(NamedTuple):
+  """How long training goes, and when it is logged, validated and saved.
+
+  Attributes:
+    num_steps: updates in all.
+    batch_size: examples of an update.
+    seed: of parameters, batches and augmentation.
+    num_validation: training examples, the first ones, that are kept for
+      validation; None for a sixth, 0 for none.
+    log_every: steps between lines of metrics.
+    eval_every: steps between validations; None for an epoch.
+    checkpoint_every: steps between states that are saved beside those at
+      validations; None for none.
+    checkpoint_minutes: a state is also saved at the first line of metrics after
+      so many minutes without; 0 for never. Not where training restarts from
+      saved states, whose numbers would depend on the time.
+    stop_accuracy: training ends at the first validation that reaches this
+      accuracy; None for never.
+    average_decay: of the exponential moving average of the weights; 0 for none.
+  """
+
+  num_steps: int
+  batch_size: int = 128
+  seed: int = 0
+  num_validation: int | None = None
+  log_every: int = 20
+  eval_every: int | None = None
+  checkpoint_every: int | None = None
+  checkpoint_minutes: float = 10.0
+  stop_accuracy: float | None = None
+  average_decay: float = 0.0
 
 
 def split_validation(
@@ -74,16 +107,14 @@ def fit(
   train: data.Dataset,
   validation: data.Dataset,
   mesh: jax.sharding.Mesh,
-  num_steps: int,
+  config: LoopConfig,
   summarise: Callable[[dict], dict[str, float]] = train_step.means,
   diverged: Callable[[dict[str, float]], bool] = lambda metrics: False,
   restart: Callable[[train_step.TrainState], train_step.TrainState]
   | None = None,
   warn: Callable[[dict[str, float]], list[str]] = lambda metrics: [],
 ) -> tuple[int, float]:
-  """Trains to `num_steps`, going on from the newest checkpoint if any.
-
-  With `--stop_accuracy` it ends at the first validation that reaches it.
+  """Trains to the last step; resumes from the newest checkpoint, if any.
 
   The model that `saved` scores highest on validation is kept as its best; of
   several with the same score, the last. Without validation no model is scored:
@@ -95,34 +126,34 @@ def fit(
     saved: where states go.
     state: that of a new run.
     update: as `train_step.make_update` builds it.
-    evaluate: as `train_step.make_evaluate` builds it; for `--stop_accuracy` it
+    evaluate: as `train_step.make_evaluate` builds it; for `stop_accuracy` it
       measures `accuracy`.
     train: to draw batches from.
     validation: to choose the model by; its measures hold what `saved` scores.
       It may be empty, if `saved` has no score.
     mesh: the devices.
-    num_steps: updates in all.
+    config: see `LoopConfig`.
     summarise: makes one number of each measure, to be logged.
-    diverged: whether training has gone astray, by its metrics; a number that is
-      not finite always says so.
-    restart: changes the older of the two saved states, from which it then goes
-      on; without, it ends.
-    warn: what metrics of training and validation warn of, to be said.
+    diverged: whether training has diverged, by its metrics; it always has where
+      a number is not finite.
+    restart: changes the older of the two saved states, from which training then
+      resumes; without it, training ends.
+    warn: messages about metrics of training and validation, to be printed.
 
   Returns:
     Updates done and seconds spent, in all sittings.
 
   Raises:
     ValueError: if no checkpoint of the run can be read, or they are gone.
-    SystemExit: after a signal, with the state saved; and when training has gone
-      astray, with the last good state kept.
+    SystemExit: after a signal, with the state saved; and when training has
+      diverged, with the last good state kept.
   """
-  batch_size = directory.BATCH_SIZE.value
+  num_steps, batch_size = config.num_steps, config.batch_size
   epoch = len(train.images) // batch_size
-  eval_every = directory.EVAL_EVERY.value or epoch
-  stops = [epoch, eval_every, directory.LOG_EVERY.value]
-  if directory.CHECKPOINT_EVERY.value:
-    stops.append(directory.CHECKPOINT_EVERY.value)
+  eval_every = config.eval_every or epoch
+  stops = [epoch, eval_every, config.log_every]
+  if config.checkpoint_every:
+    stops.append(config.checkpoint_every)
 
   state = train_step.replicate(state, mesh)
   restored = saved.restore((state, 0.0))
@@ -144,14 +175,14 @@ def fit(
 
   averages = state.average is not None
   # Where training goes back to a saved state, time must not say which one.
-  patience = 0.0 if restart else 60 * directory.CHECKPOINT_MINUTES.value
+  patience = 0.0 if restart else 60 * config.checkpoint_minutes
   saved_at = started
 
   def seconds():
     return float(earlier) + time.monotonic() - started
 
   with (
-    directory.Interrupts() as interrupts,
+    interrupts.Interrupts() as signals,
     tqdm.tqdm(
       total=num_steps,
       initial=step,
@@ -159,14 +190,16 @@ def fit(
       disable=not sys.stderr.isatty(),
     ) as bar,
   ):
-    while step < num_steps and not _reached(saved.best_metrics()):
+    while step < num_steps and not _reached(
+      config.stop_accuracy, saved.best_metrics()
+    ):
       stop = min([(step // every + 1) * every for every in stops] + [num_steps])
       began = time.monotonic()
       state, metrics = update(state, images, labels, stop - step)
       metrics = {name: float(x) for name, x in metrics.items()}
       rate = (stop - step) * batch_size / (time.monotonic() - began)
-      astray = _astray(metrics, state.model, diverged)
-      if astray and restarts:
+      fault = _fault(metrics, state.model, diverged)
+      if fault and restarts:
         restarts -= 1
         state, _ = saved.step_back(
           (state, 0.0), lambda kept: (restart(kept[0]), kept[1])
@@ -175,11 +208,11 @@ def fit(
         run.rewind(step)
         run.log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
         bar.n = step
-        print(f"{astray}; going on from step {step}", file=sys.stderr)
+        print(f"{fault}; resuming from step {step}", file=sys.stderr)
         continue
-      if astray:
+      if fault:
         sys.exit(
-          f"{astray} between steps {step} and {stop}; training stopped, and "
+          f"{fault} between steps {step} and {stop}; training stopped, and "
           f"the checkpoints in {run.workdir} are from before. Try a smaller "
           "--learning_rate in another --workdir"
         )
@@ -204,18 +237,15 @@ def fit(
       if pause:
         models = (reported, state.model) if averages else reported
         saved.save_best(step, models, scores)
-      due = (
-        directory.CHECKPOINT_EVERY.value
-        and not step % directory.CHECKPOINT_EVERY.value
-      )
+      due = config.checkpoint_every and not step % config.checkpoint_every
       late = patience and time.monotonic() - saved_at > patience
-      signal_number = interrupts.received
+      signal_number = signals.received
       if pause or due or late or signal_number:
         saved.save(step, (state, seconds()))
         saved_at = time.monotonic()
       if signal_number:
         print(
-          f"stopped at step {step} of {num_steps}; the same command goes on",
+          f"stopped at step {step} of {num_steps}; the same command resumes",
           file=sys.stderr,
         )
         sys.exit(128 + signal_number)
@@ -223,7 +253,7 @@ def fit(
   return step, seconds()
 
 
-def _astray(
+def _fault(
   metrics: dict[str, float],
   model: Any,
   diverged: Callable[[dict[str, float]], bool],
@@ -233,11 +263,10 @@ def _astray(
     return "the loss became infinite or NaN"
   if not train_step.all_finite(model):
     return "the parameters became infinite or NaN"
-  return "training went astray" if diverged(metrics) else None
+  return "training diverged" if diverged(metrics) else None
 
 
-def _reached(best: dict[str, float] | None) -> bool:
-  goal = directory.STOP_ACCURACY.value
+def _reached(goal: float | None, best: dict[str, float] | None) -> bool:
   return None not in (goal, best) and best["accuracy"] >= goal
 
 

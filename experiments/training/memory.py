@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from capjax import data
-from experiments.flags import limits
-from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
-
-_NO_SIZES = ("seed", "steps", "every", "_at")  # ends of flags' names
+from experiments.training.loop import LoopConfig
 
 
 class Estimate(NamedTuple):
@@ -37,15 +35,27 @@ class Estimate(NamedTuple):
     return sum(self.parts.values())
 
 
-def check(task: tasks.Task, dataset: data.Dataset) -> None:
+def check(
+  task: tasks.Task,
+  dataset: data.Dataset,
+  config: LoopConfig,
+  *,
+  remedy: Callable[[Sequence[int]], str] = lambda shape: "the size of a batch",
+) -> None:
   """Checks that a device can hold what training takes at least.
 
   Makes the model and the optimiser in shapes alone, which takes no memory.
 
+  Args:
+    task: what to train.
+    dataset: the training set.
+    config: batches, and whether weights are averaged.
+    remedy: names what to lower, given the shape of the largest array.
+
   Raises:
-    ValueError: if it cannot, or the flags describe no model for such images.
+    ValueError: if it cannot, or there is no such model for these images.
   """
-  need, free = estimate(task, dataset), available()
+  need, free = estimate(task, dataset, config), available()
   if free is None or need.total <= free:
     return
   largest, shape = need.largest
@@ -55,19 +65,21 @@ def check(task: tasks.Task, dataset: data.Dataset) -> None:
   raise ValueError(
     f"training takes at least {_text(need.total)} of memory ({parts}), but "
     f"{jax.devices()[0].device_kind} has {_text(free)} available; lower "
-    f"{_to_lower(shape)}: the largest array is {largest} of "
+    f"{remedy(shape)}: the largest array is {largest} of "
     f"[{' '.join(map(str, shape))}]"
   )
 
 
-def estimate(task: tasks.Task, dataset: data.Dataset) -> Estimate:
+def estimate(
+  task: tasks.Task, dataset: data.Dataset, config: LoopConfig
+) -> Estimate:
   """What an update for a task holds of one device's memory at least."""
-  batch_size = directory.BATCH_SIZE.value
+  batch_size = config.batch_size
   optimizer = task.make_optimizer()
 
   def begin():
-    model = tasks.make_model(task, dataset)
-    average = bool(directory.AVERAGE_DECAY.value)
+    model = tasks.make_model(task, dataset, config.seed)
+    average = bool(config.average_decay)
     return train_step.init(model, optimizer, jax.random.key(0), average=average)
 
   def draw(images, labels):
@@ -124,21 +136,6 @@ def _free_of_host() -> int | None:
     return free or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
   except (AttributeError, OSError, ValueError):
     return None
-
-
-def _to_lower(shape: tuple[int, ...]) -> str:
-  """The flag of an array's longest side, or the largest that was raised."""
-  sizes, raised = {}, {}
-  for flag in limits.experiment_flags():
-    numbers = [n for n in limits.numbers(flag) if type(n) is int]
-    if not numbers or flag.name.endswith(_NO_SIZES):
-      continue
-    sizes[flag.name] = max(numbers)
-    if flag.present and flag.value != flag.default:
-      raised[flag.name] = max(numbers)
-  names = [name for name, size in sizes.items() if size == max(shape)]
-  names = names or sorted(raised, key=raised.get, reverse=True)[:2]
-  return " or ".join(f"--{name}" for name in names or ["batch_size"])
 
 
 def _bytes(tree: Any) -> int:

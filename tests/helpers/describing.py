@@ -12,9 +12,9 @@ import jax
 from absl import app, flags
 from flax import nnx
 
-from capjax import data, specs
+from capjax import specs
 from experiments import launch
-from experiments.run import directory
+from experiments.flags import runs
 from experiments.training import task as tasks
 from experiments.training import train_step
 
@@ -26,10 +26,8 @@ def _leaves(model):
 
 def _describe(task: tasks.Task) -> None:
   """In the place of `launch.train`."""
-  with directory.clear_errors():
-    train = data.load(
-      directory.DATASET.value, "train", directory.DATA_DIR.value
-    )
+  with runs.clear_errors():
+    train = runs.load("train")
     record = json.loads(json.dumps(tasks.model_record(task, train)))
     model = nnx.eval_shape(lambda: tasks.make_model(task, train))
     again = specs.from_json(record)

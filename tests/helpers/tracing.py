@@ -12,21 +12,18 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags
 
-from capjax import data
 from experiments import launch
-from experiments.run import directory
+from experiments.flags import runs
 from experiments.training import task as tasks
 from experiments.training import train_step
 
 
 def _trace(task: tasks.Task) -> None:
   """In the place of `launch.train`."""
-  with directory.clear_errors():
-    directory.configure()
-    train = data.load(
-      directory.DATASET.value, "train", directory.DATA_DIR.value
-    )
-    batch_size = directory.BATCH_SIZE.value
+  with runs.clear_errors():
+    runs.configure()
+    train = runs.load("train")
+    batch_size = runs.BATCH_SIZE.value
     optimizer = task.make_optimizer()
 
     def first_loss(images, labels):

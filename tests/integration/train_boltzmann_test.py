@@ -112,19 +112,19 @@ def test_other_models_train(train, tmp_path, words):
     assert code == 1 and "log_likelihood: not for the model" in printed
 
 
-def test_training_that_goes_astray_once_goes_back_a_little(tmp_path):
+def test_training_that_diverges_once_goes_back_a_little(tmp_path):
   """By as much as the preset of Gaussian units says, and with new chains."""
   # Judged at 240, 480 and after epochs of 11 steps: the 46th time at 484.
   code, printed = processes.Running(
-    "straying", "train_boltzmann", "46", f"--workdir={tmp_path}",
+    "diverging", "train_boltzmann", "46", f"--workdir={tmp_path}",
     "--flagfile=experiments/presets/boltzmann/boltzmann_fashion.cfg",
     "--num_capsules=4", "--capsule_size=3", "--num_sweeps=1",
     "--mean_field_iterations=1",
     "--dataset=digits", "--num_validation=300", "--num_steps=500", package="",
   ).wait()  # fmt: skip
   assert code == 0, printed
-  assert printed.count("going on from step") == 1
-  assert "training went astray; going on from step 240\n" in printed
+  assert printed.count("resuming from step") == 1
+  assert "training diverged; resuming from step 240\n" in printed
   summary = processes.summary_of(tmp_path)
   assert (summary["restarts"], summary["num_steps"]) == (1, 500)
   steps = [line["step"] for line in processes.metrics_of(tmp_path)]
@@ -136,12 +136,12 @@ def test_training_that_goes_astray_once_goes_back_a_little(tmp_path):
   assert age == 10 + (500 - 240) - 1
 
 
-def test_training_that_always_goes_astray_ends(train, tmp_path):
+def test_training_that_always_diverges_ends(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--max_error=0.0", binary="train_boltzmann"
   )
   assert code == 1
-  assert printed.count("going on from step 0") == 20
+  assert printed.count("resuming from step 0") == 20
   assert "training stopped" in printed and "Traceback" not in printed
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from capjax.generative import guides
 from experiments.evaluation import generative as dreams
-from experiments.evaluation import generative_rotations
+from experiments.evaluation import generative_rotations, models
 from experiments.run import directory
-from experiments.training import task as tasks
 
 SMALL = (
   "--num_capsules=3,2", "--conv_features=4", "--width=4", "--template_size=5",
@@ -85,12 +84,12 @@ def test_flat_templates_are_no_duplicates(tmp_path):
   colours = np.stack([bar, bar.transpose(1, 0, 2), ring, *noise])
   run = directory.Run(str(tmp_path))
   some = _with_templates(colours.astype(np.float32))
-  scores = generative_rotations.duplicates(run, some, tasks.Options())
+  scores = generative_rotations.duplicates(run, some, models.Options())
   assert scores["flat_templates"] == pytest.approx(2 / 5)
   assert scores["near_duplicates"] == pytest.approx(2 / 3)
   assert run.figure("duplicates").exists()
   none = _with_templates(noise)
-  nothing = generative_rotations.duplicates(run, none, tasks.Options())
+  nothing = generative_rotations.duplicates(run, none, models.Options())
   assert nothing["near_duplicates"] == 0 and nothing["flat_templates"] == 1
 
 
@@ -98,7 +97,7 @@ def _with_templates(colours):
   templates = SimpleNamespace(colours=colours)
   capsules = SimpleNamespace(templates=templates)
   model = SimpleNamespace(capsules=capsules)
-  return tasks.Trained(None, model, 0, {}, None, {})
+  return models.Trained(None, None, model, 0, {}, None, {})
 
 
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
@@ -167,13 +166,13 @@ def test_chains_start_from_draws_of_the_guide(monkeypatch, tmp_path):
 
   monkeypatch.setattr(dreams.inference, "sample_poses", stay)
   drawn = lambda *_: (images, None)  # noqa: E731
-  monkeypatch.setattr(dreams.tasks, "draw_examples", drawn)
+  monkeypatch.setattr(dreams.models, "draw_examples", drawn)
   task, test = SimpleNamespace(draw_test=None), SimpleNamespace(labels=[0, 1])
   model = guides.AmortisedCapsules(capsules, guide)
   scores = dreams.chains(
     SimpleNamespace(figure=lambda name: tmp_path / f"{name}.png"),
-    tasks.Trained(task, model, 0, {}, test, {}),
-    tasks.Options(),
+    models.Trained(task, None, model, 0, {}, test, {}),
+    models.Options(),
   )
   assert scores["num_images"] == 2 and (tmp_path / "chains.png").exists()
   np.testing.assert_allclose(

@@ -9,7 +9,8 @@ import numpy as np
 import processes
 import pytest
 
-from capjax import boltzmann, specs
+from capjax import specs
+from capjax.energy import rbm
 from experiments.training import train_step
 
 MAX_ERROR = 0.21  # that of pixels is less, that of the capsules above them more
@@ -49,7 +50,7 @@ def test_layers_tell_their_models(trained):
   for layer, (visible_shape, num_capsules) in wants.items():
     record = json.loads((trained / layer / "model.json").read_text())
     machine = specs.from_json(record).shapes()
-    assert isinstance(machine, boltzmann.CapsuleRBM)
+    assert isinstance(machine, rbm.CapsuleRBM)
     assert machine.visible_shape == visible_shape
     assert machine.hidden.shape[1:] == (num_capsules, 3)
     assert record["num_parameters"] == train_step.num_parameters(machine)

@@ -150,10 +150,10 @@ def test_pairs_are_drawn_as_the_flag_says():
 def schedules():
   """Rates of learning and losses of a run that is short."""
   from experiments import train_matrix_capsules as binary
-  from experiments.training import optimizers
+  from experiments.flags import optimizer as flagged
 
   flags.FLAGS(["binary", "--num_steps=40", "--padding=SAME", *TINY])
-  optimizer = optimizers.make_optimizer()
+  optimizer = flagged.make_optimizer()
   slope = jnp.ones(())
   state, rates = optimizer.init(slope), []
   update_of = jax.jit(optimizer.update)

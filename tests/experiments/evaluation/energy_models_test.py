@@ -1,4 +1,4 @@
-"""What suites for models with an energy say of dreams that went astray."""
+"""Scores of dreams, of which some have diverged."""
 
 import types
 
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from capjax import data
-from experiments.evaluation import energy_models
+from experiments.evaluation import energy_models, models
 from experiments.run import directory
-from experiments.training import task
 
 _DIM, _BRIGHT = 0.25, 0.75
 
@@ -19,19 +18,19 @@ def _scores(monkeypatch, folder, **dreams):
     monkeypatch.setattr(energy_models, name, lambda *_, images=images: images)
   test = data.Dataset(np.full((2, 3, 3, 1), 51, np.uint8), np.zeros(2), 1, {})
   model = types.SimpleNamespace(visible_shape=(3, 3, 1))
-  trained = task.Trained(None, model, 0, {}, test, {})
+  trained = models.Trained(None, None, model, 0, {}, test, {})
   scores = energy_models.dreams(
-    directory.Run(str(folder)), trained, task.Options()
+    directory.Run(str(folder)), trained, models.Options()
   )
   figures = {path.stem for path in (folder / "figures").iterdir()}
   assert figures == {"dreams_ancestral", "dreams_gibbs"}
   return scores
 
 
-@pytest.mark.parametrize("astray", [-5.65e20, 2.5, -1.5, np.inf, np.nan])
-def test_means_are_of_the_sane_dreams(monkeypatch, tmp_path, astray):
+@pytest.mark.parametrize("diverged", [-5.65e20, 2.5, -1.5, np.inf, np.nan])
+def test_means_are_of_the_sane_dreams(monkeypatch, tmp_path, diverged):
   gibbs = np.full((20, 3, 3, 1), _BRIGHT, np.float32)
-  gibbs[:5, 1, 2] = astray  # by one pixel
+  gibbs[:5, 1, 2] = diverged  # by one pixel
   ancestral = np.full_like(gibbs, _DIM)
   ancestral[0, 0, 0], ancestral[1, 0, 0] = -1, 2  # just within the range
   scores = _scores(monkeypatch, tmp_path, _ancestral=ancestral, _loops=gibbs)

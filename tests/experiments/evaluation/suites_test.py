@@ -1,18 +1,23 @@
 """Which suites a model can take, and what runs are called beside each other."""
 
-import inspect
 from types import SimpleNamespace
 
 import jax
 import numpy as np
+import processes
 import pytest
 from flax import nnx
 
 import capjax
 from capjax import baselines
-from experiments.evaluation import classifiers, latents, suites
+from experiments.evaluation import (
+  classifiers,
+  latents,
+  models,
+  suite,
+  suites,
+)
 from experiments.run import atomic_files, directory
-from experiments.training import task as tasks
 
 ANY = {"accuracy", "multimnist", "affnist_like", "attacks", "views"}
 DRAWN = {"reconstructions", "perturbations"}
@@ -43,26 +48,38 @@ def test_classifiers_take_these_suites_and_no_others(make, want):
   assert set(taken) == want and len(taken) == len(want)
 
 
-def test_those_that_take_few_images_ask_how_many():
-  asking = {
-    name
-    for name, suite in suites.SUITES.items()
-    if "options.images" in inspect.getsource(suite)
-  }
-  assert asking == suites.TAKE_FEW_IMAGES
+def test_a_suite_is_given_the_options_that_it_takes_and_no_others():
+  seen = []
+
+  @suite.suite("images", compares=True)
+  def some(run, trained, options):
+    """Measures nothing."""
+    seen.append(options)
+    return {}
+
+  asked = models.Options(views=3, images=5, beside=("other",))
+  assert some(None, None, asked) == {}
+  assert seen == [models.Options(images=5, beside=("other",))]
+  assert (some.name, some.summary) == ("some", "Measures nothing.")
 
 
-def test_those_that_take_few_images_say_how_many():
-  for name in suites.TAKE_FEW_IMAGES:
-    source = inspect.getsource(suites.SUITES[name])
-    assert '"num_images"' in source or '"num_rotated"' in source, name
+def test_options_that_suites_take_are_known():
+  for some in suites.SUITES.values():
+    assert some.takes <= set(models.Options._fields), some.name
+  for option in models.Options._fields:
+    assert suites.taking(option)
+
+
+def test_the_documentation_names_every_suite():
+  text = (processes.ROOT / "docs" / "evaluation.md").read_text()
+  assert {x for x in suites.SUITES if f"`{x}`" not in text} == set()
 
 
 def test_scores_are_of_all_test_images_unless_a_suite_says_otherwise():
   trained = SimpleNamespace(test=SimpleNamespace(labels=np.arange(7)))
-  assert tasks.images_of(trained, {"a": 1.0}) == {"a": 7}
+  assert models.images_of(trained, {"a": 1.0}) == {"a": 7}
   scores = {"a": 1.0, "num_images": np.int64(3)}
-  assert tasks.images_of(trained, scores)["a"] == 3
+  assert models.images_of(trained, scores)["a"] == 3
 
 
 def folders(tmp_path, *names):
@@ -84,7 +101,7 @@ NAMES = ("new/a", "old/a", "b", "c/old/a")
 
 def test_no_run_hides_another_of_the_same_model(tmp_path):
   own, *others = folders(tmp_path, *NAMES)
-  options = tasks.Options(beside=others)
+  options = models.Options(beside=others)
   lines = classifiers.beside(own, options, "views", {"of": "new/a"})
   assert {label: line["of"] for label, line in lines.items()} == {
     "capsnet": "new/a",
@@ -108,12 +125,12 @@ def test_no_spectra_hide_others_of_folders_of_the_same_name(
   monkeypatch.setattr(figures, "spectra_beside", lambda x, _: drawn.update(x))
   monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
   images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
-  monkeypatch.setattr(tasks, "load_train", lambda: images)
   for number, run in enumerate([*others, own]):
     activities = {"0": np.full((2, 1), number)}
     monkeypatch.setattr(latents, "_activities", lambda *_, x=activities: x)
-    options = tasks.Options(beside=others if run is own else ())
-    latents.spectra(run, SimpleNamespace(test=images), options)
+    options = models.Options(beside=others if run is own else ())
+    some = SimpleNamespace(test=images, load_train=lambda: images)
+    latents.spectra(run, some, options)
   assert {name: int(classes[0][0, 0]) for name, classes in drawn.items()} == {
     "a": 3, "a (old/a)": 0, "b": 1, "a (2)": 2
   }  # fmt: skip

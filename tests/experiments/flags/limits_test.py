@@ -13,9 +13,9 @@ from absl.testing import flagsaver
 from experiments import train_capsnet
 from experiments.evaluation import suites
 from experiments.figures import plotting
-from experiments.flags import limits
+from experiments.flags import augmentation, limits, optimizer, runs
 from experiments.run import directory
-from experiments.training import augmentation, memory, optimizers
+from experiments.training import memory
 from experiments.training import task as tasks
 
 DIGITS = ("--conv_kernel=3", "--primary_kernel=3", "--dataset=digits")
@@ -30,6 +30,20 @@ def given(*words):
     flags.FLAGS(["binary", *words])
     limits.check_flags()
     yield
+
+
+def check(dataset):
+  """As a binary does before it trains."""
+  memory.check(
+    train_capsnet.TASK,
+    dataset,
+    runs.loop_config(),
+    remedy=limits.flags_of_size,
+  )
+
+
+def estimate(dataset):
+  return memory.estimate(train_capsnet.TASK, dataset, runs.loop_config())
 
 
 def float_flags():
@@ -85,7 +99,7 @@ def test_flags_beyond_their_range_are_refused(word, remedy):
 )
 def test_rates_must_fit_the_run(words, wants):
   with given(*words), pytest.raises(ValueError) as error:
-    optimizers.make_optimizer()
+    optimizer.make_optimizer()
   assert all(word in str(error.value) for word in wants)
 
 
@@ -112,15 +126,15 @@ def test_images_must_stay_in_the_frame():
 )
 def test_too_much_memory_is_named_before_it_is_taken(word, part):
   with given(*SMALL, *word.split()), pytest.raises(ValueError) as error:
-    memory.check(train_capsnet.TASK, tasks.load_train())
+    check(runs.load("train"))
   for want in ("available", f"lower {word.partition('=')[0]}", part):
     assert want in str(error.value)
 
 
 def test_an_estimate_is_what_arrays_take():
   with given(*SMALL, "--batch_size=16"):
-    train = tasks.load_train()
-    parts, _ = memory.estimate(train_capsnet.TASK, train)
+    train = runs.load("train")
+    parts, _ = estimate(train)
     model = tasks.make_model(train_capsnet.TASK, train)
   size = sum(x.nbytes for x in jax.tree.leaves(model))
   assert parts["model"] == parts["gradients"] == size
@@ -132,7 +146,7 @@ def test_an_estimate_is_what_arrays_take():
 
 def test_an_estimate_counts_averaged_weights():
   with given(*SMALL, "--average_decay=0.99"):
-    need = memory.estimate(train_capsnet.TASK, tasks.load_train())
+    need = estimate(runs.load("train"))
   assert need.parts["average"] == need.parts["model"] > 0
 
 
@@ -146,8 +160,8 @@ def test_only_errors_about_images_tell_of_the_default_data_set():
   with flagsaver.flagsaver():
     for words, wants in (((), True), (("--cnn_pool=2",), False)):
       flags.FLAGS(["binary", *words])
-      with pytest.raises(ValueError) as error:
-        tasks.make_model(train_capsnet.TASK, tasks.load_train())
+      with pytest.raises(ValueError) as error, runs.naming_the_default():
+        tasks.make_model(train_capsnet.TASK, runs.load("train"))
       assert (hint in str(error.value)) == wants
 
 
@@ -196,6 +210,6 @@ def test_binaries_end_with_a_sentence(train, tmp_path, word, wants):
 
 def test_a_run_of_small_numbers_is_let_through():
   with given(*SMALL):
-    train = tasks.load_train()
-    memory.check(train_capsnet.TASK, train)
+    train = runs.load("train")
+    check(train)
     assert np.ndim(train.images) == 4

@@ -13,8 +13,8 @@ from absl import flags
 from absl.testing import flagsaver
 from flax import nnx
 
-from experiments.flags import networks
-from experiments.training import augmentation, optimizers
+from experiments.flags import augmentation, networks
+from experiments.flags import optimizer as flagged
 
 IMAGES = jax.random.uniform(jax.random.key(0), (3, 8, 8, 1))
 
@@ -124,7 +124,7 @@ def test_reconstruction_follows_its_flag():
 def test_learning_rate_follows_the_flags(words, want):
   """Of the first step only Adam's rate is left: it moves weights by so much."""
   with given(*words.split()):
-    optimizer, weight = optimizers.make_optimizer(), jnp.ones(1)
+    optimizer, weight = flagged.make_optimizer(), jnp.ones(1)
     state = optimizer.init(weight)
     for _ in range(2):
       update, state = optimizer.update(weight, state)
@@ -134,7 +134,7 @@ def test_learning_rate_follows_the_flags(words, want):
 def test_the_fraction_is_that_of_the_last_step_after_the_warm_up():
   words = ("--final_rate_fraction=0.01", "--warmup_steps=2", "--num_steps=6")
   with given(*words):
-    optimizer, weight = optimizers.make_optimizer(), jnp.ones(1)
+    optimizer, weight = flagged.make_optimizer(), jnp.ones(1)
   state, rates = optimizer.init(weight), []
   for _ in range(7):
     update, state = optimizer.update(weight, state)
@@ -149,7 +149,7 @@ def test_the_fraction_is_that_of_the_last_step_after_the_warm_up():
 def test_long_gradients_are_shortened(words, want):
   """Adam's first mean is a tenth of the gradient that reaches it."""
   with given(*words.split()):
-    optimizer, weights = optimizers.make_optimizer(), jnp.array([6.0, 8.0])
+    optimizer, weights = flagged.make_optimizer(), jnp.array([6.0, 8.0])
     _, state = optimizer.update(weights, optimizer.init(weights))
   mean = optax.tree.get(state, "mu")
   assert float(10 * jnp.linalg.norm(mean)) == pytest.approx(want, rel=1e-5)
@@ -202,7 +202,7 @@ def check_rmsprop(optimizer, momentum=0.9, epsilon=0.01):
 )
 def test_rmsprop_is_that_of_tensorflow(words, momentum, epsilon):
   with given(*RMSPROP, *words.split()):
-    check_rmsprop(optimizers.make_optimizer(), momentum, epsilon)
+    check_rmsprop(flagged.make_optimizer(), momentum, epsilon)
 
 
 def momentum_before_rate(rate):

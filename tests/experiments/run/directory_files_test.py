@@ -9,6 +9,7 @@ import processes
 import pytest
 from run_cases import given
 
+from experiments.flags import runs
 from experiments.run import atomic_files, directory
 
 LINES = [
@@ -28,7 +29,7 @@ def run(tmp_path):
   """A run that was begun with --seed=1."""
   with given("--seed=1"):
     begun = directory.Run(tmp_path)
-    begun.claim()
+    begun.claim(runs.invocation())
     begun.rewind(0)
     for line in LINES:
       begun.log(**{"metrics": {}, **split(line)})
@@ -62,7 +63,7 @@ def split(line):
 def claim(workdir, *words):
   with given(*words):
     again = directory.Run(workdir)
-    again.claim()
+    again.claim(runs.invocation())
   return again
 
 
@@ -87,7 +88,7 @@ def test_provenance_is_written_anew_and_what_is_lost_is_unknown(
     with pytest.raises(ValueError, match="provenance.json is .*training"):
       directory.Run(run).flags()
     again = directory.Run(run)
-    again.claim()
+    again.claim(runs.invocation())
     assert again.flags() == before["flags"]
     again.write_summary({"metrics": {}})
     summary = again.read_summary()

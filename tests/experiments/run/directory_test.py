@@ -7,8 +7,8 @@ from unittest import mock
 import pytest
 from run_cases import given
 
-from experiments.run import atomic_files, directory
-from experiments.run import provenance as machine
+from experiments.flags import runs
+from experiments.run import atomic_files, directory, provenance
 
 # Takes the lock of a folder, says so, and waits to be killed.
 _HOLD = """
@@ -24,7 +24,7 @@ def claim(workdir, *words):
   """Begins a run, as one that has written metrics, or goes on with it."""
   with given(*words):
     run = directory.Run(workdir)
-    run.claim()
+    run.claim(runs.invocation())
   (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
   return run
 
@@ -105,7 +105,7 @@ def test_a_run_older_than_a_flag_does_not_resume_otherwise(tmp_path):
   ],
 )
 def test_words_name_flags(word, name):
-  assert directory.flag_name(word) == name
+  assert runs.flag_name(word) == name
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_words_name_flags(word, name):
   [("", "", False), ("x", "x", True), (None, "unknown", None)],
 )
 def test_dirty_is_unknown_without_git(printed, commit, dirty):
-  with given(), mock.patch.object(machine, "_git", lambda *_: printed):
-    told = directory.provenance()
+  with given(), mock.patch.object(provenance, "_git", lambda *_: printed):
+    told = provenance.record(runs.invocation())
   assert (told["commit"], told["dirty"]) == (commit or "unknown", dirty)
 
 
 def test_a_missing_git_tells_nothing(monkeypatch, tmp_path):
   monkeypatch.setenv("PATH", str(tmp_path))
-  assert machine._git("status") is None
+  assert provenance._git("status") is None

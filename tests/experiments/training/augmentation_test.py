@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.training import augmentation
+from experiments.flags import augmentation
 
 
 def corners(place, *words):

@@ -64,26 +64,33 @@ def make(decay=0.0):
   return train_step.replicate(state, options()["mesh"]), update
 
 
-def fit(workdir, num_steps, *, validation, decay=0.0, words=(), **changes):
+def fit(
+  workdir,
+  num_steps,
+  *,
+  validation,
+  decay=0.0,
+  config=(),
+  **changes,
+):
   """Trains a line; gives its state and its checkpoints."""
   workdir.mkdir(exist_ok=True)
   saved = checkpoints.Checkpoints(workdir / "checkpoints", None)
   state, update = make(decay)
-  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", *words)
-  with flagsaver.flagsaver():
-    flags.FLAGS(["binary", *words])
-    loop.fit(
-      directory.Run(workdir),
-      saved,
-      state,
-      update=update,
-      evaluate=train_step.make_evaluate(measure, **options()),
-      train=DATASET,
-      validation=validation,
-      mesh=options()["mesh"],
-      num_steps=num_steps,
-      **changes,
-    )
+  loop.fit(
+    directory.Run(workdir),
+    saved,
+    state,
+    update=update,
+    evaluate=train_step.make_evaluate(measure, **options()),
+    train=DATASET,
+    validation=validation,
+    mesh=options()["mesh"],
+    config=loop.LoopConfig(
+      num_steps, BATCH_SIZE, **{"eval_every": 2, **dict(config)}
+    ),
+    **changes,
+  )
   return saved.restore((make(decay)[0], 0.0))[0], saved
 
 
@@ -151,10 +158,10 @@ def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
 @pytest.mark.parametrize(
   ("minutes", "restart", "want"),
   [
-    ("1e-9", None, [0, 1, 2, 3, 4, 5]),
-    ("60", None, [0, 5]),
-    ("0", None, [0, 5]),
-    ("1e-9", lambda state: state, [0, 5]),  # time must not change numbers
+    (1e-9, None, [0, 1, 2, 3, 4, 5]),
+    (60, None, [0, 5]),
+    (0, None, [0, 5]),
+    (1e-9, lambda state: state, [0, 5]),  # time must not change numbers
   ],
 )
 def test_a_state_is_saved_after_some_minutes(
@@ -169,8 +176,8 @@ def test_a_state_is_saved_after_some_minutes(
     save(saved, step, state)
 
   monkeypatch.setattr(series, "save", note)
-  words = (f"--checkpoint_minutes={minutes}", "--log_every=1", "--eval_every=9")
-  fit(tmp_path / "run", 5, validation=EMPTY, words=words, restart=restart)
+  config = {"checkpoint_minutes": minutes, "log_every": 1, "eval_every": 9}
+  fit(tmp_path / "run", 5, validation=EMPTY, config=config, restart=restart)
   assert steps == want
 
 

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 from flax import nnx
 
 from capjax import data
@@ -256,23 +254,20 @@ def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
   draw = train_step.draw_labelled(lambda key, image: image)
   options = {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
-  words = (f"--batch_size={BATCH_SIZE}", "--eval_every=2", "--log_every=1")
-  with flagsaver.flagsaver():
-    flags.FLAGS(["binary", *words])
-    loop.fit(
-      directory.Run(tmp_path),
-      checkpoints.Checkpoints(tmp_path / "checkpoints", None),
-      train_step.init(Line(), optimizer, jax.random.key(0)),
-      update=train_step.make_update(squares, optimizer, **options),
-      evaluate=train_step.make_evaluate(measure, **options),
-      train=dataset,
-      validation=dataset,
-      mesh=mesh,
-      num_steps=5,
-      warn=lambda metrics: (
-        [f"an error of {metrics['error']:.1f}"] * ("loss" in metrics)
-      ),
-    )
+  loop.fit(
+    directory.Run(tmp_path),
+    checkpoints.Checkpoints(tmp_path / "checkpoints", None),
+    train_step.init(Line(), optimizer, jax.random.key(0)),
+    update=train_step.make_update(squares, optimizer, **options),
+    evaluate=train_step.make_evaluate(measure, **options),
+    train=dataset,
+    validation=dataset,
+    mesh=mesh,
+    config=loop.LoopConfig(5, BATCH_SIZE, eval_every=2, log_every=1),
+    warn=lambda metrics: (
+      [f"an error of {metrics['error']:.1f}"] * ("loss" in metrics)
+    ),
+  )
   want = np.mean(np.square(0.5 * LABELS))
   assert capsys.readouterr().err.splitlines() == [
     f"step {step}: warning: an error of {want:.1f}" for step in (2, 4, 5)
@@ -284,6 +279,6 @@ def test_parameters_that_are_not_finite_are_named(bad):
   """Even where the loss, of the step before, is finite still."""
   model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
   arguments = {"loss": 1.0}, model, lambda metrics: False
-  assert loop._astray(*arguments) is None
+  assert loop._fault(*arguments) is None
   model.kernel[...] = model.kernel[...].at[0, 1].set(bad)
-  assert "the parameters became infinite" in loop._astray(*arguments)
+  assert "the parameters became infinite" in loop._fault(*arguments)

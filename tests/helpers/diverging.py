@@ -1,6 +1,6 @@
-"""Trains by a binary, and says once that training has gone astray.
+"""Trains by a binary, and reports once that training has diverged.
 
-In a process of its own, by `processes.Running("straying", BINARY, COUNT,
+In a process of its own, by `processes.Running("diverging", BINARY, COUNT,
 FLAGS..., package="")`: of the COUNT-th metrics that are judged, and no others.
 What it has trained is not evaluated.
 """
@@ -15,11 +15,11 @@ from experiments import launch
 from experiments.training import task
 
 
-def _stray(count: int):
+def _diverge(count: int):
   """In the place of `launch.train`."""
   train = launch.train
 
-  def train_astray(what: task.Task) -> None:
+  def train_diverging(what: task.Task) -> None:
     judged = itertools.count(1)
     train(
       what._replace(
@@ -27,10 +27,10 @@ def _stray(count: int):
       )
     )
 
-  return train_astray
+  return train_diverging
 
 
 if __name__ == "__main__":
   binary = importlib.import_module(f"experiments.{sys.argv.pop(1)}")
-  launch.train = _stray(int(sys.argv.pop(1)))
+  launch.train = _diverge(int(sys.argv.pop(1)))
   app.run(binary.main)

@@ -1,0 +1,111 @@
+"""Flags of the optimiser and of the schedule of its learning rate."""
+
+import optax
+from absl import flags
+
+from experiments.flags import limits, rates, runs
+from experiments.training import optimizers
+
+_OPTIMIZER = flags.DEFINE_enum(
+  "optimizer",
+  "adam",
+  ["adam", "rmsprop"],
+  "RMSProp is that of TensorFlow 1, see --momentum and --epsilon.",
+)
+_MOMENTUM = flags.DEFINE_float(
+  "momentum",
+  0.9,
+  "Of RMSProp, below 1.",
+  lower_bound=0.0,
+  upper_bound=0.9999,
+)
+_EPSILON = flags.DEFINE_float(
+  "epsilon",
+  None,
+  "RMSProp adds it to the mean square, under the root; by default "
+  "(10 batch_size)^-2.",
+)
+_SCHEDULE = flags.DEFINE_enum(
+  "schedule",
+  "exponential",
+  ["exponential", "cosine"],
+  "Of the learning rate: --decay_rate every --decay_steps, or a cosine that "
+  "ends with --num_steps.",
+)
+_WARMUP_STEPS = flags.DEFINE_integer(
+  "warmup_steps",
+  0,
+  "Steps in which the learning rate rises from 0.",
+  lower_bound=0,
+)
+_FINAL_LEARNING_RATE = flags.DEFINE_float(
+  "final_learning_rate",
+  1e-6,
+  "The learning rate falls no lower.",
+  lower_bound=0.0,
+)
+_FINAL_RATE_FRACTION = flags.DEFINE_float(
+  "final_rate_fraction",
+  None,
+  "Share of --learning_rate that the exponential --schedule comes to at "
+  "--num_steps, whatever their number; in the place of --decay_rate and "
+  "--decay_steps.",
+  lower_bound=1e-9,
+  upper_bound=1.0,
+)
+_MAX_GRADIENT = flags.DEFINE_float(
+  "max_gradient",
+  None,
+  "Longer gradients are shortened to this norm; by default none is.",
+)
+limits.require_above_zero(_EPSILON, _MAX_GRADIENT)
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """--optimizer with --schedule, behind --max_gradient if that is given.
+
+  Raises:
+    ValueError: if a flag is given that others make idle, or contradicts them.
+  """
+  if _SCHEDULE.value == "cosine":
+    runs.refuse(
+      "--schedule=cosine", ["decay_rate", "decay_steps", "final_rate_fraction"]
+    )
+  elif _FINAL_RATE_FRACTION.value is not None:
+    runs.refuse("--final_rate_fraction", ["decay_rate", "decay_steps"])
+  if _OPTIMIZER.value == "adam":
+    runs.refuse("--optimizer=adam", ["momentum", "epsilon"])
+  peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
+  if warmup >= runs.NUM_STEPS.value:
+    raise ValueError(
+      f"--warmup_steps={warmup} lets no step of --num_steps="
+      f"{runs.NUM_STEPS.value} have the whole --learning_rate; give fewer"
+    )
+  if _FINAL_LEARNING_RATE.present and _FINAL_LEARNING_RATE.value > peak:
+    raise ValueError(
+      f"--final_learning_rate={_FINAL_LEARNING_RATE.value} is above "
+      f"--learning_rate={peak}; give a lower one"
+    )
+  schedule = optimizers.make_schedule(
+    runs.NUM_STEPS.value,
+    peak=peak,
+    kind=_SCHEDULE.value,
+    warmup_steps=warmup,
+    decay_rate=rates.DECAY_RATE.value,
+    # Its holder would refuse None, a default of some binaries.
+    decay_steps=flags.FLAGS.decay_steps,
+    final=_FINAL_LEARNING_RATE.value,
+    final_fraction=_FINAL_RATE_FRACTION.value,
+  )
+  optimizer = optax.adam(schedule)
+  if _OPTIMIZER.value == "rmsprop":
+    epsilon = _EPSILON.value
+    if epsilon is None:
+      epsilon = (10 * runs.BATCH_SIZE.value) ** -2
+    optimizer = optimizers.tensorflow_rmsprop(
+      schedule, epsilon=epsilon, momentum=_MOMENTUM.value
+    )
+  if _MAX_GRADIENT.value is None:
+    return optimizer
+  clip = optax.clip_by_global_norm(_MAX_GRADIENT.value)
+  return optax.chain(clip, optimizer)

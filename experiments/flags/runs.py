@@ -1,0 +1,253 @@
+"""Flags of every run: its folder, data, seed, length, and how it is saved."""
+
+import contextlib
+import os
+import pathlib
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from absl import flags, logging
+
+from capjax import data
+from experiments.flags import limits
+from experiments.run import atomic_files
+from experiments.run.invocation import FREE_FLAGS, Invocation
+from experiments.training.loop import LoopConfig
+from kernels import checks
+
+WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder that the run writes to and resumes from."
+)
+DATASET = flags.DEFINE_enum("dataset", "digits", data.NAMES, "Data set.")
+DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "Folder with one folder for each data set."
+)
+SEED = flags.DEFINE_integer(
+  "seed",
+  0,
+  "Draws parameters, batch order and augmentation.",
+  lower_bound=0,
+)
+NUM_STEPS = flags.DEFINE_integer(
+  "num_steps", 1000, "Updates in all.", lower_bound=1
+)
+BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", 128, "Examples an update.", lower_bound=1
+)
+NUM_VALIDATION = flags.DEFINE_integer(
+  "num_validation",
+  None,
+  "Training examples, the first ones, kept to choose the checkpoint by; by "
+  "default a sixth (10,000 of MNIST). 0 trains on all of them and reports the "
+  "last checkpoint.",
+  lower_bound=0,
+)
+LOG_EVERY = flags.DEFINE_integer(
+  "log_every", 20, "Steps between lines of metrics.", lower_bound=1
+)
+EVAL_EVERY = flags.DEFINE_integer(
+  "eval_every", None, "Steps between validations; default: an epoch.",
+  lower_bound=1,
+)  # fmt: skip
+CHECKPOINT_EVERY = flags.DEFINE_integer(
+  "checkpoint_every",
+  None,
+  "Steps between checkpoints beside those at validations.",
+  lower_bound=1,
+)
+CHECKPOINT_MINUTES = flags.DEFINE_float(
+  "checkpoint_minutes",
+  10.0,
+  "A state is also saved at the first line of metrics after so many minutes "
+  "without; 0 for none. Not in training that may restart from the states that "
+  "are saved, whose numbers would depend on the time.",
+  lower_bound=0.0,
+)
+STOP_ACCURACY = flags.DEFINE_float(
+  "stop_accuracy",
+  None,
+  "Training ends at the first validation that reaches this accuracy, so that "
+  "models are compared at the same one.",
+  lower_bound=0.0,
+  upper_bound=1.0,
+)
+AVERAGE_DECAY = flags.DEFINE_float(
+  "average_decay",
+  0.0,
+  "Of an exponential moving average of the weights over steps, which is then "
+  "validated, reported and evaluated in the place of the newest weights; those "
+  "are scored beside it, as raw. 0 for none.",
+)
+flags.register_validator(
+  AVERAGE_DECAY,
+  lambda decay: 0 <= decay < 1,
+  message="give 0 for no average, or a decay below 1 such as 0.999",
+)
+DETERMINISTIC = flags.DEFINE_bool(
+  "deterministic", True, "Same numbers from the same seed on GPUs too."
+)
+COMPILATION_CACHE = flags.DEFINE_string(
+  "compilation_cache",
+  "~/.cache/capjax/xla",
+  "Folder of compiled programs, kept between runs; empty for none.",
+)
+
+# Those that name the folder of another run: records keep its last part.
+_OTHER_RUNS = {"start_from"}
+
+
+def loop_config(num_steps: int | None = None) -> LoopConfig:
+  """How the flags say that training goes; `num_steps` in their place."""
+  return LoopConfig(
+    num_steps=num_steps or NUM_STEPS.value,
+    batch_size=BATCH_SIZE.value,
+    seed=SEED.value,
+    num_validation=NUM_VALIDATION.value,
+    log_every=LOG_EVERY.value,
+    eval_every=EVAL_EVERY.value,
+    checkpoint_every=CHECKPOINT_EVERY.value,
+    checkpoint_minutes=CHECKPOINT_MINUTES.value,
+    stop_accuracy=STOP_ACCURACY.value,
+    average_decay=AVERAGE_DECAY.value,
+  )
+
+
+def load(split: str) -> data.Dataset:
+  """The `train` or `test` set that the flags name."""
+  return data.load(DATASET.value, split, DATA_DIR.value)
+
+
+def invocation() -> Invocation:
+  """The command line, of which all flags have been parsed."""
+  known = limits.experiment_flags()
+  return Invocation(
+    experiment=pathlib.Path(sys.argv[0]).stem,
+    command=_command(),
+    preset=_preset(),
+    dataset=DATASET.value,
+    seed=SEED.value,
+    flags={
+      flag.name: _recorded(flag.name, flag.value)
+      for flag in known
+      if flag.name not in FREE_FLAGS
+    },
+    words={
+      flag.name: flag.serialize() for flag in known if flag.value is not None
+    },
+    defaults=frozenset(flag.name for flag in known if _is_default(flag.name)),
+  )
+
+
+@contextlib.contextmanager
+def naming_the_default() -> Iterator[None]:
+  """Adds to a refusal of images that nobody asked for this data set."""
+  try:
+    yield
+  except checks.ImageShapeError as error:
+    if DATASET.present:
+      raise
+    raise checks.ImageShapeError(
+      f"{error} (--dataset is {DATASET.value} by default; "
+      "experiments/presets has settings for others)"
+    ) from error
+
+
+def refuse(what: str, names: Sequence[str]) -> None:
+  """Raises a ValueError if any of the flags is set: `what` ignores them."""
+  given = [name for name in names if not _is_default(name)]
+  if given:
+    raise ValueError(f"{what} has no use for --{', --'.join(given)}")
+
+
+def flag_name(word: str) -> str:
+  """The flag that a word of a command line sets: `seed` of `--seed=1`.
+
+  `--noNAME` names the boolean flag NAME.
+  """
+  name = word.lstrip("-").partition("=")[0]
+  positive = name.removeprefix("no")
+  if name in flags.FLAGS or positive not in flags.FLAGS:
+    return name
+  return positive if flags.FLAGS[positive].boolean else name
+
+
+def configure() -> None:
+  """Applies the flags that JAX must know before it starts, and quiets Orbax."""
+  if not flags.FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)
+  if DETERMINISTIC.value:
+    options = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in options:
+      options += " --xla_gpu_deterministic_ops=true"
+      os.environ["XLA_FLAGS"] = options.strip()
+  if COMPILATION_CACHE.value:
+    folder = str(pathlib.Path(COMPILATION_CACHE.value).expanduser())
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+  """Ends the program with the message of an error in what the user gave.
+
+  `--verbosity=1` shows where it was raised.
+  """
+  try:
+    yield
+  except (ValueError, OSError, flags.Error) as error:
+    logging.debug("the error was raised here", exc_info=True)
+    if atomic_files.is_full(error):
+      path = getattr(error, "filename", None) or WORKDIR.value
+      error = atomic_files.not_written(path, error)
+    sys.exit(f"{type(error).__name__}: {error}")
+  except KeyboardInterrupt:
+    sys.exit(128 + signal.SIGINT)
+
+
+def _is_default(name: str) -> bool:
+  return flags.FLAGS[name].value == flags.FLAGS[name].default
+
+
+def _arguments() -> list[str]:
+  """The command line with every flag as one word, `--name=value`."""
+  words, arguments = iter(sys.argv[1:]), []
+  for word in words:
+    name = flag_name(word)
+    takes_value = name == "flagfile" or (
+      name in flags.FLAGS and not flags.FLAGS[name].boolean
+    )
+    if takes_value and "=" not in word:
+      word = f"{word}={next(words, '')}"
+    arguments.append("--" + word.lstrip("-"))
+  return arguments
+
+
+def _command() -> str:
+  """The command line, without folders that differ from machine to machine."""
+  arguments = []
+  for argument in _arguments():
+    name = flag_name(argument)
+    if name in _OTHER_RUNS:
+      value = argument.partition("=")[2]
+      argument = f"--{name}={_recorded(name, value)}"
+    if name not in FREE_FLAGS:
+      arguments.append(argument)
+  if DATA_DIR.value:
+    arguments.append("--data_dir=DATA")
+  module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
+  return shlex.join(["python", "-m", module, "--workdir=DIR", *arguments])
+
+
+def _recorded(name: str, value: Any) -> Any:
+  return pathlib.Path(value).name if name in _OTHER_RUNS and value else value
+
+
+def _preset() -> str | None:
+  for argument in _arguments():
+    if flag_name(argument) == "flagfile":
+      return pathlib.Path(argument.partition("=")[2]).stem
+  return None
