@@ -1,0 +1,190 @@
+"""Suites on constructed models, whose scores are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from capjax import data
+from experiments.evaluation import (
+  classifiers,
+  generative_rotations,
+  latents,
+  models,
+  multimnist,
+  viewpoints,
+)
+from experiments.run import directory
+from experiments.run.invocation import Invocation
+from experiments.training import task, train_step
+from experiments.training.loop import LoopConfig
+
+SIDE = 9
+RIGHT, BOTTOM, LEFT, TOP = range(4)
+PLACES = {RIGHT: (4, 7), BOTTOM: (7, 4), LEFT: (4, 1), TOP: (1, 4)}
+
+
+class WhereIsInk(nnx.Module):
+  """Tells on which side of an image its ink is."""
+
+  def __call__(self, images):
+    ink = jax.lax.reduce_window(
+      images[..., 0], 0.0, jax.lax.add, (1, 3, 3), (1, 1, 1), "SAME"
+    )
+    return jnp.stack([ink[:, *place] for place in PLACES.values()], axis=1)
+
+
+def dots(*places, label):
+  """Images of a dot in each place, as test set; all have the same label."""
+  images = np.zeros((len(places), SIDE, SIDE, 1), np.uint8)
+  for image, place in zip(images, places, strict=True):
+    image[PLACES[place]] = 255
+  return data.Dataset(images, np.full(len(places), label, np.int32), 4, {})
+
+
+def classifier(test, model, **fields):
+  """A model as suites take it; scores are what the model returns."""
+  some = task.Task(
+    *[None] * 8,
+    prepare=lambda image: image,
+    scores=lambda model, images: model(images),
+    losses=lambda model, images, labels: (
+      optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
+    ),
+    **fields,
+  )
+  config = LoopConfig(1, batch_size=len(test.labels))
+  return models.Trained(some, config, model, 0, {}, test, {})
+
+
+@pytest.fixture
+def run(tmp_path):
+  begun = directory.Run(str(tmp_path))
+  begun.claim(Invocation("train_capsnet", flags={"model": "constructed"}))
+  return begun
+
+
+def at(scores, axis, value):
+  return dict(zip(scores[axis], scores[f"{axis}_accuracy"], strict=True))[value]
+
+
+def test_positive_rotations_are_clockwise_and_shifts_go_right(run):
+  test = dots(RIGHT, RIGHT, label=BOTTOM)
+  scores = classifiers.views(run, classifier(test, WhereIsInk()))
+  assert at(scores, "rotation", 90) == 1 and at(scores, "rotation", -90) == 0
+  assert at(scores, "rotation", 0) == 0
+  test = dots(RIGHT, RIGHT, label=LEFT)
+  scores = classifiers.views(run, classifier(test, WhereIsInk()))
+  assert at(scores, "shift", -6) == 1 and at(scores, "shift", 6) == 0
+  assert at(scores, "scale", 1.0) == 0
+
+
+class Brightness(nnx.Module):
+  """Class 0 where the mean is above 1/2, class 1 below."""
+
+  def __call__(self, images):
+    excess = jnp.mean(images, axis=(1, 2, 3)) - 0.5
+    return 10 * jnp.stack([excess, -excess], axis=1)
+
+
+def test_attacks_succeed_from_the_distance_of_the_boundary_on(run):
+  images = np.full((2, 4, 4, 1), 158, np.uint8)  # 0.62: by 0.12 above
+  test = data.Dataset(images, np.zeros(2, np.int32), 2, {})
+  scores = classifiers.attacks(run, classifier(test, Brightness()))
+  want = [float(eps < 0.12) for eps in scores["eps"]]
+  for name in ("fgsm", "bim"):
+    assert scores[f"{name}_accuracy"] == want
+    assert scores[f"{name}_targeted_success"] == [1 - x for x in want]
+  assert scores["num_images"] == 2
+
+
+def test_novel_viewpoints_are_those_that_are_not_familiar(run):
+  test = dots(RIGHT, RIGHT, RIGHT, RIGHT, label=RIGHT)
+  factors = {
+    "label_azimuth": np.array([0, 2, 4, 6]),
+    "label_elevation": np.array([0, 0, 1, 1]),
+  }
+  some = classifier(
+    test._replace(factors=factors), WhereIsInk(),
+    familiar=lambda factors: factors["label_azimuth"] < 4,
+  )._replace(measures={"accuracy": np.array([1.0, 1.0, 1.0, 0.0])})  # fmt: skip
+  scores = viewpoints.viewpoints(run, some)
+  assert scores["test_familiar_accuracy"] == 1
+  assert scores["test_novel_accuracy"] == 0.5
+  assert scores["novel_error_percent"] == 50
+  assert scores["azimuth_accuracy"] == [1, 1, 1, 0]
+  assert scores["elevation_accuracy"] == [1, 0.5]
+  assert np.diff(scores["azimuth"]).tolist() == [20 * 2] * 3
+
+
+def test_information_is_in_bits():
+  labels = np.array([0, 0, 1, 1])
+  tells, silent, half = np.array([0, 0, 1, 1.0]), np.zeros(4), np.full(4, 0.5)
+  some = np.array([0, 0, 0.5, 0.5])  # H(1/4) - H(1/2) / 2
+  got = latents.information(np.stack([tells, silent, half, some], 1), labels)
+  want = -(0.25 * np.log2(0.25) + 0.75 * np.log2(0.75)) - 0.5
+  np.testing.assert_allclose(got, [1, 0, 0, want], atol=1e-6)
+  quarters = np.eye(4)[:, :1]
+  got = latents.information(quarters, np.arange(4))
+  np.testing.assert_allclose(got, [2 - 0.75 * np.log2(3)], atol=1e-6)
+
+
+def test_standard_errors_are_of_the_mean_over_images():
+  bounds = np.arange(8.0)
+
+  class Constant(nnx.Module):
+    def bound(self, key, images, num_samples):
+      return jnp.asarray(bounds), jnp.asarray(bounds) + 1
+
+  scores = latents._bounds(Constant(), jnp.zeros((8, 1)), "_of")
+  want = np.std(bounds) / np.sqrt(8)
+  assert scores["elbo_of"] == 3.5 and scores["importance_bound_of"] == 4.5
+  for name in ("elbo", "importance_bound"):
+    assert scores[f"{name}_of_standard_error"] == pytest.approx(want)
+
+
+@pytest.mark.parametrize("degrees", [30.0, -30.0, 90.0])
+def test_owners_of_pixels_are_turned_back(monkeypatch, degrees):
+  """Halves of a disc, each of one part, keep their parts when it is turned."""
+  y, x = np.mgrid[-7:8, -7:8]
+  disc = (x**2 + y**2 <= 36).astype(np.float32)
+  halves = np.stack([disc * (x < 0), disc * (x >= 0)], axis=-1)
+  image = jnp.asarray(halves[None])
+  rotate = jax.vmap(generative_rotations.views.rotate, (0, None))
+  both = image, rotate(image, degrees)
+  monkeypatch.setattr(generative_rotations, "_intensities", lambda _, x: x)
+
+  def share(angle):
+    counts = generative_rotations._owners(None, both, jnp.array([angle]))
+    assert int(counts["drawn"][0]) > 80
+    return float(counts["kept"][0] / counts["drawn"][0])
+
+  assert share(degrees) > 0.93 and share(-degrees) < 0.75
+
+
+def test_multimnist_counts_both_classes_and_each():
+  scores = jnp.array([[0.9, 0.8, 0.1], [0.9, 0.1, 0.8], [0.1, 0.9, 0.8]])
+  labels = jnp.array([[0, 1], [0, 1], [1, 0]])
+  verdict = multimnist._verdict(scores, labels)
+  np.testing.assert_array_equal(verdict["accuracy"], [1, 0, 0])
+  np.testing.assert_allclose(verdict["found"], [1, 0.5, 0.5])
+
+
+def test_draws_of_a_view_and_of_the_test_set_have_the_same_keys():
+  test = dots(RIGHT, TOP, label=RIGHT)
+
+  def draw(key, index, images, labels):
+    noise = jax.random.uniform(key, ())
+    return train_step.as_intensities(images[index]) + noise, labels[index]
+
+  some = classifier(test, WhereIsInk())
+  drawn, _ = models.draw_examples(some, draw, np.arange(2))
+
+  def measure(model, images, labels):
+    return {"mean": jnp.mean(images, axis=(1, 2, 3))}
+
+  evaluate = task.make_evaluate(measure, draw, 2)
+  seen = evaluate(some.model, test.images, test.labels)["mean"]
+  np.testing.assert_allclose(np.mean(drawn, axis=(1, 2, 3)), seen, rtol=1e-5)
