@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-long fuzz soak bench lint clean
+.PHONY: train test test-long mutants fuzz soak bench lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -14,6 +14,10 @@ test: .venv
 # What `test` leaves out: whole runs that are killed, damaged or made by presets.
 test-long: .venv
 	$(BIN)/python -m pytest -m long
+
+# Faults put into the code, each of which its test must find.
+mutants: .venv
+	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/mutants.py
 
 # Kernels at arguments of every magnitude; a table of what is not finite.
 fuzz: .venv
