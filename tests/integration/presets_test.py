@@ -6,6 +6,7 @@ import numpy as np
 import processes
 import pytest
 
+pytestmark = pytest.mark.long
 PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*/*.cfg"))
 
 

@@ -6,6 +6,7 @@ import time
 import processes
 import pytest
 
+pytestmark = pytest.mark.long
 NUM_STEPS = 300
 FLAGS = (
   *processes.UNDECODED, f"--num_steps={NUM_STEPS}",

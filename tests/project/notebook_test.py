@@ -7,6 +7,7 @@ import numpy as np
 import processes
 import pytest
 
+pytestmark = pytest.mark.long
 PATH = processes.ROOT / "notebooks" / "generative.ipynb"
 
 

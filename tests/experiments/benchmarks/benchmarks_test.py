@@ -8,6 +8,7 @@ import sys
 
 import jax.numpy as jnp
 import processes
+import pytest
 from absl.testing import absltest, parameterized
 
 import capjax
@@ -56,6 +57,7 @@ class BenchTest(parameterized.TestCase):
       5,
     ),
   )
+  @pytest.mark.long
   def test_forms_race(self, name, words, num_rows):
     # In processes of their own: benchmarks share names of flags.
     done = subprocess.run(
