@@ -34,7 +34,7 @@ class CapsNetBaseline(nnx.Module):
     dropout: float = 0.5,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels of the images.
@@ -47,7 +47,7 @@ class CapsNetBaseline(nnx.Module):
       dense_features: widths of the hidden dense layers.
       dropout: chance that a unit of the last hidden layer is dropped; the
         paper names no figure.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if the numbers of kernels and of convolutions differ, `pool`
@@ -124,7 +124,7 @@ def multimnist_baseline(
     num_classes: J.
     conv_kernels: taps along each axis of the two convolutions; the authors'
       code has 5 and 5.
-    rngs: its `params` stream draws the parameters.
+    rngs: its `params` stream initialises the parameters.
 
   Returns:
     The network; train it with `losses.multilabel_loss`.
@@ -163,7 +163,7 @@ def smallnorb_baseline(
     num_classes: J.
     features: channels of the two convolutions.
     dense_features: units of the dense layer.
-    rngs: its `params` stream draws the parameters.
+    rngs: its `params` stream initialises the parameters.
 
   Raises:
     ValueError: as for `CapsNetBaseline`.
@@ -196,7 +196,7 @@ class ConvVAE(nnx.Module):
     pixel_scale: float | None = None,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels; both sides multiples of 4.
@@ -204,7 +204,7 @@ class ConvVAE(nnx.Module):
       features: channels of the two convolutions.
       pixel_scale: deviation of pixels that are Gaussian about the same means;
         None for Bernoulli pixels, those of the paper.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a side of the images is no multiple of 4, or `pixel_scale`

@@ -69,7 +69,7 @@ class CapsNet(nnx.Module):
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels of the images.
@@ -91,7 +91,7 @@ class CapsNet(nnx.Module):
         network without decoder.
       decoder_init: one of `DECODER_INITS`.
       dtype: of the convolutions; routing and decoder stay in float32.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: where the images are too small for the kernels, the stride is

@@ -52,7 +52,7 @@ class EfficientCapsNet(nnx.Module):
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels of the images.
@@ -67,7 +67,7 @@ class EfficientCapsNet(nnx.Module):
         network without decoder.
       dtype: of the convolutions; statistics, capsules and decoder stay in
         float32.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: where the convolutions do not fit each other, the images or
@@ -199,7 +199,7 @@ class MapCaps(nnx.Module):
       num_features: its channels, a multiple of `pose_size`.
       pose_size: C, length of each capsule's vector; its channels lie side by
         side.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     # A depthwise kernel has one channel in, which the initialiser counts.
     kernel = nnx.initializers.glorot_uniform()(

@@ -65,7 +65,7 @@ class MatrixCapsules(nnx.Module):
     data_amount: float | None = 100.0,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels of the images.
@@ -86,7 +86,7 @@ class MatrixCapsules(nnx.Module):
       data_amount: above 0, children that a parent of any layer counts as having
         in its cost, 100 in IBM's code (Gritzman, 2019); see
         `em.amount_of_data_scale`. None leaves costs as they are.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if an option is unknown or out of range, or the images are too

@@ -65,7 +65,7 @@ class TransformingAutoencoder(nnx.Module):
     output: str = "linear",
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters: of variance 1 / fan in, biases 0.
+    """Initialises the parameters: of variance 1 / fan in, biases 0.
 
     Args:
       image_shape: height, width and channels of the images.
@@ -75,7 +75,7 @@ class TransformingAutoencoder(nnx.Module):
       pose: `shift` or `affine`.
       output: `linear`, as in the paper, or the `sigmoid` of the sum, which
         others use and which keeps images in [0, 1].
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a number is below 1, or a name is not one of these.

@@ -1,8 +1,8 @@
 """Pure functions on one example: routing, poses, rendering, energies.
 
-They own no parameters and no state; `jax.vmap`, `jax.jit` and `jax.grad` them.
-Arrays of other shapes than those that are annotated, empty ones and whole
-numbers are refused by one sentence, a ValueError or TypeError; see `checks`.
+They own no parameters and no state, and work under `jax.vmap`, `jax.jit` and
+`jax.grad`. Arrays that are empty or do not have the annotated shape raise a
+ValueError, arrays of integers a TypeError; see `checks`.
 """
 
 from kernels import compilation

@@ -1,9 +1,9 @@
-"""Checks of what kernels and models are given, by shapes and dtypes alone.
+"""Checks of the arguments of kernels and models, by shapes and dtypes alone.
 
-They are made as a function is traced, so that nothing is left of them under
-jit, and one sentence names the argument, what it is and what to give. Kernels
-take floating-point arrays only: integers are refused, not promoted, since
-results come back in the dtype of what is given.
+The checks run while a function is traced, so they cost nothing under jit. Each
+error message names the argument, its shape or dtype, and what to pass instead.
+Kernels take floating-point arrays only: integers are refused, not promoted,
+since results have the dtype of the arguments.
 """
 
 import math
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 
 class ImageShapeError(ValueError):
-  """Images have a size or a number of channels that is not taken."""
+  """Images have a size or a number of channels that the model cannot take."""
 
 
 def arrays(
@@ -25,17 +25,17 @@ def arrays(
   Args:
     arguments: `{name: (array, axes)}`, the axes as in annotations, "I J D"; a
       first axis "..." stands for any number of axes. An array that is None is
-      not looked at.
-    empty: an axis along which there may be nothing.
-    **sizes: of axes that are known already.
+      not checked.
+    empty: an axis that may have size 0.
+    **sizes: sizes of axes that are known already.
 
   Returns:
     The sizes of all axes, by name.
 
   Raises:
-    TypeError: if one is no array of floating-point numbers.
-    ValueError: if one has another number of axes, an axis is empty, or axes of
-      one name differ.
+    TypeError: if an argument is no array of floating-point numbers.
+    ValueError: if an array has another number of axes, an axis is empty, or
+      axes of one name differ in size.
   """
   for name, (array, axes) in arguments.items():
     if array is None:
@@ -82,14 +82,14 @@ def floats(arguments: Mapping[str, Any]) -> None:
 
 
 def same_shape(wanted: tuple[int, ...], **arrays: Any) -> None:
-  """Checks shapes where arrays must not be broadcast.
+  """Checks that arrays have the same shape, where they must not be broadcast.
 
   Args:
-    wanted: the shape of all of them.
-    **arrays: by name.
+    wanted: the shape that every array must have.
+    **arrays: the arrays, by name.
 
   Raises:
-    ValueError: if one has another.
+    ValueError: if an array has another shape.
   """
   for name, array in arrays.items():
     if jnp.shape(array) != tuple(wanted):
@@ -104,12 +104,12 @@ def images(array: Any, shape: tuple[int, ...], *, flat: bool = False) -> None:
 
   Args:
     array: [B ...].
-    shape: of one image that a model was made for.
-    flat: whether the numbers of an image may be in another shape.
+    shape: the shape of one image for which the model was made.
+    flat: whether images may have another shape with as many numbers.
 
   Raises:
-    TypeError: if it holds no floating-point numbers.
-    ImageShapeError: if it is no batch of such images.
+    TypeError: if the array does not hold floating-point numbers.
+    ImageShapeError: if the array is not a batch of images of this shape.
     ValueError: if the batch is empty.
   """
   floats({"images": array})
@@ -129,7 +129,7 @@ def image_shape(shape: Any) -> None:
   """Checks the shape [H W C] of images that a model is made for.
 
   Raises:
-    ImageShapeError: if these are not three whole numbers above 0.
+    ImageShapeError: if the shape is not three whole numbers above 0.
   """
   if len(shape) != 3 or min(shape) < 1:
     raise ImageShapeError(
@@ -139,7 +139,7 @@ def image_shape(shape: Any) -> None:
 
 
 def counts(**numbers: int) -> None:
-  """Checks how many there are to be of something.
+  """Checks that counts are at least 1.
 
   Raises:
     ValueError: if a number is below 1.

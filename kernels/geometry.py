@@ -37,7 +37,7 @@ def affine_matrix(
   tx: ArrayLike,
   ty: ArrayLike,
 ) -> Float[Array, "*batch 3 3"]:
-  """Builds a pose from the values it is made of.
+  """Builds a pose from scales, a rotation, a shear and a translation.
 
   A = [1 shear; 0 1] diag(scale_x, scale_y) R(theta), then + (tx, ty): a point
   is rotated, scaled, sheared and moved, in this order. det A = scale_x scale_y.
@@ -46,9 +46,9 @@ def affine_matrix(
     scale_x: [...], the scale along x; all six arguments broadcast.
     scale_y: [...], the scale along y.
     theta: [...], radians; positive turns x towards y, clockwise on a screen.
-    shear: [...], what x gains for each unit of y.
-    tx: [...], the move along x, in the frame's own unit.
-    ty: [...], the move along y.
+    shear: [...], how much x increases for each unit of y.
+    tx: [...], the translation along x, in the unit of the frame.
+    ty: [...], the translation along y.
 
   Returns:
     [..., 3, 3], third row (0, 0, 1).
@@ -124,9 +124,8 @@ def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
 
   p = A^-1 (g - t), A^-1 = [d -b; -c a] / (ad - bc). A determinant smaller than
   1e-8 counts as 1e-8 with its sign, so that values and gradients stay finite.
-  Rows with an entry above 1e4 are divided by it before they are multiplied,
-  which could overflow; the determinant of what is left counts as 1e-16 at
-  least.
+  A row with an entry above 1e4 is divided by that entry, so that products do
+  not overflow; the determinant of the divided matrix counts as at least 1e-16.
 
   Args:
     pose: [..., 3, 3], third row (0, 0, 1), which is not read. Entries may be
@@ -134,8 +133,8 @@ def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
       nearly parallel for an inverse that is exact.
 
   Returns:
-    [..., 3, 3], in the dtype of `pose`; infinite where that has no number as
-    large.
+    [..., 3, 3], in the dtype of `pose`; infinite where an entry is too large
+    for this dtype.
   """
   checks.arrays({"pose": (pose, "... 3 3")})
   dtype = jnp.promote_types(pose.dtype, jnp.float32)
@@ -192,8 +191,8 @@ def apply(
 def pixel_units(height: int, width: int) -> Float[np.ndarray, " 3"]:
   """Counts the pixels in one unit of the [-1, 1] frame.
 
-  A pose of [-1, 1] frames becomes one of pixels counted from the middle as
-  pose * units_to[:, None] / units_from[None, :].
+  A pose between [-1, 1] frames becomes a pose in pixels from the middle of the
+  image by pose * units_to[:, None] / units_from[None, :].
 
   Args:
     height: rows of the image.

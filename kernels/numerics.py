@@ -74,15 +74,15 @@ def exp_below(
 ) -> Float[Array, "..."]:
   """Computes e^(scale (x - top)) for x <= top, and never more than 1.
 
-  XLA may compute `x` twice, once for its largest number and once for this
-  difference, each rounded in its own way: then the difference exceeds 0, or is
-  below 0 for all of `x`, by about the spacing of numbers near `top`. Where that
-  is above 1, `top` is lowered by it, so that its own exponential stays 1.
+  XLA may compute `x` twice, once for its maximum and once for this difference,
+  with different rounding: then the largest difference is not 0, but off by
+  about the spacing of floating-point numbers near `top`. Where this spacing is
+  above 1, `top` is lowered by it, so that the largest exponential stays 1.
 
   Args:
     x: any shape.
-    top: the largest of the numbers that are compared; broadcasts. It counts as
-      a constant.
+    top: the maximum of `x` over the numbers that are compared; broadcasts. It
+      counts as a constant.
     scale: > 0, for logits that would overflow; broadcasts. It counts as a
       constant.
 
@@ -101,37 +101,37 @@ def _exp_below(x, top, scale):
 
 
 @_exp_below.defjvp
-def _exp_below_jvp(arguments, changes):
+def _exp_below_jvp(arguments, tangents):
   x, top, scale = arguments
   weights = _exp_below(x, top, scale)
-  return weights, weights * scale * changes[0]
+  return weights, weights * scale * tangents[0]
 
 
 def share(
   weights: Float[Array, "..."], total: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Divides numbers of `exp_below` by their sum, of which one is about 1."""
+  """Divides results of `exp_below` by their sum, which is at least about 1."""
   checks.floats({"weights": weights, "total": total})
   return weights / _positive(total)
 
 
 def _positive(total):
-  """A sum that holds about e^0; 1 in the place of one that was rounded away."""
+  """Returns a sum that includes about e^0, or 1 where that was rounded away."""
   return jnp.where(total > jnp.finfo(total.dtype).eps, total, 1.0)
 
 
 def excess(
   x: Float[Array, "..."], axis: int | None = None
 ) -> Float[Array, "..."]:
-  """Finds by what to divide numbers before their squares are summed.
+  """Finds a divisor with which the sum of squares does not overflow.
 
   Args:
     x: any shape.
-    axis: of the vectors; None for all of `x` at once.
+    axis: the axis of the vectors; None for all of `x` at once.
 
   Returns:
-    The largest magnitude along the axis, which stays with size 1, where squares
-    might overflow; else 1, which changes nothing. It is a constant.
+    The largest magnitude along the axis where squares might overflow, else 1.
+    The axis is kept, with size 1; gradients treat the divisor as a constant.
   """
   checks.floats({"x": x})
   largest = _largest(jnp.abs(x), axis)
@@ -193,12 +193,12 @@ def log_softmax(
 ) -> Float[Array, "..."]:
   """Computes the logarithm of `softmax`, whose shares sum to 1.
 
-  Both are subtracted from differences with the largest logit: `logsumexp` of
-  large logits is rounded to the spacing of numbers near it.
+  The largest logit is subtracted first: `logsumexp` of large logits would be
+  rounded to the spacing of floating-point numbers near it.
 
   Args:
     x: finite logits, any shape.
-    axis: of the sum; None for all of `x` at once.
+    axis: the axis of the sum; None for all of `x` at once.
 
   Returns:
     Logarithms of shares, <= 0.
@@ -211,7 +211,7 @@ def log_softmax(
 
 
 def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:
-  """Computes log x for x > 0, and the log of the smallest normal number below.
+  """Computes log x, with x raised to the smallest normal number if below it.
 
   Args:
     x: any shape, >= 0.

@@ -76,7 +76,7 @@ class CapsuleHM(nnx.Module):
     hidden: str = "bernoulli",
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       visible_shape: of an image.
@@ -84,7 +84,7 @@ class CapsuleHM(nnx.Module):
       capsule_size: hidden units of a capsule.
       visible: family of the pixels, one of `rbm.FAMILIES`.
       hidden: family of the hidden units.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a family is unknown, there is no layer, or a size is below

@@ -78,7 +78,7 @@ class CapsuleRBM(nnx.Module):
     num_chains: int = 0,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters: W with deviation 0.001; the rest says nothing.
+    """Initialises the parameters: W with deviation 0.001; the rest says nothing.
 
     Args:
       visible_shape: of an image, or of the active units of capsules below.
@@ -91,7 +91,7 @@ class CapsuleRBM(nnx.Module):
       switches: False for a plain RBM.
       num_chains: persistent chains kept beside the model, for
         `contrastive_loss`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a family is unknown, a size below 1, the number of chains

@@ -41,7 +41,7 @@ def amortised_capsules(
     off_scale: see there.
     gaussian_poses: the guide gives Gaussians for poses, not poses that are
       taken as known.
-    rngs: its `params` stream draws the parameters.
+    rngs: its `params` stream initialises the parameters.
 
   Raises:
     ValueError: as for the parts.

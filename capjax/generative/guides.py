@@ -89,13 +89,13 @@ class PartEncoder(nnx.Module):
     features: Sequence[int] = (128, 128, 128, 128),
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels.
       num_parts: I.
       features: channels of the 3x3 convolutions.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     checks.image_shape(image_shape)
     self.image_shape = tuple(image_shape)
@@ -159,7 +159,7 @@ class ObjectEncoder(nnx.Module):
     hidden: int = 128,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       num_children: I below.
@@ -170,7 +170,7 @@ class ObjectEncoder(nnx.Module):
       num_inducing: inducing points.
       out_features: numbers of an output of the transformer.
       hidden: units of the MLPs.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.transformer = attention.SetTransformer(
       7 + num_children,
@@ -267,7 +267,7 @@ class CapsuleGuide(nnx.Module):
 
     Args:
       scale: their deviation at first, for all images.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     for encoder in self.encoders:
       encoder.add_scales(scale, rngs)

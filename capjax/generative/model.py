@@ -44,7 +44,7 @@ class Relations(nnx.Module):
     dummy_affinity: float,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       num_children: I.
@@ -52,7 +52,7 @@ class Relations(nnx.Module):
       scale_floor: sigma is above it.
       dummy_affinity: rho of the dummy, > 0, not learned; a parent's starts
         near 1.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     shape = (num_children, num_parents)
     normal = jax.random.normal
@@ -101,7 +101,7 @@ class GenerativeCapsules(nnx.Module):
     dummy_affinity: float = 0.01,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: height, width and channels.
@@ -118,7 +118,7 @@ class GenerativeCapsules(nnx.Module):
       dummy_scale: sigma_0, deviation of the pose of a child without parent.
       top_scale: sigma_top, deviation of poses at the top.
       dummy_affinity: rho_0 of the dummy parent.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if there is no layer, one is empty, or a scale is not above 0.

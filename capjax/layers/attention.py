@@ -46,7 +46,7 @@ class MultiHeadAttention(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       query_features: length of a query.
@@ -55,7 +55,7 @@ class MultiHeadAttention(nnx.Module):
         keys, and of ceil(features / num_heads) in values.
       masking: what presences do to the logits, see the class.
       kernel_init: initialiser of all kernels.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if `num_heads` is below 1 or `masking` is neither of the two.
@@ -124,7 +124,7 @@ class SAB(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       width: F, length of a token.
@@ -133,7 +133,7 @@ class SAB(nnx.Module):
       layer_norm: whether tokens are normalised after either step.
       masking: as for `MultiHeadAttention`.
       kernel_init: as for `MultiHeadAttention`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.attention = MultiHeadAttention(
       width,
@@ -174,7 +174,7 @@ class ISAB(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters, of `num_inducing` points and else as `SAB`.
+    """Initialises the parameters, of `num_inducing` points and else as `SAB`.
 
     Raises:
       ValueError: if `num_inducing` is below 1.
@@ -223,7 +223,7 @@ class PMA(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       features: length of tokens, seeds and results.
@@ -231,7 +231,7 @@ class PMA(nnx.Module):
       num_heads: as for `MultiHeadAttention`.
       masking: as for `MultiHeadAttention`.
       kernel_init: as for `MultiHeadAttention`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if `num_seeds` is below 1.
@@ -277,7 +277,7 @@ class SetTransformer(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       in_features: F, numbers of a token.
@@ -291,7 +291,7 @@ class SetTransformer(nnx.Module):
       layer_norm: whether blocks normalise.
       masking: as for `MultiHeadAttention`.
       kernel_init: as for `MultiHeadAttention`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a count of heads, seeds or inducing points is below 1.

@@ -41,7 +41,7 @@ class Conv(nnx.Module):
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       in_features: channels in.
@@ -53,7 +53,7 @@ class Conv(nnx.Module):
       bias_init: initialiser of the bias [out].
       scale: factor of the convolution, but not of the bias.
       dtype: of the arithmetic and of the result; parameters stay float32.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     shape = (kernel_size, kernel_size, in_features, out_features)
     self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
@@ -108,7 +108,7 @@ class PrimaryCaps(nnx.Module):
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       in_features: channels in.
@@ -120,7 +120,7 @@ class PrimaryCaps(nnx.Module):
       bias_init: initialiser of the bias.
       scale: factor of the convolution; None for the authors' 1 / num_types.
       dtype: of the convolution; poses are float32.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.conv = Conv(
       in_features,
@@ -159,7 +159,7 @@ class DenseCaps(nnx.Module):
     bias_init: Callable | None,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       num_parts: I, capsules below.
@@ -173,7 +173,7 @@ class DenseCaps(nnx.Module):
       transforms_init: initialiser of the matrices [I J C D].
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     shape = (num_parts, num_objects, part_size, pose_size)
     self.transforms = nnx.Param(

@@ -67,14 +67,14 @@ class PrimaryMatrixCaps(nnx.Module):
     start: Start = STARTS["identity"],
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       in_features: channels of the features.
       num_types: I, capsules at each position.
       pose_shape: P, Q.
       start: scales of the kernels.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     size = pose_shape[0] * pose_shape[1]
     self.poses, self.activations = (
@@ -114,7 +114,7 @@ class ConvMatrixCaps(nnx.Module):
     start: Start,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       num_below: I, types below.
@@ -127,7 +127,7 @@ class ConvMatrixCaps(nnx.Module):
       form: of EM routing.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     shape = (kernel_size, kernel_size, num_below, num_types)
     self.transforms = nnx.Param(
@@ -179,7 +179,7 @@ class ClassMatrixCaps(nnx.Module):
     start: Start,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       num_below: I, types below.
@@ -190,7 +190,7 @@ class ClassMatrixCaps(nnx.Module):
       form: of EM routing.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     shape = (num_below, num_classes)
     self.transforms = nnx.Param(

@@ -114,12 +114,12 @@ class InvertedAttention(nnx.Module):
   def __init__(
     self, pose_size: int, *, num_iterations: int = 2, rngs: nnx.Rngs
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       pose_size: D, length of the poses of the capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
-      rngs: its `params` stream draws the classifier.
+      rngs: its `params` stream initialises the classifier.
     """
     _require_iterations(num_iterations)
     init = nnx.initializers.normal(pose_size**-0.5)
@@ -252,7 +252,7 @@ def router(
     part_size: C, length of their poses.
     num_objects: J, capsules above.
     pose_size: D, length of their poses.
-    rngs: its `params` stream draws the parameters.
+    rngs: its `params` stream initialises the parameters.
 
   Returns:
     What `DenseCaps` takes as `route`.

@@ -65,7 +65,7 @@ class SCAE(nnx.Module):
     edges: bool = False,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: (H, W, C) of the images.
@@ -82,7 +82,7 @@ class SCAE(nnx.Module):
       masking: of absent parts, as for `set_transformer.SetTransformer`.
       edges: whether parts explain the edges of images, as of photographs, in
         place of the images.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     checks.image_shape(image_shape)
     checks.counts(
@@ -137,7 +137,7 @@ class SCAE(nnx.Module):
 
     Args:
       images: in [0, 1].
-      key: draws the noise of training; None for none.
+      key: samples the noise of training; None for none.
     """
     checks.images(images, self.image_shape)
     keys = (None, None) if key is None else jax.random.split(key)
@@ -201,7 +201,7 @@ def loss(
     model: is asked to explain the images.
     images: in [0, 1].
     labels: classes, from which only the probes learn.
-    key: draws the noise of training; None for none.
+    key: samples the noise of training; None for none.
     weights: of the terms.
 
   Returns:

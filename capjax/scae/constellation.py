@@ -83,7 +83,7 @@ class ConstellationAutoencoder(nnx.Module):
     masking: attention.Masking = "log_presence",
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters; the sizes are those of the authors' code.
+    """Initialises the parameters; the sizes are those of the authors' code.
 
     Args:
       num_objects: K.
@@ -95,7 +95,7 @@ class ConstellationAutoencoder(nnx.Module):
       code: length of an object's code.
       hidden: units of the networks of an object.
       masking: how absent points are ignored, as for `SetTransformer`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.voters = voting.Voters(
       2,
@@ -124,7 +124,7 @@ class ConstellationAutoencoder(nnx.Module):
     Args:
       points: in [-1, 1], in any order.
       presence: in [0, 1].
-      key: draws the noise of training, as for `voting.jitter`; None for none.
+      key: samples the noise of training, as for `voting.jitter`; None for none.
     """
     found = self.voters(points, presence, key=key)
     # A vote is where the origin of a part lands.

@@ -70,7 +70,7 @@ class ObjectCapsules(nnx.Module):
     hidden: int = 128,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       token_size: length of what describes a part.
@@ -85,7 +85,7 @@ class ObjectCapsules(nnx.Module):
       summary: length of what the set transformer says of an object.
       code: length of an object's code c_k.
       hidden: units of the networks of an object.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.voters = voting.Voters(
       token_size,
@@ -117,7 +117,7 @@ class ObjectCapsules(nnx.Module):
       tokens: what the set transformer reads of the parts.
       poses: of the parts, to be explained.
       presence: of the parts, in [0, 1].
-      key: draws the noise of training on the logits of presence; None for none.
+      key: samples the noise of training on the logits of presence; None for none.
     """
     found = self.voters(tokens, presence, key=key)
     explain = functools.partial(

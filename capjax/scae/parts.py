@@ -47,14 +47,14 @@ class PartEncoder(nnx.Module):
     width: int = 128,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: (H, W, C), H and W at least 23.
       num_parts: M.
       num_features: F, special features of a part.
       width: channels of the convolutions.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if the images are too small for the convolutions.
@@ -102,7 +102,7 @@ class PartEncoder(nnx.Module):
 
     Args:
       images: in [0, 1].
-      key: draws the noise of training, as for `voting.jitter`; None for none.
+      key: samples the noise of training, as for `voting.jitter`; None for none.
     """
     for conv in self.convs:
       images = jax.nn.relu(conv(images))
@@ -131,7 +131,7 @@ class Templates(nnx.Module):
     mixing: Literal["alpha", "coupled"] = "alpha",
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       image_shape: (H, W, C) of the images that are explained.
@@ -141,7 +141,7 @@ class Templates(nnx.Module):
       nonlinearity: of templates and colours; "relu1" clips to [0, 1].
       mixing: "alpha" learns how strongly each pixel of a template hides others;
         "coupled" lets brighter pixels hide darker.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if there is no such nonlinearity or mixing, or templates have

@@ -76,7 +76,7 @@ class Voters(nnx.Module):
     masking: attention.Masking,
     rngs: nnx.Rngs,
   ):
-    """Draws the parameters.
+    """Initialises the parameters.
 
     Args:
       in_features: numbers of a member of the set.
@@ -90,7 +90,7 @@ class Voters(nnx.Module):
       code: length of an object's code c_k.
       hidden: units of the networks of an object.
       masking: how absent members are ignored, as for `SetTransformer`.
-      rngs: its `params` stream draws the parameters.
+      rngs: its `params` stream initialises the parameters.
     """
     self.transformer = attention.SetTransformer(
       in_features,
@@ -138,7 +138,7 @@ class Voters(nnx.Module):
     Args:
       members: of the sets, in any order.
       presence: in [0, 1], how much each is there.
-      key: draws the noise of training, as for `jitter`; None for none.
+      key: samples the noise of training, as for `jitter`; None for none.
     """
     first, second, third = self.networks
     codes = second(jax.nn.relu(first(self.transformer(members, presence))))

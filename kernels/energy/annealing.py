@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Key
 
 
 class Annealed(NamedTuple):
-  """What one chain brings home.
+  """The result of one chain.
 
   Attributes:
-    log_weight: log w. Forwards E[w] = Z_1 / Z_0, backwards E[1 / w] = Z_0 / Z_1
-      with the Zs those of the last and the first temperature.
-    state: where the chain ended.
+    log_weight: log w. Forwards E[w] = Z_1 / Z_0, backwards E[1 / w] = Z_0 /
+      Z_1, where Z_0 and Z_1 belong to the first and the last temperature.
+    state: the final state of the chain.
   """
 
   log_weight: Float[Array, ""]
@@ -33,7 +33,7 @@ def anneal(
   transition: Callable[[Key[Array, ""], Any, Float[Array, ""]], Any],
   backwards: bool = False,
 ) -> Annealed:
-  """One chain of annealed importance sampling (Neal, 2001).
+  """Runs one chain of annealed importance sampling (Neal, 2001).
 
   With inverse temperatures b_0 .. b_T', forwards
     log w = sum_t log p_{b_t}(x_{t-1}) - log p_{b_{t-1}}(x_{t-1}),
@@ -46,10 +46,10 @@ def anneal(
   above it backwards: together they sandwich it.
 
   Args:
-    key: of the chain.
+    key: random key of the chain.
     state: an exact sample at the first inverse temperature, or backwards at the
       last.
-    temperatures: inverse ones, from first to last; commonly 0 to 1.
+    temperatures: inverse temperatures, from first to last; commonly 0 to 1.
     log_density: `(state, inverse temperature)` -> log p up to log Z.
     transition: `(key, state, inverse temperature)` -> a state; it leaves the
       density unchanged, and is reversible where `backwards`.

@@ -1,19 +1,20 @@
 """Energies of stochastic capsules: the capsule RBM and layers of its kin.
 
 A capsule k holds J hidden units h_k of an exponential family and a switch z_k
-in {0, 1}; only while z_k = 1 do its units meet the neighbouring layer (Li and
-Zhu, Capsule Generative Models, 2019). All that a layer of capsules sees of its
-neighbours is a *drive*: d_kj, that meets z_k h_kj, and e_k, that meets z_k. For
+in {0, 1}; its units interact with the neighbouring layer only while z_k = 1 (Li
+and Zhu, Capsule Generative Models, 2019). The neighbouring layers enter only as
+a *drive*: d_kj, multiplied by z_k h_kj, and e_k, multiplied by z_k. For
 the capsule RBM d_k = W_k' x and e = Omega' x; in the Helmholtz machine both
 come from the capsules above, or below.
 
 Given their drive the capsules are independent, so that the posterior, the
 log-partition function and the free energy are exact and cheap (our addition:
-the paper uses mean field and leaves the partition functions open). All is
+the paper uses mean field and does not compute partition functions). Results are
 computed and returned in float32 or wider.
 
-Axes: M visible units, K capsules, J hidden units of one, R and U statistics of
-a visible and a hidden unit. One example, no batch axis: `jax.vmap` adds it.
+Axes: M visible units, K capsules, J hidden units of a capsule, R and U
+statistics of a visible and of a hidden unit. One example, no batch axis:
+`jax.vmap` adds it.
 """
 
 from typing import NamedTuple
@@ -40,7 +41,7 @@ class Bias(NamedTuple):
 
 
 class Drive(NamedTuple):
-  """What the neighbouring layer adds to the natural parameters.
+  """Input from the neighbouring layer, added to the natural parameters.
 
   Attributes:
     hidden: [K J], d_kj, added to the first parameter of h_kj while z_k = 1.
@@ -54,13 +55,13 @@ class Drive(NamedTuple):
 class Capsules(NamedTuple):
   """A state of a layer of capsules, or the expectation of one.
 
-  The energy is linear in these numbers, so its expectation is the energy of
-  theirs.
+  The energy is linear in these numbers, so the expected energy is the energy of
+  the expectations.
 
   Attributes:
     statistics: [U K J], t(h_kj); the first is h_kj.
     switches: [K] in [0, 1], z_k.
-    active: [K J], z_k h_kj: all that the neighbouring layer sees.
+    active: [K J], z_k h_kj, the input to the neighbouring layer.
   """
 
   statistics: Float[Array, "U K J"]
@@ -69,12 +70,12 @@ class Capsules(NamedTuple):
 
 
 class Parameters(NamedTuple):
-  """Of a capsule RBM.
+  """The parameters of a capsule RBM.
 
   Attributes:
     visible: [R M], a.
     bias: b and c, of the capsules.
-    weights: [M K J], W_k; the paper has them as [K M J].
+    weights: [M K J], W_k; [K M J] in the paper.
     interaction: [M K], Omega; None for a model without.
   """
 
@@ -85,7 +86,7 @@ class Parameters(NamedTuple):
 
 
 def no_drive(bias: Bias) -> Drive:
-  """The drive of a layer with nothing beside it, as at a machine's top."""
+  """The drive of a layer without neighbour above, such as the top: zeros."""
   checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
   hidden = _wide(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
@@ -94,7 +95,7 @@ def no_drive(bias: Bias) -> Drive:
 def drive_from_below(
   visible: Float[Array, " M"], parameters: Parameters
 ) -> Drive:
-  """What the visible units tell the capsules: W_k' x and Omega' x."""
+  """The drive of the capsules by the visible units: W_k' x and Omega' x."""
   checks.arrays({"visible": (visible, "M")} | _axes(parameters))
   hidden = _product("m,mkj->kj", visible, parameters.weights)
   return _drive(hidden, "m,mk->k", visible, parameters.interaction)
@@ -122,16 +123,16 @@ def drive_between(
   weights: Float[Array, "K J L I"],
   interaction: Float[Array, "K L"] | None,
 ) -> Drive:
-  """What capsules of the layer above tell the layer below (eqs. 16, 19, 20).
+  """The drive of a layer by the capsules of the layer above (eqs. 16, 19, 20).
 
   Args:
-    capsules: of the layer above, L of them with I units each.
-    weights: W_kl, between each capsule below and each above.
+    capsules: the layer above, L capsules of I units each.
+    weights: W_kl, between each capsule below and each capsule above.
     interaction: Omega; None for a model without.
 
   Returns:
-    The drive of the K capsules below. Upwards it is the same with `weights`
-    turned round to [L I K J].
+    The drive of the K capsules below. For the drive from below, pass `weights`
+    transposed to [L I K J].
   """
   checks.arrays(
     {
@@ -179,8 +180,8 @@ def log_partition(
 ) -> Float[Array, ""]:
   """Log of the sum of exp(-energy) over all states of the capsules, exactly.
 
-  It is log Z_l of the paper's eq. 15, and with the drive from an image minus
-  the free energy of it, up to the visible terms.
+  It is log Z_l of the paper's eq. 15. With the drive from an image it is minus
+  the free energy of the image, up to the visible terms.
   """
   if bias.switches is None:
     on = hidden.log_partition(_on(bias, drive))
@@ -215,10 +216,10 @@ def mean_field(
   """Mean-field expectations: z from the mean h, h from the mean z, in turn.
 
   Args:
-    switches: where z starts; h follows it.
-    bias: of the capsules.
-    drive: of the capsules.
-    num_iterations: how often z and h are renewed; 0 leaves z as it starts.
+    switches: the initial mean of z; h is computed from it.
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+    num_iterations: updates of z and h; with 0 z stays at its initial value.
     hidden: the family of the hidden units.
 
   Returns:
@@ -247,7 +248,7 @@ def mean_field(
 def sample(
   key: Key[Array, ""], bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
 ) -> Capsules:
-  """Draws switches and hidden units together from their exact posterior."""
+  """Samples switches and hidden units jointly from their exact posterior."""
   if bias.switches is None:
     always = jnp.ones_like(drive.switches)
     return sample_hidden(key, always, bias, drive, hidden=hidden)
@@ -265,7 +266,7 @@ def sample_hidden(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Draws h given z (eqs. 6 and 17), whose factors form a product."""
+  """Samples h given z; its units are then independent (eqs. 6 and 17)."""
   values = hidden.sample(key, hidden_parameters(switches, bias, drive))
   return state(values, switches, hidden=hidden)
 
@@ -278,9 +279,9 @@ def gibbs(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Draws z given h, then h given z: one sweep of the paper's chain.
+  """Samples z given h, then h given z: one sweep of the paper's chain.
 
-  It mixes more slowly than `sample`, which needs no capsules to start from.
+  The chain mixes more slowly than `sample`, which needs no initial capsules.
   """
   if bias.switches is None:
     return sample(key, bias, drive, hidden=hidden)
@@ -295,8 +296,8 @@ def capsule_energy(
 ) -> Float[Array, ""]:
   """The energy of capsules given their drive (eq. 16).
 
-  Of expectations it is the expected energy, where log g is zero, as for
-  Bernoulli and Gaussian units.
+  For expectations of capsules it is the expected energy if log g is zero, as
+  for Bernoulli and Gaussian units.
   """
   _check(bias, drive, capsules.switches)
   alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
@@ -364,7 +365,7 @@ def state(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Capsules with these values of h and z."""
+  """Builds capsules from values of h and z."""
   checks.arrays(
     {"hidden_values": (hidden_values, "K J"), "switches": (switches, "K")}
   )
@@ -372,7 +373,7 @@ def state(
 
 
 def _axes(parameters):
-  """What the arrays of a machine are."""
+  """Names and axes of the arrays of a model."""
   return {
     "visible biases": (parameters.visible, "R M"),
     "bias.hidden": (parameters.bias.hidden, "U K J"),
@@ -383,7 +384,7 @@ def _axes(parameters):
 
 
 def _check(bias, drive, switches=None):
-  """Of the natural parameters of a layer and what they gain."""
+  """Checks the bias and the drive of a layer."""
   checks.arrays(
     {
       "bias.hidden": (bias.hidden, "U K J"),
@@ -402,7 +403,7 @@ def _on(bias, drive):
 
 
 def _drive(hidden, subscripts, met, interaction):
-  """A drive of the switches too, if anything interacts with them."""
+  """Builds a drive; without interaction that of the switches is zero."""
   if interaction is None:
     return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
   return Drive(hidden, _product(subscripts, met, interaction))
@@ -413,7 +414,7 @@ def _product(subscripts, *operands):
 
 
 def _wide(x):
-  """Sums are kept in float32 or wider."""
+  """Converts to the dtype of sums: float32 or wider."""
   return x.astype(numerics.accumulation_dtype(x))
 
 

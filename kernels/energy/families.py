@@ -1,10 +1,11 @@
 """Exponential families by their natural parameters, for units of energy models.
 
-A unit has p(x) = exp(sum_r a_r s_r(x) + log f(x) - A(a)), with the value itself
-as its first statistic (Li and Zhu, 2019, section 2.1). The R natural parameters
-and the R statistics come first in every array: [R ...].
+A unit has p(x) = exp(sum_r a_r s_r(x) + log f(x) - A(a)), with s_1(x) = x (Li
+and Zhu, 2019, section 2.1). The R natural parameters and the R statistics come
+first in every array: [R ...].
 
-Axes: R parameters of a unit; the rest is any shape of units. No batch axis.
+Axes: R parameters of a unit; the other axes are any shape of units. No batch
+axis.
 """
 
 import math
@@ -39,8 +40,8 @@ class Family(NamedTuple):
 
 def _bernoulli_sample(key, parameters):
   (logits,) = parameters
-  chances = jax.nn.sigmoid(logits.astype(jnp.float32))
-  return (_uniform(key, logits.shape) < chances).astype(logits.dtype)
+  probabilities = jax.nn.sigmoid(logits.astype(jnp.float32))
+  return (_uniform(key, logits.shape) < probabilities).astype(logits.dtype)
 
 
 def _uniform(key, shape):

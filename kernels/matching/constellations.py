@@ -22,19 +22,19 @@ from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
 from kernels import checks, numerics
 
-_ABSENT = -1e30  # a logarithm of nothing that is still a number
-_DECIDED = 0.9  # of an assignment, to count as one
+_ABSENT = -1e30  # stands for log 0, but is finite
+_DECIDED = 0.9  # least probability of an assignment that counts as certain
 # Products keep float32 on every platform, where the default may round more.
 _exact_products = jax.default_matmul_precision("highest")
 
 
 class Templates(NamedTuple):
-  """What objects look like in their own frames.
+  """The points of known objects, each in the object's own frame.
 
   Attributes:
-    points: [N 2], of one template after the other; each is centred, and its
-      points are 1 from the centre in the quadratic mean.
-    members: [K N], 1 where point n is of template k, else 0.
+    points: [N 2], of one template after the other; each template is centred,
+      and the root mean square distance of its points from the centre is 1.
+    members: [K N], 1 where point n belongs to template k, else 0.
   """
 
   points: Float[Array, "N 2"]
@@ -42,18 +42,19 @@ class Templates(NamedTuple):
 
 
 class Inference(NamedTuple):
-  """What variational inference finds.
+  """The result of variational inference.
 
   Attributes:
-    assignments: [M N] in [0, 1], the chance that point m of the image is point
-      n of the templates; rows of absent points are 0, those of others sum to 1.
+    assignments: [M N] in [0, 1], the probability that point m of the image is
+      point n of the templates; rows of absent points are 0, the others sum to
+      1.
     objects: [M K], the same for whole templates.
     poses: [K 4], means (tx, ty, s cos, s sin) of the templates' similarities:
       point (px, py) lands on (tx + px s cos + py s sin, ty - px s sin +
       py s cos).
     elbo: [], the bound on the log-likelihood that was maximised, in nats, at
       the last precision.
-    num_updates: [], updates of the best restart.
+    num_updates: [], the number of updates of the best restart.
   """
 
   assignments: Float[Array, "M N"]
@@ -68,9 +69,9 @@ class Update(NamedTuple):
 
   Attributes:
     log_assignments: [R N], of the points of the image and, for permutations, of
-      the rows that take the template points that are not seen.
+      the extra rows to which unseen template points are assigned.
     poses: [K 4], the means of the similarities.
-    elbo: [], with these assignments and poses.
+    elbo: [], the bound with these assignments and poses, in nats.
   """
 
   log_assignments: Float[Array, "R N"]
@@ -79,7 +80,7 @@ class Update(NamedTuple):
 
 
 def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
-  """Puts patterns into the frames that inference takes them in.
+  """Centres and scales patterns to the frames that inference needs.
 
   Args:
     patterns: the points of each, in any frame; at least two that differ.
@@ -88,7 +89,7 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
     See `Templates`.
 
   Raises:
-    ValueError: if a pattern is a single place.
+    ValueError: if all points of a pattern are the same.
   """
   points = []
   for number, pattern in enumerate(patterns):
@@ -120,32 +121,34 @@ def update(
 ) -> Update:
   """Updates the similarities, then the assignments (section 4.2).
 
-  With lam the precision of a point around where a template puts it, y_k the
-  similarity of template k, F_kn y_k where it puts its point n, and q(y_k) =
-  N(mu_k, Lambda_k^-1):
+  With lam the precision of a point about its predicted position, y_k the
+  similarity of template k, F_kn y_k the predicted position of its point n, and
+  q(y_k) = N(mu_k, Lambda_k^-1):
     Lambda_k = I + lam sum_mn r_mn F_kn' F_kn,
     mu_k = Lambda_k^-1 lam sum_mn r_mn F_kn' x_m,
     log rho_mn = -log N - lam/2 (|x_m - F mu|^2 + tr(F' F Lambda^-1)),
-  and r is rho with each row divided by its sum ("mixture", any number of points
-  may be the same template point), or scaled to be doubly stochastic by Sinkhorn
-  and Knopp's sweeps ("permutation"), where rows of log rho = -log N stand for
-  template points that are not seen.
+  and r is rho with each row divided by its sum ("mixture", where several points
+  may be the same template point), or rho scaled to be doubly stochastic by
+  Sinkhorn and Knopp's sweeps ("permutation"), where extra rows of log rho =
+  -log N stand for template points that are not seen.
 
   Args:
-    log_assignments: log r before; M rows for mixtures, N for permutations.
+    log_assignments: the previous log r; M rows for mixtures, N for
+      permutations.
     points: x, [M 2]; in float32 of magnitude up to 1e8.
     presence: [M], 1 or 0.
     template: the templates.
     precision: lam, > 0.
     matching: see above.
-    num_sweeps: of Sinkhorn and Knopp, over columns and then rows.
+    num_sweeps: sweeps of Sinkhorn and Knopp, over columns and then rows.
 
   Returns:
     See `Update`, in the dtype of `log_assignments`; no update lowers the
-    bound, if the sweeps are enough.
+    bound if the number of sweeps suffices.
 
   Raises:
-    ValueError: if `matching` or the number of rows is none of these.
+    ValueError: if `matching` is neither of the two, or the number of rows does
+      not fit it.
   """
   checks.arrays(
     {
@@ -198,10 +201,11 @@ def sinkhorn(
 
   Args:
     log_weights: logarithms of the weights.
-    num_sweeps: over all columns and then all rows; with 0 they stay.
+    num_sweeps: sweeps over all columns and then all rows; with 0 the weights
+      are not changed.
 
   Returns:
-    Logarithms of weights of which the rows sum to 1, and the columns nearly.
+    Logarithms of weights whose rows sum to 1, and whose columns nearly do.
   """
   checks.arrays({"log_weights": (log_weights, "R N")}, empty="R")
 
@@ -226,39 +230,41 @@ def infer(
   tolerance: float = 1e-3,
   num_sweeps: int = 2,
 ) -> Inference:
-  """Finds which template each point is of (Nazabal et al., 2022, Algorithm 1).
+  """Assigns each point to a template (Nazabal et al., 2022, Algorithm 1).
 
-  From assignments drawn at random, q is updated until the bound changes by less
-  than `tolerance`; then the precision is doubled, up to the last. Where an
-  object ends with fewer than two points, which leave its similarity open, it
-  starts again; where a permutation is undecided at the last precision, it is
-  shaken and the precision halved. Of all restarts the one with the best bound
-  is kept.
+  From random assignments, q is updated until the bound changes by less than
+  `tolerance`; then the precision is doubled, up to the last. Where an object
+  ends with fewer than two points, which do not determine its similarity, the
+  search starts again; where a permutation is undecided at the last precision,
+  its assignments are perturbed and the precision is halved. The restart with
+  the best bound is returned.
 
   Args:
-    key: draws the first assignments.
+    key: samples the first assignments.
     points: [M 2], in a frame where similarities are about N(0, 1): [-1, 1].
     presence: [M], 1 or 0.
-    template: the templates, each of which may be in the image once, or not.
+    template: the templates; each is in the image at most once.
     matching: as for `update`.
-    first_precision: of points, at the start.
-    last_precision: at the end, 1 / variance of the noise; may be traced.
+    first_precision: precision of points at the start.
+    last_precision: precision at the end, 1 / variance of the noise; may be
+      traced.
     num_restarts: at least 1.
-    max_updates: of each restart.
-    tolerance: in nats.
+    max_updates: the most updates of each restart.
+    tolerance: change of the bound, in nats.
     num_sweeps: as for `update`.
 
   Returns:
-    See `Inference`, in float32 or wider; without points, nothing is assigned.
+    See `Inference`, in float32 or wider; without points all assignments are 0.
 
   Raises:
     ValueError: if `matching` is neither of the two, counts are below 1, or
       there are more points than permutations can assign.
 
-  Differs from the authors' code: the rule for starting again, which they write
-  for one list of objects, is of any; all restarts are judged at the last
-  precision, also those that did not get there; two sweeps, where theirs go on
-  to 20 unless balanced before, lose nothing.
+  Differs from the authors' code: the rule for starting again, written there for
+  one fixed list of objects, works for any templates; the bounds of all restarts
+  are compared at the last precision, also of those that did not reach it; two
+  sweeps give results as good as theirs, which continue to 20 unless balanced
+  before.
   """
   checks.arrays(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
@@ -283,7 +289,7 @@ def infer(
   )
 
   def normalise(shares):
-    """Random shares of the points, as assignments."""
+    """Makes assignments from random shares of the points."""
     rest = jnp.full((num_rows - num_points, size), 1 / size, dtype)
     shares = jnp.where(presence[:, None] > 0, shares, 1 / size)
     shares = jnp.log(jnp.concatenate([shares, rest]))
@@ -295,7 +301,7 @@ def infer(
     return normalise(_shares(key, (num_points, size), dtype))
 
   def settle(carry: _Search) -> _Search:
-    """An update, and what follows where the bound has settled."""
+    """Updates once; after convergence doubles the precision or starts again."""
     new = step(carry.log_assignments, precision=carry.precision)
     settled = jnp.abs(new.elbo - carry.elbo) < tolerance
     assigned = jnp.exp(new.log_assignments[:num_points])
@@ -345,7 +351,7 @@ def infer(
 
 
 def _num_rows(matching, num_points, size):
-  """Of assignments: one for each point, or for each template point."""
+  """Rows of assignments: one for each point, or for each template point."""
   rows = {"permutation": size, "mixture": num_points}
   if matching not in rows:
     raise ValueError(f"matching={matching!r}; pass 'permutation' or 'mixture'.")
@@ -378,7 +384,9 @@ class _Posterior(NamedTuple):
 
 
 def _similarities(shares, x, p, members, precision) -> _Posterior:
-  """Of shares [M N] of points x in template points p, under the prior N(0, I).
+  """Posterior of similarities from shares [M N] of points x, template points p.
+
+  The prior is N(0, I).
 
   The 4x4 matrix Lambda of the paper is the complex [[a, b], [b*, c]].
   """
@@ -407,14 +415,14 @@ def _shares(key, shape, dtype):
 
 
 def _lonely(assigned, members):
-  """Whether an object is sure of a point and has fewer than two."""
+  """Whether an object has one point with certainty, but fewer than two."""
   points = jnp.sum(assigned, axis=0) @ members.T
   peaks = jnp.max(jnp.max(assigned, axis=0) * members, axis=1)
   return jnp.any((peaks > _DECIDED) & (points < 2))
 
 
 def _undecided(assigned, presence):
-  """Whether a point that is there has no place of its own."""
+  """Whether a present point has no certain assignment."""
   sure = jnp.max(assigned, axis=1) > _DECIDED
   return jnp.any((presence > 0) & ~sure)
 

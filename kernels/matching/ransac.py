@@ -19,15 +19,15 @@ _SMALLEST = 1e-6  # scale of a template
 
 
 class Consensus(NamedTuple):
-  """The templates that points agree on.
+  """The templates that were found.
 
   Attributes:
     objects: [M], the template of each point, that of the nearest point of a
       template that was found; -1 for absent points and where none was found.
     poses: [K 4], similarities (tx, ty, s cos, s sin), as in
       `constellations.Inference`; 0 where the template was not found.
-    scores: [K], what was found of each template: its points that the image has,
-      each counted by 1 - (distance / tolerance)^2; 0 where it was not found.
+    scores: [K], the sum of 1 - (distance / tolerance)^2 over the points of each
+      template; 0 where it was not found.
   """
 
   objects: Int[Array, " M"]
@@ -44,28 +44,29 @@ def match(
 ) -> Consensus:
   """Finds templates one after the other, the best first.
 
-  The first two points of each template, laid on each ordered pair of points,
-  say where its other points should be. A candidate stands if every point of it
-  has a point of the image to itself within `tolerance`; each then counts by 1 -
-  (distance / tolerance)^2. Of all candidates of all templates the best is
-  taken, with it go its points and its template, and so on.
+  Mapping the first two points of a template to an ordered pair of image points
+  predicts where its other points are. Such a candidate is valid if each of its
+  points has an image point of its own within `tolerance`; its score is the sum
+  of 1 - (distance / tolerance)^2. The best candidate of all templates is
+  accepted, its image points and its template are removed, and so on.
 
   Args:
     points: [M 2].
     presence: [M], 1 or 0.
-    template: the templates, each of which is found once, or not.
+    template: the templates; each is found at most once.
     tolerance: the largest distance of a point, in the units of the template, in
-      which its points are 1 from its centre in the quadratic mean.
+      which the root mean square distance of its points from the centre is 1.
 
   Returns:
-    See `Consensus`, in float32 or wider; of fewer than two points nothing is
-    found.
+    See `Consensus`, in float32 or wider; with fewer than two points no template
+    is found.
 
   Raises:
     ValueError: if `tolerance` is not positive.
 
   Differs from the authors' code, which searches for the cheapest set of
-  candidates that takes all points, and whose tolerance is one of the image.
+  candidates that explains all points, and whose tolerance is in the units of
+  the image.
   """
   if not tolerance > 0:
     raise ValueError(f"tolerance is {tolerance}; give more than 0.")
@@ -85,7 +86,7 @@ def match(
   x = jax.lax.complex(points[:, 0], points[:, 1])
   p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
   pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))
-  # Of each template, its first two points.
+  # The first two points of each template.
   order = jnp.argsort(-template.members, axis=1, stable=True)
   base = p[order[:, :2]]
   start, end = x[pairs[0]], x[pairs[1]]
@@ -94,12 +95,12 @@ def match(
   size = jnp.abs(turn)
 
   def fits(placed, size):
-    """[M N] in [0, 1], how well points sit where template points are put."""
+    """Scores [M N] in [0, 1] of points as matches of placed template points."""
     distances = jnp.abs(x[:, None] - placed) / jnp.maximum(size, _SMALLEST)
     return jnp.maximum(0.0, 1 - jnp.square(distances / tolerance))
 
   def score(offset, turn, size, members, free):
-    """Of one candidate."""
+    """Scores one candidate."""
     fit = fits(offset + turn * p, size) * free[:, None] * members
     of_template, of_points = jnp.max(fit, axis=0), jnp.max(fit, axis=1)
     # As many points as template points: none serves two of them.

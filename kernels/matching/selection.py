@@ -1,13 +1,14 @@
-"""Which parent each child belongs to, summed out (Smith et al., 2020).
+"""Children given their parents, selections summed out (Smith et al., 2020).
 
-The generative model between two layers: a child selects one parent, is there or
-not, and has a pose that follows from the parent's. Presences t are relaxed to
-(0, 1) and given by their logits, log t - log(1 - t), in which every density
-here is finite. A pose is given by what its matrix adds to the identity, six
+The generative model between two layers: a child selects one parent, is present
+or absent, and has a pose that depends on the parent's. Presences t are relaxed
+to (0, 1) and given by their logits, log t - log(1 - t), in which every density
+here is finite. A pose is given by its matrix minus the identity, by six
 numbers a: A = I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]].
 
 Axes: I children, J parents. A last axis of 1 + J has the dummy parent first,
-which is always there and has no pose. The paper's i is our j, and its j our i.
+which is always present and has no pose. The paper's i is our j, and its j our
+i.
 """
 
 import math
@@ -23,11 +24,11 @@ Temperature = float | Float[Array, ""]
 
 
 class Capsules(NamedTuple):
-  """A layer.
+  """The capsules of a layer.
 
   Attributes:
-    logits: [I], of the presences t.
-    poses: [I 6], what the pose matrices add to the identity.
+    logits: [I], logits of the presences t.
+    poses: [I 6], the pose matrices minus the identity.
   """
 
   logits: Float[Array, "*batch I"]
@@ -35,14 +36,14 @@ class Capsules(NamedTuple):
 
 
 class Relations(NamedTuple):
-  """What a layer of parents knows of its children.
+  """Parameters of the relations between a layer of parents and its children.
 
   Attributes:
     log_affinities: [I 1+J], log rho.
-    presence_logits: [I 1+J], log odds of gamma, the chance of a child whose
-      parent is there.
-    offsets: [I J 6], M, as poses are given.
-    scales: [I J], sigma > 0, deviation of each number of a pose.
+    presence_logits: [I 1+J], log odds of gamma, the probability that a child is
+      present if its parent is.
+    offsets: [I J 6], M, in the form of poses.
+    scales: [I J], sigma > 0, standard deviation of each number of a pose.
   """
 
   log_affinities: Float[Array, "I P"]
@@ -55,8 +56,8 @@ class Selection(NamedTuple):
   """Children given their parents, with the selection s summed out.
 
   Attributes:
-    log_densities: [I], log p(t_i, A_i | parents) in nats, a density in the
-      logit of t and the six numbers of the pose.
+    log_densities: [I], log p(t_i, A_i | parents) in nats, a density with
+      respect to the logit of t and the six numbers of the pose.
     routing: [I 1+J], P(s_i = j | t_i, A_i, parents).
   """
 
@@ -67,7 +68,7 @@ class Selection(NamedTuple):
 def identity_plus(
   poses: Float[Array, "*batch 6"],
 ) -> Float[Array, "*batch 3 3"]:
-  """Adds the identity, and the row (0, 0, 1)."""
+  """Pose matrices: adds the identity, and the row (0, 0, 1)."""
   checks.arrays({"poses": (poses, "... 6")})
   rows = poses.reshape(*poses.shape[:-1], 2, 3)
   around = [(0, 0)] * (poses.ndim - 1)
@@ -79,14 +80,14 @@ def identity_plus(
 def expected_poses(
   parents: Float[Array, "J 6"], offsets: Float[Array, "I J 6"]
 ) -> Float[Array, "I P 6"]:
-  """Where each parent expects each child: A_j (I + M_ij), eq. 5.
+  """The pose that each parent expects of each child: A_j (I + M_ij), eq. 5.
 
   Args:
-    parents: their poses.
+    parents: poses of the parents.
     offsets: M.
 
   Returns:
-    [I 1+J 6]; the dummy's, first, is the identity.
+    [I 1+J 6]; the first, of the dummy parent, is the identity.
   """
   checks.arrays({"parents": (parents, "J 6"), "offsets": (offsets, "I J 6")})
   poses = geometry.compose(identity_plus(parents), identity_plus(offsets))
@@ -101,8 +102,8 @@ def selection_logits(
   """Log of t_j rho_ij, whose softmax is P(s_i = j | parents), eq. 3.
 
   Args:
-    parents: logits of their presences.
-    log_affinities: log rho; the first column is the dummy's, with t = 1.
+    parents: logits of the parents' presences.
+    log_affinities: log rho; the first column belongs to the dummy, with t = 1.
   """
   checks.arrays(
     {"parents": (parents, "J"), "log_affinities": (log_affinities, "I 1+J")},
@@ -118,15 +119,15 @@ def pose_scales(
   *,
   off_scale: float,
 ) -> Float[Array, "..."]:
-  """Deviation of a pose of a child that is partly there, eqs. 5 and 6.
+  """Standard deviation of the pose of a partly present child, eqs. 5 and 6.
 
   sigma(t)^-2 = t sigma^-2 + (1 - t) sigma_off^-2: the Gaussian proportional to
   N_on^t N_off^(1 - t), as the two have one mean.
 
   Args:
-    logits: of the child's presence t.
-    scales: sigma, of a child that is there.
-    off_scale: sigma_off, of one that is not.
+    logits: logit of the child's presence t.
+    scales: sigma, of a child that is present.
+    off_scale: sigma_off, of a child that is absent.
   """
   checks.floats({"logits": logits, "scales": scales})
   on = jax.nn.log_sigmoid(logits) - 2 * jnp.log(scales)
@@ -143,13 +144,14 @@ def binary_concrete(
   """Log density of a relaxed Bernoulli variable's logit, in nats.
 
   l = (log odds + logistic noise) / tau (Maddison et al., 2017, appendix C.3):
-  log tau + d - 2 log(1 + e^d) with d = log odds - tau l. As a density of t
-  itself it would be divided by t (1 - t), which bounds on log p(x) do not see.
+  log tau + d - 2 log(1 + e^d) with d = log odds - tau l. The density of t
+  itself is this density divided by t (1 - t); the factor cancels in bounds on
+  log p(x).
 
   Args:
     logits: l, any finite number.
-    log_odds: of the variable that is relaxed.
-    temperature: tau > 0; t goes to 0 and 1 as it goes to 0.
+    log_odds: log odds of the variable that is relaxed.
+    temperature: tau > 0; as tau goes to 0, t becomes 0 or 1.
   """
   checks.floats({"logits": logits, "log_odds": log_odds})
   d = log_odds - temperature * logits
@@ -174,11 +176,11 @@ def select(
   Args:
     children: the layer below.
     parents: the layer above.
-    relations: between them.
-    temperature: of relaxed presences.
-    off_scale: sigma_off, deviation of the pose of a child that is not there.
-    dummy_scale: sigma_0, deviation, about the identity, of the pose of a child
-      without parent.
+    relations: the relations between the two layers.
+    temperature: temperature of the relaxed presences.
+    off_scale: sigma_off, standard deviation of the pose of an absent child.
+    dummy_scale: sigma_0, standard deviation, about the identity, of the pose of
+      a child without parent.
 
   Returns:
     Densities and routing, in the dtype of the children's poses.
@@ -186,8 +188,8 @@ def select(
   Raises:
     ValueError: if a temperature or scale is not above 0.
 
-  Differs from paper: it does not say what the pose of a relaxed child is; see
-  `pose_scales`.
+  Differs from paper: the paper does not define the distribution of the pose of
+  a child with relaxed presence; see `pose_scales`.
   """
   check_scales(temperature, off_scale, dummy_scale)
   checks.arrays(
@@ -240,7 +242,7 @@ def gaussian(
 
 
 def check_scales(*scales: Temperature) -> None:
-  """Raises a ValueError unless all of these are above 0, or not known yet."""
+  """Raises a ValueError if a scale is not above 0; traced ones are skipped."""
   if any(not x > 0 for x in scales if not isinstance(x, jax.core.Tracer)):
     raise ValueError(
       f"temperature and scales are {scales}; give numbers above 0."

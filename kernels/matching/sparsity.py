@@ -1,7 +1,7 @@
-"""How evenly objects share images and classes (Kosiorek et al., 2019, 2.4).
+"""Sparsity losses of object presences (Kosiorek et al., 2019, section 2.4).
 
-The only kernels of a whole batch: sparsity across examples is a property of
-the batch. Axes: B examples, K objects.
+These are the only kernels of a whole batch: sparsity across examples is a
+property of the batch. Axes: B examples, K objects.
 """
 
 import jax.numpy as jnp
@@ -13,9 +13,10 @@ from kernels import checks, numerics
 def prior_within(
   presence: Float[Array, "B K"], num_classes: int
 ) -> Float[Array, ""]:
-  """How far the number of objects in an image is from K / C, squared.
+  """Mean squared difference of the number of objects in an image from K / C.
 
-  (1/B) sum_b (sum_k u_bk - K / C)^2: each class should use its share.
+  (1/B) sum_b (sum_k u_bk - K / C)^2: each class should use its share of the
+  objects.
 
   Args:
     presence: u, [B, K] in [0, 1].
@@ -35,7 +36,7 @@ def prior_within(
 def prior_between(
   presence: Float[Array, "B K"], num_classes: int
 ) -> Float[Array, ""]:
-  """How far the number of images that an object is in is from B / C, squared.
+  """Mean squared difference of the number of images of an object from B / C.
 
   (1/K) sum_k (sum_b u_bk - B / C)^2.
 
@@ -55,7 +56,7 @@ def prior_between(
 
 
 def posterior_within(mass: Float[Array, "B K"]) -> Float[Array, ""]:
-  """The entropy of the objects that explain an image, a mean over images.
+  """The entropy of the objects that explain an image, averaged over images.
 
   Args:
     mass: v, [B, K] >= 0, how much of each image each object explains.
@@ -74,7 +75,7 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
     mass: v, [B, K] >= 0, how much of each image each object explains.
 
   Returns:
-    [] in nats, in [0, log K], to be maximised: all objects are of use.
+    [] in nats, in [0, log K], to be maximised: all objects are used.
   """
   checks.arrays({"mass": (mass, "B K")})
   return _entropy(jnp.sum(mass, axis=0))

@@ -1,4 +1,4 @@
-"""Parts explained by votes of objects, with the objects summed out."""
+"""Likelihood of parts under votes of objects, with the objects summed out."""
 
 from typing import Literal, NamedTuple
 
@@ -7,19 +7,19 @@ from jaxtyping import Array, Float
 
 from kernels import checks, numerics
 
-# Log weight and log density of the component that explains anything: 1 / 100.
+# Log weight and log density of the dummy component: both 1 / 100.
 DUMMY = -2 * 2.302585092994046
-_FARTHEST = 1e15  # errors, in standard deviations, that are told from others
+_FARTHEST = 1e15  # largest error, in standard deviations; larger ones are cut
 
 
 class Explanation(NamedTuple):
   """How votes explain parts.
 
   Attributes:
-    log_prob: [], of all parts, in nats.
-    posterior: [K M], the chance that vote k is of the object that part m
-      belongs to; sums to 1 over k together with `dummy`.
-    dummy: [M], the chance that part m belongs to none.
+    log_prob: [], log-likelihood of all parts, in nats.
+    posterior: [K M], the probability that part m belongs to the object of vote
+      k; sums to 1 over k together with `dummy`.
+    dummy: [M], the probability that part m belongs to no object.
   """
 
   log_prob: Float[Array, ""]
@@ -41,22 +41,22 @@ def explain_parts(
   """Scores parts under a mixture of votes (Kosiorek et al., 2019, Eq. 9).
 
   log p = sum_m presence_m log( sum_k w_km N(part_m; vote_km, scale_km^2 I)
-  + dummy ), the posterior being each summand's share. Points that any of
-  N votes may explain, as in constellations, are the case in which votes do not
-  depend on m.
+  + dummy ); the posterior is each summand's share. If any of N votes may
+  explain a point, as in constellations, pass votes that do not depend on m.
 
   Args:
-    parts: [M, D], poses of parts, or points. Further than 1e15 deviations from
-      a vote, they count as that far.
-    presence: [M] in [0, 1]; a part that is absent does not count.
-    votes: [K, M, D], the mean that vote k has for part m.
+    parts: [M, D], poses of parts, or points. Distances from a vote above 1e15
+      standard deviations count as 1e15.
+    presence: [M] in [0, 1]; absent parts do not count.
+    votes: [K, M, D], the mean of part m according to vote k.
     scales: [K, M], standard deviations, > 0.
     log_weights: [K, M], log w.
     normalise: "none" takes w as they are, as the code does for images; "votes"
       divides them by their sum over k and the dummy's, as it does for
       constellations; "all" by their sum over k and m, as in the paper.
-    dummy_log_weight: log weight of a component that explains anything.
-    dummy_log_density: its log density, the same everywhere.
+    dummy_log_weight: log weight of the dummy component, which explains any
+      part.
+    dummy_log_density: log density of the dummy component, uniform.
 
   Returns:
     See `Explanation`.
@@ -64,7 +64,8 @@ def explain_parts(
   Raises:
     ValueError: `normalise` is none of the three.
 
-  Differs from paper: it has no dummy component, which is its code's.
+  Differs from paper: the dummy component is that of the authors' code; the
+  paper has none.
   """
   sizes = checks.arrays(
     {

@@ -1,6 +1,6 @@
-"""Pictures with transparency, drawn one over another (Porter and Duff, 1984).
+"""Pictures with transparency, one over another (Porter and Duff, 1984).
 
-Colours are premultiplied: already times their alpha, so that nothing divides.
+Colours are premultiplied by alpha, so that no division is needed.
 In float32 values and gradients are finite for colours of magnitude up to 1e30.
 """
 
@@ -14,11 +14,11 @@ from kernels import checks, numerics
 
 
 class Picture(NamedTuple):
-  """A picture that lets through what is behind it.
+  """A partly transparent picture.
 
   Attributes:
     colours: [... H W C], premultiplied: in [0, alpha] for colours in [0, 1].
-    alphas: [... H W 1], in [0, 1]; 1 hides what is behind.
+    alphas: [... H W 1], in [0, 1]; 1 hides everything behind.
   """
 
   colours: Float[Array, "*pictures H W C"]
@@ -26,15 +26,15 @@ class Picture(NamedTuple):
 
 
 def over(front: Picture, back: Picture) -> Picture:
-  """Draws one picture over another.
+  """Composites one picture over another.
 
   With alpha = alpha_f + alpha_b (1 - alpha_f),
     C = (C_f alpha_f + C_b alpha_b (1 - alpha_f)) / alpha,
   here in premultiplied c = C alpha: c = c_f + c_b (1 - alpha_f). Associative.
 
   Args:
-    front: what is seen first.
-    back: of the same shape.
+    front: the picture in front.
+    back: the picture behind, of the same shape.
 
   Returns:
     Both as one picture.
@@ -50,15 +50,15 @@ def over(front: Picture, back: Picture) -> Picture:
 
 
 def composite_over(pictures: Picture) -> Picture:
-  """Draws pictures one over another (Smith et al., 2020, section 2.1).
+  """Composites a stack of pictures (Smith et al., 2020, section 2.1).
 
   Args:
-    pictures: M of them along the first axis, each drawn over those before it,
-      so that the last is in front; none or more.
+    pictures: M pictures along the first axis, each over those before it, so
+      that the last is in front; M may be 0.
 
   Returns:
-    One picture in the dtype of the given ones. Its colours are the image seen
-    on black; on another background B, colours + (1 - alphas) B.
+    One picture in the dtype of `pictures`. Its colours are the image on black;
+    on another background B the image is colours + (1 - alphas) B.
 
   Differs from paper: nothing; it prints colours that are not premultiplied,
   which are `colours / alphas` where alphas are above 0.
@@ -72,23 +72,23 @@ def composite_over(pictures: Picture) -> Picture:
   pictures = jax.tree.map(lambda x: x.astype(accumulation), pictures)
   blank = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), pictures)
 
-  def draw(canvas, picture):
+  def add(canvas, picture):
     return over(picture, canvas), None
 
-  canvas, _ = jax.lax.scan(draw, blank, pictures)
+  canvas, _ = jax.lax.scan(add, blank, pictures)
   return jax.tree.map(lambda x: x.astype(dtype), canvas)
 
 
 def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
-  """What each picture adds to those drawn over one another.
+  """The contribution of each picture to the image of all of them.
 
   c_m prod_{k > m} (1 - alpha_k), whose sum over m is `composite_over`.
 
   Args:
-    pictures: M of them along the first axis, the last in front; none or more.
+    pictures: M pictures along the first axis, the last in front; M may be 0.
 
   Returns:
-    Colours, in the dtype of the given ones.
+    Colours, in the dtype of `pictures`.
   """
   colours, alphas = pictures
   checks.arrays(
@@ -97,7 +97,7 @@ def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
   dtype = colours.dtype
   accumulation = numerics.accumulation_dtype(colours, alphas)
   shows = 1 - alphas.astype(accumulation)
-  # All those in front of each; nothing is in front of the last.
+  # Transparency of all pictures in front of each; 1 for the last.
   in_front = jnp.flip(jnp.cumprod(jnp.flip(shows, axis=0), axis=0), axis=0)
   in_front = jnp.concatenate([in_front[1:], jnp.ones_like(shows[:1])])
   return (colours * in_front[: len(colours)]).astype(dtype)

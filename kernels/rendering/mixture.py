@@ -8,15 +8,16 @@ from jaxtyping import Array, Float
 
 from kernels import checks, numerics
 
-_ABSENT = -1e30  # a logarithm of nothing that is still a number
+_ABSENT = -1e30  # stands for log 0, but is finite
 
 
 class ImageMixture(NamedTuple):
   """An image as a mixture of parts at each pixel.
 
   Attributes:
-    log_prob: [], of the image, summed over pixels and channels, in nats.
-    mean: [H W C], the intensity that the mixture expects.
+    log_prob: [], log-likelihood of the image, summed over pixels and channels,
+      in nats.
+    mean: [H W C], the expected intensity of the mixture.
     coefficients: [M + 1, H, W, C or 1], how much of a pixel each part makes up;
       sums to 1 over the parts and, last, the background.
   """
@@ -36,7 +37,7 @@ def explain_image(
   *,
   scale: float = 1.0,
 ) -> ImageMixture:
-  """Scores an image under parts drawn on it (Kosiorek et al., 2019, Eq. 5).
+  """Scores an image under rendered parts (Kosiorek et al., 2019, Eq. 5).
 
   log p(y) = sum_ijc log sum_m p_m(ij) N(y_ijc; parts_m(ijc), scale^2), with
   p_m = softmax_m(logits_m + log presence_m), the background being one more
@@ -45,10 +46,10 @@ def explain_image(
   Args:
     image: [H, W, C], y; in float32 it and the intensities are of magnitude up
       to 1e17 `scale`, whose squares do not overflow, and logits up to 1e17.
-    parts: [M, H, W, C], the intensities that each part would give each pixel.
+    parts: [M, H, W, C], the intensity of each part at each pixel.
     logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
       temperature.
-    presence: [M] in [0, 1]; parts with 0 cover nothing, whatever their logits.
+    presence: [M] in [0, 1]; parts with 0 cover no pixel, whatever their logits.
     background: [C], the intensity where no part is.
     background_logit: [C] or [1].
     scale: standard deviation of a pixel, > 0.
@@ -59,8 +60,8 @@ def explain_image(
   Raises:
     ValueError: if `scale` is not above 0.
 
-  Differs from paper: it has no background, which is its code's; channels are
-  mixed one by one, as there.
+  Differs from paper: the background is that of the authors' code; the paper has
+  none. Each channel has its own mixture, as in that code.
   """
   if isinstance(scale, float | int) and not scale > 0:
     raise ValueError(f"scale is {scale}; give a number above 0.")

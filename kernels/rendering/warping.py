@@ -1,11 +1,11 @@
-"""Drawing templates on a canvas; frames and axes as in `geometry`."""
+"""Rendering templates on a canvas; frames and axes as in `geometry`."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kernels import checks, geometry
 
-_FURTHEST = 1e30  # pixels; nothing that is drawn is nearly as far
+_FURTHEST = 1e30  # pixels; far outside of any canvas
 
 
 def warp(
@@ -13,7 +13,7 @@ def warp(
   pose: Float[Array, "3 3"],
   canvas: tuple[int, int],
 ) -> Float[Array, "H W C"]:
-  """Draws a template in a pose (Jaderberg et al., 2015, Eq. 5).
+  """Renders a template in a pose (Jaderberg et al., 2015, Eq. 5).
 
   out[g] = sum_uv template[u, v] k(x - v) k(y - u), k(d) = max(0, 1 - |d|),
   where (x, y) is the template pixel at pose^-1 g. Linear in the template; the
@@ -53,10 +53,10 @@ def warp(
   to_corner = jnp.clip(to_corner, -_FURTHEST, _FURTHEST)
   offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
   points = jnp.concatenate([offsets.T, jnp.ones((1, len(offsets)), dtype)])
-  # As a product of matrices, which XLA computes once. A sum it would compute
-  # anew for the corners and for their weights, each rounded in its own way, so
-  # that near a pixel centre the weights could be those of another corner. All
-  # that follows up to the weights is exact: computed anew, it is the same.
+  # As a product of matrices, which XLA computes once. XLA would compute a sum
+  # twice, for the corners and for their weights, with different rounding, so
+  # that near a pixel centre the weights could belong to another corner. The
+  # steps from here to the weights are exact, so computing them twice is safe.
   x, y = jnp.matmul(to_corner, points, precision="highest")
 
   # Everything outside lands in the border of zeros that the padding adds.
@@ -87,8 +87,8 @@ def warp(
   if channels == 1:
     out = jnp.sum(weighted, axis=-1)
   else:
-    # As a product: a CPU then computes the gradient at a pixel once, not anew
-    # for each of the numbers that are scattered. Of one channel it is slower.
+    # As a product: a CPU then computes the gradient at a pixel once, not again
+    # for each of the numbers that are scattered. With one channel it is slower.
     same_channel = jnp.tile(jnp.eye(channels, dtype=dtype), (4, 1))
     out = jnp.matmul(weighted, same_channel, precision="highest")
   return out.reshape(height, width, channels).astype(template.dtype)
@@ -100,7 +100,7 @@ def transform(
   *,
   canvas: tuple[int, int] | None = None,
 ) -> Float[Array, "H2 W2 C"]:
-  """Draws an image in a pose that is given in pixels.
+  """Renders an image in a pose that is given in pixels.
 
   Args:
     image: [H, W, C], any range.

@@ -1,12 +1,12 @@
 """Routing by attention: a softmax over parents of scores, with no clustering.
 
 Self-attention scores a vote by its agreement with all votes for that parent,
-inverted attention by its agreement with the parent, self-routing by a network
-of the child's own.
+inverted attention by its agreement with the parent, self-routing by a separate
+network for each child.
 
-In float32 values are finite for arguments of magnitude up to 1e17, and of votes
-alone up to 1e35. Gradients are up to 1e17 as well; of inverted attention, and
-of votes as two factors, up to 1e6.
+In float32 values are finite for arguments of magnitude up to 1e17, or up to
+1e35 for votes alone. Gradients are finite for arguments up to 1e17; for
+inverted attention, and for votes as two factors, up to 1e6.
 
 Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.
@@ -34,9 +34,9 @@ class LinearVotes(NamedTuple):
   """Votes u_ij = u_i W_ij as two factors.
 
   The routings of this file read votes only through <u_ij, V_j> =
-  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij. On the way there,
-  `vmap` over examples stores [I J min(C, D)] numbers of each: fewer than the
-  votes [I J D] where C is below D, and else the votes themselves.
+  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij. For these,
+  `vmap` over examples stores [I J min(C, D)] numbers for each example: fewer
+  than the votes [I J D] where C is below D, else as many.
 
   Attributes:
     poses: [I C], outputs u_i of the parts.
@@ -69,7 +69,7 @@ def self_attention_routing(
   With u_ij the votes,
     c_ij = softmax_j(sum_i' <u_ij, u_i'j> / sqrt(D)) + b_ij,
     s_j = sum_i c_ij u_ij + bias_j,  v_j = exponential_squash(s_j).
-  The sum over i' needs no [I I]: it is <u_ij, sum_i' u_i'j>.
+  No [I I] array is needed: the sum over i' is <u_ij, sum_i' u_i'j>.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j.
@@ -109,11 +109,11 @@ def inverted_attention_routing(
 ) -> RoutingOutput:
   """Routes by inverted dot-product attention (Tsai et al., 2020, Procedure 1).
 
-  Parents compete for children, where in common attention the keys compete for
-  a query. In each iteration, with u_ij the votes and v_j the poses before,
+  Parents compete for children, whereas in ordinary attention keys compete for a
+  query. In each iteration, with u_ij the votes and v_j the previous poses,
     r_ij = softmax_j(<v_j, u_ij> / sqrt(D)),
     v_j = scale LayerNorm(sum_i r_ij u_ij) + offset_j,
-  with v_j = 0 before the first: it shares every part out evenly.
+  with v_j = 0 before the first iteration, which shares every part out evenly.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; D above 1.
@@ -128,12 +128,12 @@ def inverted_attention_routing(
 
   Raises:
     ValueError: if `num_iterations` is below 1, or D is 1, where the layer norm
-      leaves nothing.
+      is always 0.
 
   Differs from paper: scores are divided by sqrt(D), as in the authors' code.
-  The softmax of <readout, v_j> over classes becomes a sigmoid, so that each
-  object may be there; the classifier's bias is left to `offset`, which the
-  paper shares among parents. One layer alone has no concurrent updates.
+  The softmax of <readout, v_j> over classes becomes a sigmoid, so that several
+  objects may be present; `offset` takes the place of the classifier's bias; the
+  paper shares it among parents. A single layer has no concurrent updates.
   """
   _check(
     votes,
@@ -154,7 +154,7 @@ def inverted_attention_routing(
     total = weighted_sum(coefficients)
     excess = numerics.excess(total, -1)
     total = total / excess
-    # Left to itself the function takes a difference of squares, which cancels.
+    # The default takes a difference of squares, which cancels.
     variance = jnp.var(total, axis=-1, keepdims=True)
     epsilon = jnp.maximum(_EPSILON / excess / excess, _SMALLEST)
     poses = jax.nn.standardize(total, variance=variance, epsilon=epsilon)
@@ -187,13 +187,13 @@ def self_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j.
-    logits: what the routing network of part i makes of its pose; in the paper
-      linear.
+    logits: output of the routing network of part i for its pose; in the paper
+      this network is linear.
     activations: a_i of the parts, >= 0.
 
   Returns:
-    Poses v_j, activations a_j, which sum to 1 over parents, and the
-    coefficients c_ij, which do so as well.
+    Poses v_j, and activations a_j and coefficients c_ij, which both sum to 1
+    over parents.
 
   Differs from paper: where a denominator would fall below 1e-6, it is 1e-6, so
   that absent parts give absent parents with pose 0; the authors' code gives NaN
@@ -212,7 +212,7 @@ def self_routing(
 
 
 def _check(votes, arguments):
-  """Of votes, or of their factors, and of what is given beside them."""
+  """Checks the votes, or their factors, and the other arguments."""
   given = {"votes": (votes, "I J D")}
   if isinstance(votes, LinearVotes):
     given = {

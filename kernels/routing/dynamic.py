@@ -39,8 +39,8 @@ def dynamic_routing(
       of magnitude up to 1e35, and up to 1e17 for finite gradients.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     bias: added to s_j before squashing, as the authors' code does.
-    leaky: adds an orphan parent with logit 0 that takes what nobody wants; its
-      column is dropped (the authors' CIFAR-10 network).
+    leaky: adds an orphan parent with logit 0, which takes parts that agree with
+      no parent; its column is dropped (the authors' CIFAR-10 network).
 
   Returns:
     Poses v_j, activations |v_j|, and the coefficients c_ij of the last
@@ -101,8 +101,9 @@ def transform_and_route(
     bias: as for `dynamic_routing`.
     leaky: as for `dynamic_routing`.
     chunk_size: parts handled at a time, at least 1.
-    parents_at_once: parents handled at a time, at least 1. What is handled at a
-      time should fit the cache of a CPU; accelerators want all at once.
+    parents_at_once: parents handled at a time, at least 1. On a CPU, parts and
+      parents handled at a time should fit its cache; accelerators are fastest
+      with all at once.
 
   Returns:
     As `dynamic_routing`.
@@ -182,7 +183,7 @@ def transform_and_route(
 def _chunk(poses, transforms, chunk_size):
   """Splits the parts into K chunks of n: poses [K C n], transforms [K J D C*n].
 
-  The last chunk is filled up with zeros: parts that vote zero change nothing.
+  The last chunk is filled up with zeros: parts with zero votes have no effect.
   """
   missing = -len(poses) % chunk_size
   poses = jnp.pad(poses, ((0, missing), (0, 0)))

@@ -63,11 +63,11 @@ OFFICIAL = Form(
 
 
 class EMOutput(NamedTuple):
-  """What EM routing returns.
+  """The result of EM routing.
 
   Attributes:
     poses: [J D], means of the parents' Gaussians.
-    activations: [J] in [0, 1], how much each parent is there.
+    activations: [J] in [0, 1], how strongly each parent is present.
     coefficients: [I J], the share of part i that goes to parent j, in [0, 1].
     variances: [J D], of the parents' Gaussians, at least the floor.
   """
@@ -79,12 +79,12 @@ class EMOutput(NamedTuple):
 
 
 class Moments(NamedTuple):
-  """Sums over the children of each parent, about a centre.
+  """Moments of the votes for each parent about a centre, summed over children.
 
   Attributes:
-    mass: [... J], of the weights w_ij.
-    first: [... D J], of w_ij (u_ij - centre_j).
-    second: [... D J], of w_ij (u_ij - centre_j)^2.
+    mass: [... J], sum of the weights w_ij.
+    first: [... D J], sum of w_ij (u_ij - centre_j).
+    second: [... D J], sum of w_ij (u_ij - centre_j)^2.
   """
 
   mass: Float[Array, "*P J"]
@@ -93,12 +93,12 @@ class Moments(NamedTuple):
 
 
 class Gaussians(NamedTuple):
-  """What the M-step says of the parents.
+  """The parents after an M-step.
 
   Attributes:
     means: [... D J].
     variances: [... D J], at least the floor.
-    logits: [... J], of the activations.
+    logits: [... J], logits of the activations.
   """
 
   means: Float[Array, "*P D J"]
@@ -106,7 +106,7 @@ class Gaussians(NamedTuple):
   logits: Float[Array, "*P J"]
 
   def log_weights(self) -> Float[Array, "*P J"]:
-    """Log of the activation over the root of the variances' product."""
+    """Log of the activation divided by the root of the product of variances."""
     log_volume = jnp.sum(jnp.log(self.variances), axis=-2) / 2
     return jax.nn.log_sigmoid(self.logits) - log_volume
 
@@ -134,16 +134,18 @@ def inverse_temperature_schedule(
 def amount_of_data_scale(
   num_children: int, num_parents: int, *, amount: float = 100.0
 ) -> float:
-  """Returns amount / (I / J), which makes costs those of as much data.
+  """Returns amount / (I / J), a factor that makes costs of layers comparable.
 
-  Gritzman (2019) multiplies the cost of a parent by it, with an amount of 100.
-  A capsule of a convolutional layer has a mass of a few children at the start,
-  and a class one of many, so that no lambda fits both without it.
+  Gritzman (2019) multiplies the cost of a parent by this factor, with an amount
+  of 100. At the start a capsule of a convolutional layer has the mass of a few
+  children and a class capsule that of many, so that no single lambda fits both
+  layers without the factor.
 
   Args:
-    num_children: I, that a parent sees, of all types and positions.
+    num_children: I, the children that a parent sees, of all types and
+      positions.
     num_parents: J, types of parents.
-    amount: children that a parent of any layer counts as having.
+    amount: the number of children to which every layer's cost is scaled.
 
   Raises:
     ValueError: if a number is below 1, or the amount is not above 0.
@@ -168,8 +170,8 @@ def em_routing(
 ) -> EMOutput:
   """Routes by expectation maximisation (Hinton et al., 2018, Procedure 1).
 
-  Votes u_ij for parent j are Gaussian with mean mu_j and a diagonal of
-  variances v_j; shares r_ij start even. With w_ij = r_ij a_i, each iteration
+  Votes u_ij for parent j are Gaussian with mean mu_j and diagonal covariance
+  v_j; shares r_ij start even. With w_ij = r_ij a_i, each iteration
   takes an M-step and, between two of them, an E-step:
     R_j = sum_i w_ij,  mu_j = sum_i w_ij u_ij / R_j,
     v_j = sum_i w_ij (u_ij - mu_j)^2 / R_j,
@@ -185,19 +187,19 @@ def em_routing(
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
       of magnitude up to 1e14, the same as the betas, and up to 1e4 for finite
-      gradients of any votes: where they fall together they are as steep as the
-      floor of the variances lets them be.
+      gradients of any votes: where votes coincide, gradients are as large as
+      the floor of the variances allows.
     activations: a_i of the parts, in [0, 1].
-    beta_a: what a parent gains by being active (nats).
-    beta_u: what a part costs that is explained by no parent (nats, per
-      dimension of the pose).
+    beta_a: the benefit of an active parent (nats).
+    beta_u: the cost of a part that no parent explains (nats, per dimension of
+      the pose).
     inverse_temperatures: lambda_t >= 0 for each iteration, at least one;
-      `inverse_temperature_schedule` gives the authors'.
+      `inverse_temperature_schedule` gives the authors' values.
     form: `PAPER`, `OFFICIAL` or another.
 
   Returns:
     Poses mu_j, activations a_j and variances v_j after the last M-step, and the
-    r_ij that it took, which sum to 1 over parents.
+    shares r_ij that this M-step used, which sum to 1 over parents.
 
   Raises:
     ValueError: if there are no inverse temperatures.
@@ -230,7 +232,7 @@ def em_routing(
       shares = numerics.softmax(parents.log_weights() - distances / 2)
     weights = shares * activations[:, None]
     mass = jnp.sum(weights, axis=0)
-    # Moments about anything give the same; near the mean they are exact.
+    # The result does not depend on the centre; near the mean it is exact.
     centre = numerics.einsum("ij,idj->dj", weights, votes) / (
       mass + form.mass_floor
     )
@@ -268,12 +270,12 @@ def maximise(
   inverse_temperature: float | Float[Array, ""],
   form: Form,
 ) -> Gaussians:
-  """The M-step, from sums over the children (Hinton et al., 2018).
+  """The M-step, from moments of the votes (Hinton et al., 2018).
 
   Args:
-    moments: about `centre`.
-    centre: any; the nearer to the means, the less is lost to rounding.
-    previous: of the iteration before; None in the first.
+    moments: moments about `centre`.
+    centre: any point; the nearer to the means, the smaller the rounding error.
+    previous: the parents of the iteration before; None in the first.
     beta_a: as for `em_routing`.
     beta_u: as for `em_routing`.
     inverse_temperature: lambda of this iteration.
@@ -285,7 +287,7 @@ def maximise(
   checks.floats({"centre": centre, "beta_a": beta_a, "beta_u": beta_u})
   mass = moments.mass + form.mass_floor
   total = jnp.expand_dims(mass, -2)
-  # The floor is weight on 0, where the sums have it on the centre.
+  # The mass floor is a vote of 0; the moments are about the centre.
   means = (moments.first + jnp.expand_dims(moments.mass, -2) * centre) / total
   means *= 1 - form.damping
   if previous is not None:
@@ -318,9 +320,9 @@ def coordinate_addition(
   entries: tuple[int, int] = (3, 7),
   pose_size: int = 16,
 ) -> Float[Array, "H W D"]:
-  """Where votes come from, to be added to them (Hinton et al., 2018).
+  """Coordinates of the children, to be added to votes (Hinton et al., 2018).
 
-  Lets all positions of a layer share their transforms to the classes.
+  With them all positions of a layer can share their transforms to the classes.
 
   Args:
     x: coordinate of each column of capsules.
@@ -332,7 +334,7 @@ def coordinate_addition(
     pose_size: D.
 
   Returns:
-    For each position x and y in their entries, and zeros.
+    For each position a vector with x and y at `entries` and zeros elsewhere.
 
   Raises:
     ValueError: if a pose has no such entries.
@@ -356,7 +358,7 @@ def relative_coordinates(size: int) -> Float[Array, " size"]:
 def pixel_coordinates(
   size: int, windows: Sequence[tuple[int, int]]
 ) -> Float[Array, " N"]:
-  """Centres of the capsules' fields in the image, in hundreds of pixels.
+  """Centres of the capsules' receptive fields, in hundreds of pixels.
 
   Pixels have -(size // 2), 1 - (size // 2), ... as in the authors' code.
 

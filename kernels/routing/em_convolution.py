@@ -1,6 +1,6 @@
 """Convolutional EM routing, whose parents at all positions compete.
 
-Votes are never stored: they are formed again wherever they are needed, for the
+Votes are never stored: they are recomputed wherever they are needed, for the
 children of one type at a time.
 
 Axes: T places in a window, S positions of parents, both in rows; H W grid of
@@ -9,10 +9,11 @@ of a child, P R of a parent and D its numbers in a row; E the numbers of one row
 of all parents, J of each column. One example, no batch axis: `jax.vmap` adds
 it.
 
-What is not obvious below is for XLA on CPUs. Loops over a long last axis, J or
-E, become vector instructions; sums over an axis before it do not, so they are
-written out. An operand that comes from outside a loop of `jax.lax` is stored
-before, where XLA else might form it anew for every number of every vote.
+Some code below is written for the speed of XLA on CPUs. Loops over a long last
+axis, J or E, become vector instructions; sums over an earlier axis do not, so
+they are written out. Operands computed outside of a loop of `jax.lax` are
+stored before it; otherwise XLA might recompute them for every number of every
+vote.
 """
 
 import functools
@@ -52,9 +53,9 @@ def em_convolution(
   M-steps are those of `em.em_routing`, but the shares of a child sum to 1 over
   all parents that see it, of every type and at every position.
 
-  Memory holds the statistics of the parents, and what the windows of one type
-  of children have to do with them; the backward pass forms votes and shares
-  again by rules of its own, with which JAX allows reverse mode alone.
+  Memory holds the statistics of the parents and, for one type of children at a
+  time, the poses and shares in all windows. The backward pass recomputes votes
+  and shares by a custom rule, for which JAX supports reverse mode only.
 
   Args:
     poses: matrices of the children; in float32 of magnitude up to 1e4, as are
@@ -62,15 +63,16 @@ def em_convolution(
       `em.em_routing`.
     activations: of the children, in [0, 1].
     transforms: from the poses of children to those of parents.
-    beta_a: as for `em.em_routing`, of each type.
-    beta_u: as for `em.em_routing`, of each type.
+    beta_a: as for `em.em_routing`, for each type of parents.
+    beta_u: as for `em.em_routing`, for each type of parents.
     inverse_temperatures: as for `em.em_routing`.
     stride: the same along both axes, at least 1.
-    padding: "VALID", which leaves children over that no window reaches, or
-      "SAME", with absent children around (ceil(H / stride) rows of parents).
+    padding: "VALID", where no window reaches the last children if the stride
+      does not fit, or "SAME", with absent children around the grid
+      (ceil(H / stride) rows of parents).
     form: as for `em.em_routing`.
-    forward_mode: whether `jax.jvp` works too, for Hessians and the like: JAX
-      derives both modes, and the backward pass takes more memory and time.
+    forward_mode: whether `jax.jvp` works too, for example for Hessians: JAX
+      then derives both modes, and the backward pass takes more memory and time.
 
   Returns:
     For each position of the parents [oH oW ...]: poses [J P R], activations
@@ -82,9 +84,9 @@ def em_convolution(
 
   Differs from paper: as `em.em_routing`. In the authors' code, which has
   `em.OFFICIAL`, parents of different types do not compete (the shares of a
-  child sum to 1 over the positions, for each type), and with a stride of 2
-  other positions are summed than those that see the child; we follow the paper.
-  It divides shares by their sum + 1e-7; ours sum to 1.
+  child sum to 1 over the positions, for each type), and with a stride of 2 the
+  sum is over other positions than those that see the child; we follow the
+  paper. Their code divides shares by their sum + 1e-7; ours sum to 1.
   """
   checks.arrays(
     {
@@ -122,7 +124,7 @@ def em_convolution(
   even = even.astype(accumulation)
 
   def pass_over(function):
-    """Of one type after another, adding up what the function returns."""
+    """Sums the results of the function over the types of children."""
     function = jax.checkpoint(function)
 
     def add(total, chunk):
@@ -142,7 +144,7 @@ def em_convolution(
     )
 
   def even_moments(chunk):
-    """Of mass and votes about zero, in the first iteration."""
+    """Mass and weighted sum of the votes in the first iteration."""
     seen = in_windows(chunk)
     weights = seen.activations * even
     votes = numerics.einsum(
@@ -151,7 +153,7 @@ def em_convolution(
     return jnp.sum(weights, axis=0), votes
 
   def believed(parents):
-    """What the E-step needs to know of the parents."""
+    """Converts Gaussians to the quantities that the E-step needs."""
     return _Beliefs(
       parents.log_weights(),
       parents.means.reshape(shape),
@@ -220,10 +222,10 @@ class _Chunk(NamedTuple):
 
 
 class _Seen(NamedTuple):
-  """The children of one type in their places; without T, at one place.
+  """The children of one type at all T places of the windows, or at one place.
 
   Attributes:
-    poses: [T S P Q].
+    poses: [T S P Q]; without the axis T at one place, as the others.
     activations: [T S].
     transforms: [T Q E].
   """
@@ -233,7 +235,7 @@ class _Seen(NamedTuple):
   transforms: Float[Array, "*T Q E"]
 
   def deviations(self, means, num_parents):
-    """Yields (s, p, e), and [S J] of votes less means, at one place."""
+    """Yields index (s, p, e) and [S J], votes minus means, at one place."""
     m, w = self.poses, self.transforms
     for p in range(m.shape[1]):
       row = _row_votes(m[:, p], w) if len(w) > _FEW else None
@@ -244,12 +246,12 @@ class _Seen(NamedTuple):
 
 
 class _Beliefs(NamedTuple):
-  """What the E-step knows of the parents.
+  """The quantities of the parents that the E-step reads.
 
   Attributes:
     log_weights: [S J], ln a_j - sum_d ln v_jd / 2.
     means: [S P E].
-    precisions: [S P E], one over variances.
+    precisions: [S P E], 1 / variances.
   """
 
   log_weights: Float[Array, "S J"]
@@ -262,7 +264,7 @@ def _total(terms):
 
 
 def _logits(seen, beliefs):
-  """Of each vote, ln a_j N(u_ij; mu_j, v_j) but for a constant: [T S J]."""
+  """Logit ln a_j N(u_ij; mu_j, v_j) of each vote, less a constant [T S J]."""
   num_parents = beliefs.log_weights.shape[1]
 
   def at_place(seen):
@@ -276,14 +278,14 @@ def _logits(seen, beliefs):
 
 
 def _shares(seen, beliefs, even, windows, num_parents):
-  """The E-step; even shares [T S] where nothing is believed yet."""
+  """The E-step: shares [T S J]; even shares before the first M-step."""
   if beliefs is None:
     return jnp.broadcast_to(even[..., None], (*even.shape, num_parents))
   return em_windows.compete(_logits(seen, beliefs), windows)
 
 
 def _sums(seen, weights, centre):
-  """Mass, first and second moments of weighted children [T S J]."""
+  """Mass, first and second moments of votes with weights [T S J]."""
   wide = _widen(weights, centre)
 
   def of_row(row):
@@ -301,12 +303,12 @@ def _sums(seen, weights, centre):
 
 
 def _rows(poses, *statistics):
-  """Of [T S P Q] and [S P E], with the rows P of poses in front."""
+  """Moves the rows P of poses [T S P Q] and statistics [S P E] to the front."""
   return jnp.moveaxis(poses, 2, 0), *(jnp.moveaxis(x, 1, 0) for x in statistics)
 
 
 def _row_votes(poses, transforms):
-  """[S Q] and [Q E] to [S E]."""
+  """Votes [S E] of one row of poses [S Q] by transforms [Q E]."""
   if len(transforms) > _FEW:
     return numerics.einsum("sq,qe->se", poses, transforms)
   return _total(
@@ -315,14 +317,14 @@ def _row_votes(poses, transforms):
 
 
 def _widen(x, centre):
-  """[T S J] to [T S E]."""
+  """Repeats [T S J] for each column of the pose: [T S E]."""
   return jnp.concatenate([x] * (centre.shape[-1] // x.shape[-1]), axis=-1)
 
 
 def _plain_moments(seen, beliefs, centre, even, windows, num_parents):
-  """Sums over the children in a window, about a centre [S P E].
+  """Moments of the votes of the children in a window about a centre [S P E].
 
-  Centre and even shares count as constants.
+  Gradients treat the centre and the even shares as constants.
   """
   shares = _shares(seen, beliefs, even, windows, num_parents)
   return _sums(seen, seen.activations[..., None] * shares, centre)
@@ -336,54 +338,54 @@ def _moments_forward(seen, beliefs, centre, even, windows, num_parents):
   return sums, (seen, beliefs, centre, even)
 
 
-def _moments_backward(windows, num_parents, arguments, changes):
+def _moments_backward(windows, num_parents, arguments, cotangents):
   seen, beliefs, centre, even = arguments
-  by_mass, by_first, by_second = changes
+  d_mass, d_first, d_second = cotangents
 
-  def by_weight(seen):
-    return by_mass + _total(
-      deviation * (by_first[entry] + deviation * by_second[entry])
+  def d_weight(seen):
+    return d_mass + _total(
+      deviation * (d_first[entry] + deviation * d_second[entry])
       for entry, deviation in seen.deviations(centre, num_parents)
     )
 
-  by_weights = jax.lax.map(by_weight, seen)
-  by_beliefs = None
+  d_weights = jax.lax.map(d_weight, seen)
+  d_beliefs = None
   if beliefs is None:
     shares = _shares(seen, None, even, windows, num_parents)
   else:
     compete = functools.partial(em_windows.compete, windows=windows)
     shares, pull = jax.vjp(compete, _logits(seen, beliefs))
-    (by_logits,) = pull(seen.activations[..., None] * by_weights)
+    (d_logits,) = pull(seen.activations[..., None] * d_weights)
     # The centre is where the means are.
-    mass, first, second = _sums(seen, by_logits, centre)
-    by_beliefs = _Beliefs(mass, beliefs.precisions * first, -second / 2)
-    by_logits = _widen(by_logits, centre)
-  by_activations = jnp.sum(shares * by_weights, axis=-1)
+    mass, first, second = _sums(seen, d_logits, centre)
+    d_beliefs = _Beliefs(mass, beliefs.precisions * first, -second / 2)
+    d_logits = _widen(d_logits, centre)
+  d_activations = jnp.sum(shares * d_weights, axis=-1)
   weights = _widen(seen.activations[..., None] * shares, centre)
 
-  statistics = [centre, by_first, by_second]
+  statistics = [centre, d_first, d_second]
   if beliefs is not None:
     statistics.append(beliefs.precisions)
 
   def add_row(total, row):
-    poses, centre, by_first, by_second, *precisions = row
-    by_poses, by_transforms = [], []
+    poses, centre, d_first, d_second, *precisions = row
+    d_poses, d_transforms = [], []
     for t, (m, w) in enumerate(zip(poses, seen.transforms, strict=True)):
       deviations = _row_votes(m, w) - centre
-      by_votes = weights[t] * (by_first + 2 * by_second * deviations)
+      d_votes = weights[t] * (d_first + 2 * d_second * deviations)
       if precisions:
-        by_votes -= by_logits[t] * deviations * precisions[0]
-      by_poses.append(numerics.einsum("se,qe->sq", by_votes, w))
-      by_transforms.append(numerics.einsum("sq,se->qe", m, by_votes))
-    return total + jnp.stack(by_transforms), jnp.stack(by_poses)
+        d_votes -= d_logits[t] * deviations * precisions[0]
+      d_poses.append(numerics.einsum("se,qe->sq", d_votes, w))
+      d_transforms.append(numerics.einsum("sq,se->qe", m, d_votes))
+    return total + jnp.stack(d_transforms), jnp.stack(d_poses)
 
-  by_transforms, by_poses = jax.lax.scan(
+  d_transforms, d_poses = jax.lax.scan(
     add_row,
     jnp.zeros_like(seen.transforms),
     _rows(seen.poses, *statistics),
   )
-  by_seen = _Seen(jnp.moveaxis(by_poses, 0, 2), by_activations, by_transforms)
-  return by_seen, by_beliefs, jnp.zeros_like(centre), jnp.zeros_like(even)
+  d_seen = _Seen(jnp.moveaxis(d_poses, 0, 2), d_activations, d_transforms)
+  return d_seen, d_beliefs, jnp.zeros_like(centre), jnp.zeros_like(even)
 
 
 _moments.defvjp(_moments_forward, _moments_backward)

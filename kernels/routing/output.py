@@ -1,4 +1,4 @@
-"""What every routing kernel returns."""
+"""The result of every routing kernel."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,15 @@ from jaxtyping import Array, Float
 
 
 class RoutingOutput(NamedTuple):
-  """What a routing kernel returns.
+  """The poses and activations of the parents, and the routing coefficients.
+
+  Layers and networks return the same with a leading batch axis B.
 
   Attributes:
     poses: [J D], output vectors of the parents.
-    activations: [J] in [0, 1], how much each parent is there.
-    coefficients: [I J], the share of part i that goes to parent j; in [0, 1],
-      but for self-attention with priors.
+    activations: [J] in [0, 1], how strongly each parent is present.
+    coefficients: [I J], the share of part i that goes to parent j; in [0, 1]
+      except for self-attention with priors.
   """
 
   poses: Float[Array, "J D"]

@@ -1,4 +1,4 @@
-"""Routing by variational Bayes: votes as draws from a mixture of Gaussians.
+"""Routing by variational Bayes: votes are samples of a mixture of Gaussians.
 
 Axes: I parts (children) below, J objects (parents) above, D pose of an object.
 One example, no batch axis: `jax.vmap` adds it.
@@ -17,10 +17,10 @@ from kernels.routing.output import RoutingOutput
 
 
 class _Posterior(NamedTuple):
-  """What the variational posterior of the parents' parameters says.
+  """Expectations under the variational posterior of the parents' parameters.
 
   Attributes:
-    mean: [J D], of the mean of the votes.
+    mean: [J D], E mu_j, the mean of the votes.
     log_share: [J], E ln pi_j.
     log_precision: [J], E ln |Lambda_j|.
     distances: [I J], E (u_ij - mu_j)' Lambda_j (u_ij - mu_j).
@@ -65,8 +65,8 @@ def variational_routing(
   code. Its sum of squares about m_j is the paper's S_j + kappa_0 R_j / kappa_j
   mu_j^2 with mu_j = sum_i w_ij u_ij / R_j, without the division by R_j.
 
-  Mind the unit of the votes: while H_j is above zero, as for few parts or
-  scattered votes, a parent's activation falls as its share grows.
+  Mind the unit of the votes: where H_j is above zero, as with few parts or
+  scattered votes, a parent's activation decreases as its share increases.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
@@ -76,10 +76,10 @@ def variational_routing(
     num_iterations: at least 1; with 1 every part is shared out evenly.
     beta: the paper's beta_a - beta_u, zero by default; nats.
     gain: one by default.
-    alpha_0: > 0, parts that each parent is thought to have beforehand.
-    kappa_0: > 0, votes that the prior mean of 0 is worth.
-    nu_0: > D - 1, votes that the prior precision is worth; D + 1 by default.
-    psi_0: > 0, diagonal of the prior's scale matrix.
+    alpha_0: > 0, weight of the prior of each parent's share, in parts.
+    kappa_0: > 0, weight of the prior mean of 0, in votes.
+    nu_0: > D - 1, weight of the prior precision, in votes; D + 1 by default.
+    psi_0: > 0, on the diagonal of the prior's scale matrix.
 
   Returns:
     Poses m_j, activations a_j, and the r_ij of the last update of the

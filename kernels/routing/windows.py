@@ -20,8 +20,8 @@ class Windows(NamedTuple):
   Attributes:
     kernel: rows and columns of a window.
     stride: between windows.
-    around: absent rows before and after the grid; and columns.
-    size: H, W of the grid with what is around it.
+    around: rows of padding before and after the grid, and the same of columns.
+    size: H, W of the grid with its padding.
     grid: rows and columns of windows.
   """
 
@@ -33,15 +33,15 @@ class Windows(NamedTuple):
 
   @property
   def shape(self) -> tuple[int, int]:
-    """T, S."""
+    """T, S: places in a window, positions of windows."""
     return self.kernel[0] * self.kernel[1], self.grid[0] * self.grid[1]
 
   def surround(self, x: Float[Array, "h w *C"]) -> Float[Array, "H W *C"]:
-    """Adds zeros for absent children around the grid."""
+    """Pads the grid with zeros for absent children."""
     return jnp.pad(x, (*self.around, *[(0, 0)] * (x.ndim - 2)))
 
   def gather(self, x: Float[Array, "H W *C"]) -> Float[Array, "T S *C"]:
-    """Finds the children in each window."""
+    """Gathers the children in each window."""
     down, across = (self.stride * (count - 1) + 1 for count in self.grid)
     found = [
       x[v : v + down : self.stride, u : u + across : self.stride]
@@ -55,20 +55,20 @@ class Windows(NamedTuple):
     combine: Callable[..., Float[Array, "H W"]],
     start: float,
   ) -> Float[Array, "H W"]:
-    """Combines what all windows say of each child; `start` where none does."""
+    """Combines the values of all windows for each child, from `start` on."""
     start = jnp.array(start, x.dtype)
     total = None
-    for place, said in zip(self._places(), x, strict=True):
+    for place, value in zip(self._places(), x, strict=True):
       gaps = [
         (at, size - at - self.stride * (count - 1) - 1, self.stride - 1)
         for at, size, count in zip(place, self.size, self.grid, strict=True)
       ]
-      said = jax.lax.pad(said.reshape(self.grid), start, gaps)
-      total = said if total is None else combine(total, said)
+      value = jax.lax.pad(value.reshape(self.grid), start, gaps)
+      total = value if total is None else combine(total, value)
     return total
 
   def num_seeing(self) -> Float[Array, "T S"]:
-    """Counts the windows that see the child in each place of each."""
+    """Counts the windows that contain the child at each place of a window."""
     return self.gather(self.scatter(jnp.ones(self.shape), jnp.add, 0.0))
 
   def _places(self):
@@ -85,8 +85,8 @@ def over(
     size: rows and columns of the grid.
     kernel: rows and columns of a window.
     stride: the same along both axes, at least 1.
-    padding: "VALID", or "SAME" with absent children around, an odd one at the
-      end (ceil(rows / stride) rows of windows).
+    padding: "VALID", or "SAME" with absent children around the grid, an odd one
+      at the end (ceil(rows / stride) rows of windows).
 
   Raises:
     ValueError: if the stride is below 1, the padding is unknown, or no window
@@ -114,7 +114,7 @@ def over(
 def same_padding(
   size: tuple[int, int], kernel: tuple[int, int], *, stride: int
 ) -> list[tuple[int, int]]:
-  """Says what to put around a grid for one window at every `stride`-th place.
+  """Computes the padding for one window at every `stride`-th place of a grid.
 
   Args:
     size: rows and columns of the grid.
@@ -122,7 +122,7 @@ def same_padding(
     stride: the same along both axes, at least 1.
 
   Returns:
-    Rows before and after, and columns; an odd one is after.
+    Rows before and after, and columns; an odd one comes after.
   """
   missing = (
     max((-(-n // stride) - 1) * stride + k - n, 0)
@@ -134,7 +134,7 @@ def same_padding(
 def compete(
   logits: Float[Array, "T S J"], windows: Windows
 ) -> Float[Array, "T S J"]:
-  """Softmax over all parents that see a child, at whatever position."""
+  """Softmax over all parents that see a child, at any position."""
   checks.arrays({"logits": (logits, "T S J")})
   checks.same_shape(windows.shape, logits=logits[..., 0])
   top = windows.scatter(jnp.max(logits, axis=-1), jnp.maximum, -jnp.inf)
