@@ -45,8 +45,8 @@ class CapsNetBaseline(nnx.Module):
         convolution; rows and columns that fill no square are dropped. 1 for no
         pooling.
       dense_features: widths of the hidden dense layers.
-      dropout: chance that a unit of the last hidden layer is dropped; the
-        paper names no figure.
+      dropout: probability that a unit of the last hidden layer is dropped; the
+        paper does not give it.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -89,7 +89,7 @@ class CapsNetBaseline(nnx.Module):
   def __call__(
     self, images: Float[Array, "B H W C"], key: jax.Array | None = None
   ) -> Float[Array, "B J"]:
-    """Gives logits; with a `key` hidden units are dropped, as in training."""
+    """Returns logits; with a `key` hidden units are dropped, as in training."""
     checks.images(images, self.image_shape)
     x = images
     for conv in self.convs:
@@ -116,8 +116,8 @@ def multimnist_baseline(
 
   Two convolutions of 512 and 256 channels, each followed by 2x2 max pooling, a
   dense layer of 1024, and logits of ten sigmoids, without dropout. The paper
-  does not name the padding; only convolutions that keep the size of 36x36
-  images give its 24.56M weights.
+  does not give the padding; only convolutions that keep the size of 36x36
+  images have its 24.56M weights.
 
   Args:
     image_shape: height, width and channels of the images.
@@ -179,7 +179,7 @@ def smallnorb_baseline(
 
 
 class ConvVAE(nnx.Module):
-  """The variational auto-encoder beside the capsule RBM (Li and Zhu, 2019).
+  """The variational auto-encoder compared with capsule RBMs (Li and Zhu, 2019).
 
   Two convolutions of stride 2 down to the mean and the variance of Gaussian
   latents, and two up to the log odds of Bernoulli pixels. The paper gives the
@@ -202,8 +202,8 @@ class ConvVAE(nnx.Module):
       image_shape: height, width and channels; both sides multiples of 4.
       num_latents: L.
       features: channels of the two convolutions.
-      pixel_scale: deviation of pixels that are Gaussian about the same means;
-        None for Bernoulli pixels, those of the paper.
+      pixel_scale: standard deviation of Gaussian pixels about the same means;
+        None for Bernoulli pixels, as in the paper.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -244,7 +244,7 @@ class ConvVAE(nnx.Module):
   def encode(
     self, images: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-    """Means and log variances of the latents of images."""
+    """Computes means and log variances of the latents of images."""
     checks.images(images, self.image_shape)
     x = images
     for conv in self.down:
@@ -253,7 +253,7 @@ class ConvVAE(nnx.Module):
     return means, log_variances
 
   def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
-    """Log odds of the pixels' means."""
+    """Decodes latents to the log odds of the pixels' means."""
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
     x = jax.nn.relu(_unfold(self.up[0](x)))
     return _unfold(self.up[1](x))
@@ -273,10 +273,11 @@ class ConvVAE(nnx.Module):
   def log_weights(
     self, key: Key[Array, ""], images: Float[Array, "B H W C"]
   ) -> Float[Array, " B"]:
-    """One log p(x, h) - log q(h | x) of each image, h drawn from q.
+    """One log p(x, h) - log q(h | x) of each image, with h sampled from q.
 
-    Intensities in [0, 1] count as chances of Bernoulli pixels; of Gaussian ones
-    they are the values, and p(x, h) is a density in them.
+    With Bernoulli pixels, intensities in [0, 1] are probabilities; with
+    Gaussian pixels they are values, and p(x, h) is a density with respect to
+    them.
     """
     means, log_variances = self.encode(images)
     noise = jax.random.normal(key, means.shape)
@@ -301,9 +302,9 @@ class ConvVAE(nnx.Module):
     """Bounds on log p(x) from samples of the encoder.
 
     Args:
-      key: of the samples.
+      key: random key of the samples.
       images: as for `log_weights`.
-      num_samples: of each image.
+      num_samples: samples for each image.
     """
     weights = jax.lax.map(
       lambda key: self.log_weights(key, images),
@@ -313,7 +314,7 @@ class ConvVAE(nnx.Module):
 
 
 def _unfold(images):
-  """Spreads every four channels over a square of 2x2 pixels."""
+  """Moves every four channels to a square of 2x2 pixels."""
   count, height, width, channels = images.shape
   x = images.reshape(count, height, width, 2, 2, channels // 4)
   x = x.transpose(0, 1, 3, 2, 4, 5)

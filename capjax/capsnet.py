@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from capjax import layers, losses
 from capjax.layers import routers
-from kernels import checks
+from kernels import checks, routing
 
-# Of the decoder's layers, by name; see `Decoder`.
+# Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS = {
   "lecun": {},
   "official": {
@@ -23,29 +22,16 @@ DECODER_INITS = {
 }
 
 
-class CapsNetOutput(NamedTuple):
-  """What the network says of a batch of images.
-
-  Attributes:
-    poses: [B J D], the vector of each class capsule.
-    activations: [B J] in [0, 1], its length: that the class is present.
-    coefficients: [B I J], the share of each primary capsule it received.
-  """
-
-  poses: Float[Array, "B J D"]
-  activations: Float[Array, "B J"]
-  coefficients: Float[Array, "B I J"]
-
-
 class CapsNet(nnx.Module):
   """The network of the paper's figures 1 and 2; defaults are its MNIST widths.
 
   Convolution and ReLU, primary capsules, class capsules by dynamic routing, and
-  a decoder of three dense layers that redraws the image from one capsule.
+  a decoder of three dense layers that reconstructs the image from one capsule.
 
-  Parameters start as in the authors' code: normal, cut at two standard
-  deviations of 0.05 in the first convolution and 0.1 in the capsule layers;
-  biases at 0.1. The decoder starts as `decoder_init` says.
+  Initial parameters are those of the authors' code: normal with standard
+  deviation 0.05 in the first convolution and 0.1 in the capsule layers,
+  truncated at two standard deviations; biases 0.1. `decoder_init` selects the
+  decoder's.
   """
 
   def __init__(
@@ -84,13 +70,13 @@ class CapsNet(nnx.Module):
         in the authors' code, see `layers.PrimaryCaps`.
       pose_size: D, length of a class capsule.
       routing: one of `routers.NAMES`; the paper's is dynamic.
-      num_iterations: of routing; 1 shares every vote out evenly. By default
-        that of the routing's paper, 3 for dynamic routing.
+      num_iterations: iterations of routing; 1 shares every part out evenly. By
+        default the number in the routing's paper, 3 for dynamic routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
       decoder_init: one of `DECODER_INITS`.
-      dtype: of the convolutions; routing and decoder stay in float32.
+      dtype: dtype of the convolutions; routing and decoder stay in float32.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -174,20 +160,26 @@ class CapsNet(nnx.Module):
       else None
     )
 
-  def __call__(self, images: Float[Array, "B H W C"]) -> CapsNetOutput:
-    """Finds the classes in images with intensities in [0, 1]."""
+  def __call__(self, images: Float[Array, "B H W C"]) -> routing.RoutingOutput:
+    """Finds the classes in images with intensities in [0, 1].
+
+    Returns:
+      With leading axis B: poses [B J D] of the class capsules, activations
+      [B J] that the classes are present (the lengths of poses in dynamic
+      routing), and coefficients [B I J], the shares of the primary capsules.
+    """
     checks.images(images, self.image_shape)
     features = jax.nn.relu(self.conv(images))
-    return CapsNetOutput(*self.classes(self.primary(features)))
+    return self.classes(self.primary(features))
 
   def decode(
     self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
   ) -> Float[Array, "B H W C"]:
-    """Redraws images from one class capsule each, all others masked out.
+    """Reconstructs images from one class capsule each, with the others masked.
 
     Args:
       poses: outputs of the class capsules.
-      classes: the capsule to draw: the true class in training, the longest
+      classes: the capsule to decode: the true class in training, the longest
         capsule at test.
 
     Returns:
@@ -202,9 +194,9 @@ class CapsNet(nnx.Module):
 class Decoder(nnx.Module):
   """Dense layers from class capsules to an image (the paper's figure 2).
 
-  The parameters start as one of `DECODER_INITS`. "lecun" is Flax's: variance
-  1 / inputs, biases at 0. "official" is the authors' code: normal with a
-  standard deviation of 0.1, cut at two of them, biases at 0.1.
+  Initial parameters are one of `DECODER_INITS`. "lecun" is Flax's default:
+  variance 1 / inputs, biases 0. "official" is the authors' code: normal with
+  standard deviation 0.1, truncated at two standard deviations, biases 0.1.
   """
 
   def __init__(
@@ -241,12 +233,12 @@ def decode(
   poses: Float[Array, "B J D"],
   classes: Int[Array, " B"],
 ) -> Float[Array, "B H W C"]:
-  """Redraws images from one class capsule each, all others masked out.
+  """Reconstructs images from one class capsule each, with the others masked.
 
   Args:
-    decoder: of a network; None if it was made without.
+    decoder: the decoder of a network, None if it has none.
     poses: outputs of the class capsules.
-    classes: the capsule to draw.
+    classes: the capsule to decode.
 
   Returns:
     Images with intensities in (0, 1).

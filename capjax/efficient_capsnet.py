@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from capjax import capsnet, layers
 from capjax.layers import routers, tiling
-from kernels import checks, numerics
+from kernels import checks, numerics, routing
 
-# As in Keras, which the authors use.
+# The default of Keras, which the authors use.
 _MOMENTUM = 0.99
 _EPSILON = 1e-3
 
@@ -25,17 +25,17 @@ class EfficientCapsNet(nnx.Module):
   """The network of the paper's section 3; defaults are its MNIST widths.
 
   Convolutions, each with ReLU and then batch normalisation, primary capsules
-  that each see the whole map, class capsules by self-attention routing, and the
-  decoder of `CapsNet`: 161,824 parameters without it, where `CapsNet` has 6.8
-  million.
+  that each see the whole feature map, class capsules by self-attention routing,
+  and the decoder of `CapsNet`: 161,824 parameters without it, where `CapsNet`
+  has 6.8 million.
 
-  Parameters start as in the authors' code: convolutions and capsule matrices He
-  normal, the primary capsules Glorot uniform, biases and priors zero. The
-  decoder starts as Flax's dense layers do.
+  Initial parameters are those of the authors' code: He normal in convolutions
+  and capsule matrices, Glorot uniform in the primary capsules, zero biases and
+  priors. The decoder has the defaults of Flax's dense layers.
 
-  Batch normalisation follows `train()` and `eval()`; in training it sets its
-  running statistics (`nnx.BatchStat`) in the module that is called, which a
-  transformed function has to return.
+  Batch normalisation follows `train()` and `eval()`. In training it updates its
+  running statistics (`nnx.BatchStat`) in the called module, so a transformed
+  function has to return them.
   """
 
   def __init__(
@@ -65,7 +65,7 @@ class EfficientCapsNet(nnx.Module):
       pose_size: D, length of a class capsule.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
-      dtype: of the convolutions; statistics, capsules and decoder stay in
+      dtype: dtype of the convolutions; statistics, capsules and decoder stay in
         float32.
       rngs: its `params` stream initialises the parameters.
 
@@ -93,7 +93,7 @@ class EfficientCapsNet(nnx.Module):
     self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     convs, norms = [], []
-    self.numbers_per_image = 0  # that the convolutions make
+    self.numbers_per_image = 0  # in the outputs of the convolutions
     for features, taps, stride in zip(
       conv_features, conv_kernels, conv_strides, strict=True
     ):
@@ -144,11 +144,11 @@ class EfficientCapsNet(nnx.Module):
       else None
     )
 
-  def __call__(self, images: Float[Array, "B H W C"]) -> capsnet.CapsNetOutput:
-    """Finds the classes in images with intensities in [0, 1]."""
+  def __call__(self, images: Float[Array, "B H W C"]) -> routing.RoutingOutput:
+    """Finds the classes, as `CapsNet`, in images with intensities in [0, 1]."""
     checks.images(images, self.image_shape)
     if self.norms[0].use_running_average:
-      # Images do not affect each other, so that a cache can hold a few.
+      # Images do not affect each other, so a few at a time can fit the cache.
       in_pieces = functools.partial(
         tiling.in_pieces,
         self._parts,
@@ -160,12 +160,12 @@ class EfficientCapsNet(nnx.Module):
       )
     else:
       parts = self._parts(images)
-    return capsnet.CapsNetOutput(*self.classes(parts))
+    return self.classes(parts)
 
   def decode(
     self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
   ) -> Float[Array, "B H W C"]:
-    """Redraws images from one class capsule each, as `capsnet.decode` says."""
+    """Reconstructs images from one class capsule each; see `capsnet.decode`."""
     return capsnet.decode(self.decoder, poses, classes)
 
   def _parts(self, images):
@@ -176,7 +176,7 @@ class EfficientCapsNet(nnx.Module):
 
 
 class MapCaps(nnx.Module):
-  """Capsules that each see the whole map, through few channels of their own.
+  """Capsules that each see the whole map of a few channels.
 
   Each number of a pose is the weighted sum of one channel: a depthwise
   convolution whose kernel is as large as the map (the paper's section 3.1).
@@ -191,12 +191,12 @@ class MapCaps(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """Draws the weights, Glorot uniform, and zero biases.
+    """Initialises the weights, Glorot uniform, and zero biases.
 
     Args:
-      height: of the map.
-      width: of the map.
-      num_features: its channels, a multiple of `pose_size`.
+      height: rows of the map.
+      width: columns of the map.
+      num_features: channels of the map, a multiple of `pose_size`.
       pose_size: C, length of each capsule's vector; its channels lie side by
         side.
       rngs: its `params` stream initialises the parameters.
@@ -213,7 +213,7 @@ class MapCaps(nnx.Module):
     self, features: Float[Array, "B H W F"]
   ) -> Float[Array, "B I C"]:
     features = features.astype(jnp.float32)
-    # As a contraction CPUs would transpose it.
+    # CPUs would transpose the map for a contraction.
     total = jnp.sum(features * self.kernel[...], axis=(1, 2))
     total += self.bias[...]
     poses = total.reshape(len(total), -1, self.pose_size)

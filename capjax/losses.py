@@ -1,4 +1,4 @@
-"""Losses as plain functions of what models return."""
+"""Losses as plain functions of the outputs of models."""
 
 import math
 from typing import NamedTuple
@@ -23,22 +23,22 @@ _LEAST_ACTIVATION = 1e-7
 
 
 def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
-  """Checks labels whose values are known, which those of a jitted step are not.
+  """Checks labels whose values are known; under jit they are not.
 
-  The losses here do so. Where labels are traced, the losses of examples with a
-  label outside of the classes are NaN, so that they are noticed.
+  The losses here call this check. Where labels are traced, the loss of an
+  example with a label outside of the classes is NaN, so that it is noticed.
 
   Args:
-    labels: of classes.
+    labels: class of each example.
     num_classes: J.
 
   Raises:
-    ValueError: if one is outside of 0 .. J - 1.
+    ValueError: if a label is outside of 0 .. J - 1.
   """
   checks.counts(num_classes=num_classes)
   if isinstance(labels, jax.core.Tracer):
     return
-  known = np.asarray(labels)  # also while something else is traced
+  known = np.asarray(labels)  # works while other arguments are traced
   wrong = known[(known < 0) | (known >= num_classes)]
   if wrong.size:
     raise ValueError(f"labels hold {wrong[0]}; give 0..{num_classes - 1}.")
@@ -50,7 +50,7 @@ def one_hot(
   """1 for the class and 0 for others; NaN for a label outside of the classes.
 
   Args:
-    labels: of classes.
+    labels: class of each example.
     num_classes: J.
 
   Raises:
@@ -76,7 +76,7 @@ class Bound(NamedTuple):
 
 
 def likelihood_bound(log_weights: Float[Array, "... S"]) -> Bound:
-  """Bounds on log p(x) from S samples of a recognition model each.
+  """Bounds log p(x) of each image by S samples of a recognition model.
 
   Args:
     log_weights: log p(x, h) - log q(h | x).
@@ -99,7 +99,7 @@ def margin_loss(
   lower: float = 0.1,
   absent_weight: float = 0.5,
 ) -> Float[Array, "..."]:
-  """Asks for long vectors of present classes only (Sabour et al., 2017, Eq. 4).
+  """The margin loss on lengths of class capsules (Sabour et al., 2017, Eq. 4).
 
   sum_k T_k max(0, m+ - |v_k|)^2 + lambda (1 - T_k) max(0, |v_k| - m-)^2.
 
@@ -130,7 +130,7 @@ def spread_loss(
   *,
   margin: float | Float[Array, ""],
 ) -> Float[Array, "..."]:
-  """Asks the true class to lead all others by a margin.
+  """Penalises classes within a margin of the activation of the true class.
 
   sum_{i != t} max(0, m - (a_t - a_i))^2 (Hinton et al., 2018, eq. 3).
 
@@ -164,7 +164,7 @@ def spread_margin(
 
   Args:
     step: updates done so far.
-    timescale: > 0, in steps; halfway is at four of them.
+    timescale: > 0, in steps; the margin is halfway after 4 timescales.
 
   Raises:
     ValueError: if the timescale is not above 0.
@@ -236,15 +236,15 @@ def exact_set(
   """Whether the K highest scores are those of the K true classes, all of them.
 
   The accuracy on MultiMNIST (Sabour et al., 2017, section 6). The share of the
-  digits that are found, which some report in its place, is higher.
+  digits that are found, which some papers report instead, is higher.
 
   Args:
     scores: activations or logits of the classes; of equal ones the first counts
       as the highest.
-    labels: the classes in each example, different ones, in any order; K <= J.
+    labels: the classes in each example, all different, in any order; K <= J.
 
   Returns:
-    One verdict for each example.
+    True or false for each example.
   """
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
   return jnp.all(jnp.sort(predictions) == jnp.sort(labels), axis=-1)
@@ -256,13 +256,13 @@ def overlap_reconstruction_loss(
   labels: Int[Array, "B K"],
   parts: Float[Array, "B K H W C"],
 ) -> Float[Array, " B"]:
-  """Draws each object from its own capsule (Sabour et al., 2017, section 6).
+  """Squared errors of objects, each decoded alone (Sabour et al., section 6).
 
   Args:
     model: a `CapsNet` with decoder.
-    poses: of its class capsules.
-    labels: the capsules to draw from, one at a time.
-    parts: the object that each should draw, alone.
+    poses: poses of its class capsules.
+    labels: the capsules to decode, one at a time.
+    parts: the object that each capsule should reconstruct, alone.
 
   Returns:
     Squared errors, summed over the pixels, channels and objects of each image.
@@ -284,20 +284,20 @@ def overlap_loss(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """Losses of a `CapsNet` on images of K objects (Sabour et al., section 6).
 
-  The margin loss asks for all classes of the image. The capsule of each is
-  decoded on its own and compared with its own object, not with the image.
+  The margin loss requires all classes of the image. The capsule of each class
+  is decoded separately and compared with its own object, not with the image.
 
   Args:
     model: a `CapsNet`.
     images: in [0, 1].
     labels: the classes in each image, all different.
     parts: each object alone, in the order of `labels`.
-    reconstruction_weight: of the squared errors summed over pixels and objects
-      against the margin loss summed over classes: see `RECONSTRUCTION_WEIGHTS`.
-      With 0 the decoder is not run.
+    reconstruction_weight: weight of the squared errors summed over pixels and
+      objects against the margin loss summed over classes: see
+      `RECONSTRUCTION_WEIGHTS`. With 0 the decoder is not run.
 
   Returns:
-    The mean over the batch of the loss, and of its parts by name; `accuracy` is
+    The mean over the batch of the loss, and of its terms by name; `accuracy` is
     that of `exact_set`.
   """
   output = model(images)
@@ -325,7 +325,7 @@ def capsnet_loss(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """Margin loss and reconstruction loss of a `CapsNet` (section 4.1).
 
-  That is `overlap_loss` of images that are their only object.
+  It equals `overlap_loss` with one object in each image, the image itself.
 
   Args:
     model: a `CapsNet`.
@@ -334,7 +334,7 @@ def capsnet_loss(
     reconstruction_weight: as for `overlap_loss`.
 
   Returns:
-    The mean over the batch of the loss, and of its parts by name.
+    The mean over the batch of the loss, and of its terms by name.
   """
   return overlap_loss(
     model,
@@ -355,7 +355,7 @@ def classifier_loss(
     labels: the class of each image.
 
   Returns:
-    The mean over the batch of the loss, and of it and the accuracy by name.
+    The mean over the batch of the loss, and of loss and accuracy by name.
   """
   checks.arrays({"logits": (logits, "B J")})
   entropies = cross_entropy(logits, labels)
@@ -372,11 +372,11 @@ def multilabel_loss(
     labels: the classes in each image, all different.
 
   Returns:
-    The mean over the batch of the sum over classes, and of it and the accuracy
-    (`exact_set`) by name.
+    The mean over the batch of the sum over classes, and of this loss and the
+    accuracy (`exact_set`) by name.
 
-  Differs from the authors' code, whose targets are half of ours (1/2 where a
-  class is present) and which averages over classes.
+  Differs from the authors' code, where targets are half of ours (1/2 where a
+  class is present) and the loss is averaged over classes.
   """
   checks.arrays({"logits": (logits, "B J")})
   checks.same_shape((len(logits), *labels.shape[1:]), labels=labels)

@@ -18,8 +18,8 @@ STARTS = matrix.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
 COORDINATES = ("relative", "pixels", "none")
 _POSE_SHAPES = {"matrix": (4, 4), "vector": (1, 16)}
-# beta_a and beta_u at the start, of layers and of classes. With the form of the
-# paper parents that explain nothing are rather off than on.
+# Initial beta_a and beta_u of layers and of classes. With the form of the
+# paper, parents without children have activations below 1/2.
 _BETAS = {"layers": (-1.0, 0.0), "classes": (-1.0, 0.0)}
 _OFFICIAL_BETAS = {"layers": (0.5, 0.5), "classes": (1.0, 2.0)}
 # The code's class capsules have more children than its other capsules.
@@ -27,13 +27,13 @@ _CLASS_COOLING = 0.25
 
 
 class MatrixCapsulesOutput(NamedTuple):
-  """What the network says of images.
+  """The class capsules of a batch of images.
 
   Attributes:
-    activations: [B J] in [0, 1], of the classes.
-    poses: [B J P R], of the classes.
-    coefficients: [B I J], the share of each capsule below that each class
-      takes.
+    activations: [B J] in [0, 1], activations of the classes.
+    poses: [B J P R], pose matrices of the classes.
+    coefficients: [B I J], the share of each capsule below that goes to each
+      class.
   """
 
   activations: Float[Array, "B J"]
@@ -73,7 +73,7 @@ class MatrixCapsules(nnx.Module):
       features: A, channels of the convolution of 5x5 with stride 2.
       types: B, C, D of capsules at each position: primary, and in two layers
         with windows of 3x3, the first with stride 2.
-      num_iterations: of EM routing in every layer.
+      num_iterations: iterations of EM routing in every layer.
       final_inverse_temperature: above 0; see `em.inverse_temperature_schedule`.
         With the official form the classes have a quarter of it.
       padding: "VALID" as in the authors' code, or "SAME".
@@ -82,7 +82,7 @@ class MatrixCapsules(nnx.Module):
       pose: "matrix" of 4x4, or "vector" of 16 with transforms of 16x16.
       form: one of `FORMS`. The whole of the authors' code is form="official",
         start="official", data_amount=None.
-      start: one of `STARTS`, scales of the parameters.
+      start: one of `STARTS`, scales of the initial parameters.
       data_amount: above 0, children that a parent of any layer counts as having
         in its cost, 100 in IBM's code (Gritzman, 2019); see
         `em.amount_of_data_scale`. None leaves costs as they are.
@@ -93,16 +93,17 @@ class MatrixCapsules(nnx.Module):
         small.
 
     Differs from paper:
-      - With its form beta_a counts in units of the last iteration's logit,
-        lambda beta_a, and starts at -1, since with lambda below 0.01 no
-        optimiser would move it; IBM's starts at -1000 and its logit so at -1.4.
+      - With the paper's form beta_a is given in units of the last iteration's
+        logit, lambda beta_a, and starts at -1: with lambda below 0.01 the steps
+        of an optimiser would not change the logit. In IBM's code beta_a starts
+        at -1000, its logit at -1.4.
         The classes have the lambda of the other layers, not the quarter of the
         authors' code.
       - Costs are scaled to an amount of data. Without it activations of
         convolutional capsules hardly depend on the votes at the start.
-      - Transforms start at the identity with little noise, convolutions as is
-        usual for them; the paper is silent. With more noise, which gives the
-        parents of a child unlike votes, the iterations of EM decide between
+      - Transforms start at the identity with little noise, convolutions with
+        their usual initialiser; the paper does not say. With more noise a child
+        votes differently for each parent, and the iterations of EM choose
         parents by that noise.
     """
     for name, value, known in (
@@ -145,7 +146,7 @@ class MatrixCapsules(nnx.Module):
     primary, *upper = types
     constants, betas, cooling = FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING
     if form == "paper":
-      # In units of the last logit: else no step of Adam would move it.
+      # In units of the last logit: otherwise steps of Adam are far too small.
       scale = 1 / temperatures[-1]
       constants = constants._replace(beta_a_scale=scale)
       betas, cooling = _BETAS, 1.0
@@ -210,7 +211,7 @@ class MatrixCapsules(nnx.Module):
 
 
 def _grid(size, windows, padding):
-  """Capsules along an axis of `size` pixels, after all windows."""
+  """Counts the capsules along an axis of `size` pixels, after all windows."""
   for kernel, stride in windows:
     reach = 0 if padding == "SAME" else kernel - 1
     size = -(-(size - reach) // stride)
@@ -218,7 +219,7 @@ def _grid(size, windows, padding):
 
 
 def _offsets(image_shape, windows, grid, coordinates, pose_shape):
-  """What the votes of each position gain: [H W D]."""
+  """Coordinates that are added to the votes of each position: [H W D]."""
   size = pose_shape[0] * pose_shape[1]
   if coordinates == "none":
     return jnp.zeros((*grid, size))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flax import nnx
 
 _PACKAGE = "capjax."
-# Where older runs say that their model's class is.
+# The import paths of models in older runs.
 _MOVED = {
   "capjax.amortised": "capjax.generative.amortised",
   "capjax.boltzmann": "capjax.energy.rbm",
@@ -24,39 +24,40 @@ _MOVED = {
 
 
 class Spec(NamedTuple):
-  """What makes a model.
+  """A model as data: its class and the arguments to construct it.
 
   Attributes:
     maker: a class of this package, or a function, that takes `arguments` and
       `rngs` by keyword and returns a module.
-    arguments: JSON's kinds of values.
+    arguments: values that JSON can hold.
   """
 
   maker: Callable[..., nnx.Module]
   arguments: dict[str, Any]
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:
-    """Draws the model."""
+    """Constructs the model, with initialised parameters."""
     return self.maker(**self.arguments, rngs=rngs)
 
   def shapes(self) -> nnx.Module:
-    """The model with shapes and dtypes in the place of arrays; costs little."""
+    """The model with shapes and dtypes in place of arrays; fast, no memory."""
     return nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
 
   def as_json(self) -> dict[str, Any]:
-    """The import path as `class`, and `arguments`, with lists for tuples."""
+    """Describes the spec: the import path as `class`, and `arguments`."""
     path = f"{self.maker.__module__}.{self.maker.__qualname__}"
     return {"class": path, "arguments": json.loads(json.dumps(self.arguments))}
 
 
 def current_path(path: str) -> str:
-  """Where a class is now that an older run names.
+  """The present import path of a class that an older run names.
 
   Args:
-    path: an import path, such as `capjax.boltzmann.CapsuleRBM`.
+    path: an old or present import path, such as `capjax.boltzmann.CapsuleRBM`.
 
   Returns:
-    Such as `capjax.energy.rbm.CapsuleRBM`; `path` itself where nothing moved.
+    The present path, such as `capjax.energy.rbm.CapsuleRBM`; `path` itself if
+    the class has not moved.
   """
   module, _, name = path.rpartition(".")
   return f"{_MOVED.get(module, module)}.{name}"
@@ -66,15 +67,14 @@ def from_json(described: Mapping[str, Any]) -> Spec:
   """The spec that `Spec.as_json` described.
 
   Args:
-    described: with `class` and `arguments`; other entries are left out.
+    described: has `class` and `arguments`; other entries are ignored.
 
   Raises:
-    ValueError: if the class is none of this package, since another would run
-      code that is not ours.
+    ValueError: if the class is not of this package: its code would be run.
   """
   path = current_path(str(described.get("class")))
   module, _, name = path.rpartition(".")
-  # Nothing is imported but modules of this package.
+  # Only modules of this package may be imported.
   if module.startswith(_PACKAGE) and name.isidentifier():
     try:
       maker = getattr(importlib.import_module(module), name, None)

@@ -1,8 +1,8 @@
-"""Transforming auto-encoders: capsules that learn what coordinates are.
+"""Transforming auto-encoders: capsules that learn coordinates.
 
-Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. Each capsule says
-whether its visual entity is in the image and where; it is told how the image
-will move, adds that to where, and draws its part of the moved image.
+Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. Each capsule infers
+the presence and the pose of its visual entity; it is given the transformation
+of the image, applies it to the pose, and renders its part of the moved image.
 """
 
 import math
@@ -22,11 +22,11 @@ OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}
 
 
 class Recognised(NamedTuple):
-  """What the capsules say of a batch of images.
+  """Poses and presences of the capsules in a batch of images.
 
   Attributes:
     poses: [B I 2], the coordinates (x, y), or [B I 3 3], the matrix A.
-    presences: [B I] in [0, 1], that the capsule's entity is there.
+    presences: [B I] in [0, 1], the probability that the entity is present.
   """
 
   poses: Float[Array, "B I *pose"]
@@ -34,23 +34,24 @@ class Recognised(NamedTuple):
 
 
 class TransformingAutoencoder(nnx.Module):
-  """Capsules that see and draw the whole image; defaults are the paper's.
+  """Capsules that see and render the whole image; defaults are the paper's.
 
-  A capsule has logistic recognition units h = sigmoid(W x + b), from them its
-  pose, linear, and its presence p, logistic; logistic generation units of the
-  moved pose alone; and a drawing g, linear in them. The image is sum_c p_c g_c.
+  A capsule has logistic recognition units h = sigmoid(W x + b). Its pose is
+  linear in h and its presence p logistic in h. Logistic generation units read
+  only the moved pose, and a rendering g is linear in them. The image is
+  sum_c p_c g_c.
 
-  What a transformation does to a pose is fixed. For `shift` it is added to (x,
-  y), which makes pixels the unit of these, if not their origin: each capsule
-  has its own. For `affine` the matrix A becomes T A, as the pose of an object
-  that T moves does; T is in pixels about the middle of the image. x is to the
-  right, y down.
+  The effect of a transformation on a pose is fixed. For `shift` it is added to
+  (x, y): the unit of coordinates is then a pixel, while each capsule has its
+  own origin. For `affine` the matrix A becomes T A, as the pose of an object
+  that T moves; T is in pixels about the middle of the image. x is to the right,
+  y down.
 
-  If every image shows its entity at one place, (x, y) may be constant and p may
-  say the rest: inputs must themselves be moved at random for coordinates to
-  mean anything.
+  If an entity is at the same place in all images, (x, y) may be constant and p
+  may carry all information: coordinates are meaningful only if the inputs
+  themselves are moved at random.
 
-  Differs from the paper: drawings cover the image, not a patch of 22x22; A
+  Differs from the paper: renderings cover the image, not a patch of 22x22; A
   starts near the identity.
   """
 
@@ -65,16 +66,16 @@ class TransformingAutoencoder(nnx.Module):
     output: str = "linear",
     rngs: nnx.Rngs,
   ):
-    """Initialises the parameters: of variance 1 / fan in, biases 0.
+    """Initialises the parameters: kernels with variance 1 / fan in, biases 0.
 
     Args:
       image_shape: height, width and channels of the images.
       num_capsules: I.
-      recognition_units: of each capsule.
-      generation_units: of each capsule.
+      recognition_units: recognition units of each capsule.
+      generation_units: generation units of each capsule.
       pose: `shift` or `affine`.
       output: `linear`, as in the paper, or the `sigmoid` of the sum, which
-        others use and which keeps images in [0, 1].
+        other implementations use and which keeps images in [0, 1].
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -120,7 +121,7 @@ class TransformingAutoencoder(nnx.Module):
     self.drawing_bias = nnx.Param(jnp.zeros((num_capsules, num_pixels)))
 
   def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
-    """Poses and presences, before any transformation."""
+    """Infers poses and presences, before any transformation."""
     checks.images(images, self.image_shape)
     x = self.recognition(images.reshape(len(images), -1))
     num_capsules = self.drawing_bias.shape[0]
@@ -136,7 +137,7 @@ class TransformingAutoencoder(nnx.Module):
     poses: Float[Array, "B I *pose"],
     transforms: Float[Array, " B *pose"],
   ) -> Float[Array, "B I *pose"]:
-    """Poses of the capsules after a transformation of each image."""
+    """Moves the poses of the capsules by a transformation of each image."""
     if self.pose == "shift":
       return poses + transforms[:, None]
     return geometry.compose(transforms[:, None], poses)
@@ -146,7 +147,7 @@ class TransformingAutoencoder(nnx.Module):
     poses: Float[Array, "B I *pose"],
     presences: Float[Array, "B I"],
   ) -> Float[Array, "B H W C"]:
-    """Draws images: sum_c p_c g_c, or its sigmoid."""
+    """Renders images: sum_c p_c g_c, or its sigmoid."""
     units = self.generation(poses.reshape(*presences.shape, -1))
     weighted = presences[..., None] * jax.nn.sigmoid(units)
     total = self.drawing(weighted) + presences @ self.drawing_bias[...]
@@ -157,7 +158,7 @@ class TransformingAutoencoder(nnx.Module):
     images: Float[Array, "B H W C"],
     transforms: Float[Array, " B *pose"],
   ) -> Float[Array, "B H W C"]:
-    """Draws images as they are after a transformation.
+    """Renders images as they are after a transformation.
 
     Args:
       images: in [0, 1].
@@ -179,13 +180,13 @@ def transforming_loss(
   """The squared error of moved images, summed over pixels (section 2).
 
   Args:
-    model: whose error it is.
-    images: before the transformation.
-    transforms: of each image, as the model takes them.
-    targets: the images after it.
+    model: the model that predicts the moved images.
+    images: images before the transformation.
+    transforms: the transformation of each image, as the model takes it.
+    targets: images after the transformation.
 
   Returns:
-    The mean over the batch, and it by name.
+    The mean over the batch, and the same by name.
   """
   squares = losses.reconstruction_loss(model(images, transforms), targets)
   loss = jnp.mean(squares)

@@ -213,7 +213,7 @@ def pixel_offsets(
   Args:
     height: rows of the image.
     width: columns of the image.
-    dtype: of the result; float32 or wider is exact.
+    dtype: dtype of the result; float32 or wider is exact.
 
   Returns:
     [H, W, 2], whole or half numbers, x in [-(W - 1) / 2, (W - 1) / 2].
@@ -231,7 +231,7 @@ def grid(
   Args:
     height: rows of the image.
     width: columns of the image.
-    dtype: of the result.
+    dtype: dtype of the result.
 
   Returns:
     [H, W, 2]; corners at -1 and 1, and 0 along an axis of size 1.

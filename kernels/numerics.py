@@ -26,7 +26,7 @@ def einsum(
   than float32 has.
 
   Args:
-    subscripts: of the operands and the result, such as "ij,jk->ik".
+    subscripts: subscripts of the operands and the result, such as "ij,jk->ik".
     operands: any number of arrays; in float32 two are of magnitude up to 1e17.
 
   Returns:
@@ -155,7 +155,7 @@ def softmax(
 
   Args:
     x: finite logits, any shape.
-    axis: of the sum.
+    axis: axis of the sum.
     scale: > 0, a constant, for logits that would overflow; broadcasts.
 
   Returns:
@@ -176,7 +176,7 @@ def logsumexp(
 
   Args:
     x: any shape; -inf adds nothing.
-    axis: of the sum.
+    axis: axis of the sum.
     keepdims: whether the axis stays, with size 1.
   """
   checks.floats({"x": x})

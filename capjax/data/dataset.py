@@ -1,4 +1,4 @@
-"""What a data set is: labelled images in memory."""
+"""The type of data sets: labelled images in memory."""
 
 import hashlib
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Dataset(NamedTuple):
   Attributes:
     images: uint8 [N H W C], intensities in 0..255.
     labels: int32 [N], in 0..num_classes-1.
-    num_classes: The number of classes the data set has.
+    num_classes: The number of classes of the data set.
     factors: Further int32 [N] labels by name: for smallNORB (but not from IDX
       files) and the viewpoint solids `label_instance`, `label_azimuth`,
       `label_elevation` and `label_lighting`; empty elsewhere.
@@ -28,8 +28,9 @@ class Dataset(NamedTuple):
 def fingerprint(dataset: Dataset) -> str:
   """The SHA-256 of a data set's images and labels, in hexadecimal.
 
-  Of the images and then of the labels: a line of dtype and shape, such as
-  `uint8 (60000, 28, 28, 1)`, and the bytes in C order. Factors do not count.
+  The hash is over the images and then the labels, for each a line of dtype and
+  shape, such as `uint8 (60000, 28, 28, 1)`, and the bytes in C order. Factors
+  are not included.
   """
   digest = hashlib.sha256()
   for array in (dataset.images, dataset.labels):

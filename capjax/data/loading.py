@@ -46,8 +46,8 @@ def load(
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the
   other 1437 train; both keep the original order.
 
-  `constellations` are points, not images, and drawn anew where they are needed:
-  what is loaded is their numbers (see `constellations.load`).
+  `constellations` are points, not images, and sampled where they are needed:
+  only their numbers are loaded (see `constellations.load`).
 
   `viewpoint_solids` are rendered (see `solids.generate`), and kept in
   `data_dir/viewpoint_solids` where a `data_dir` is given.
@@ -70,9 +70,9 @@ def load(
     The split, in the order of its source.
 
   Raises:
-    FileNotFoundError: The data is not there, in whole or in part; says where
-      it was looked for and what to do.
-    ValueError: The arguments or the files are wrong; says which and how.
+    FileNotFoundError: Data is missing, in whole or in part; the message says
+      where it was searched for and what to do.
+    ValueError: The arguments or the files are wrong; the message says which.
   """
   if name not in _SPECS:
     raise ValueError(f"unknown data set {name!r}; known are {', '.join(NAMES)}")
@@ -127,14 +127,14 @@ def _resolve(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
 
 
 def _prepared(name: str, split: str, folder: pathlib.Path) -> pathlib.Path:
-  """Returns where TFDS has the data set, after preparing it if need be."""
+  """Returns the folder of the TFDS data set, which it prepares if necessary."""
   version = tfds.find(folder)
   if version:
     return version
   try:
     tfds.prepare(name, folder.parent)
   except RuntimeError as error:
-    # The cause goes into the message: its traceback helps nobody here.
+    # The cause is in the message; its traceback would not help.
     raise FileNotFoundError(_not_found(name, split, folder, error)) from None
   version = tfds.find(folder)
   if version is None:

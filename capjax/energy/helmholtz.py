@@ -14,11 +14,12 @@ from kernels import checks, energy
 
 
 class Layer(nnx.Module):
-  """A layer of capsules: its biases, and weights to what is below it.
+  """A layer of capsules: its biases, and the weights to the layer below.
 
-  One serves each direction: the generative layer knows the biases of its
-  capsules and how they drive what is below, the recognition layer the biases
-  with which they are inferred, and how they are driven.
+  The generative and the recognition model have a layer each: the generative
+  layer holds the biases of the capsules and the weights with which they drive
+  the layer below; the recognition layer holds the biases and weights by which
+  they are inferred from the layer below.
   """
 
   def __init__(
@@ -37,7 +38,7 @@ class Layer(nnx.Module):
 
   @property
   def bias(self) -> energy.Bias:
-    """Of the capsules, as the kernels take it."""
+    """The bias of the capsules, as the kernels take it."""
     return energy.Bias(self.hidden[...], self.switches[...])
 
   def driven_by(self, below: Float[Array, " M"] | energy.Capsules):
@@ -55,7 +56,7 @@ class Layer(nnx.Module):
 
 
 class CapsuleHM(nnx.Module):
-  """Layers of capsules, each driven by the layer above; x below them all.
+  """Layers of capsules, each driven by the layer above; the lowest drives x.
 
   p(x | h1, z1) prod_l p(h_l, z_l | h_{l+1}, z_{l+1}) p(h_L, z_L) (eq. 13), with
   a recognition model of the same form from below. Within a layer the capsules
@@ -79,8 +80,8 @@ class CapsuleHM(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      visible_shape: of an image.
-      num_capsules: of each layer, from the lowest.
+      visible_shape: shape of an image.
+      num_capsules: capsules of each layer, from the lowest.
       capsule_size: hidden units of a capsule.
       visible: family of the pixels, one of `rbm.FAMILIES`.
       hidden: family of the hidden units.
@@ -117,8 +118,8 @@ class CapsuleHM(nnx.Module):
 
     Args:
       images: in the units of the visible family.
-      num_iterations: of mean field, as in the paper; None for what is exact
-        given the expectations below.
+      num_iterations: iterations of mean field, as in the paper; None for exact
+        expectations given those below.
 
     Returns:
       The layers from the lowest, with a leading batch axis.
@@ -141,16 +142,17 @@ class CapsuleHM(nnx.Module):
     *,
     num_iterations: int | None = None,
   ) -> tuple[Float[Array, "B ..."], list[energy.Capsules]]:
-    """The sleep phase: from the top expectations downwards, then an image.
+    """The sleep phase: expectations from the top layer down, then an image.
 
     Args:
-      key: of the image's pixels.
-      top: of the highest layer, with a leading batch axis; in the tied
+      key: samples the pixels of the images.
+      top: capsules of the highest layer, with a leading batch axis; in the tied
         algorithm those of the wake phase.
-      num_iterations: of mean field; None for what is exact given those above.
+      num_iterations: iterations of mean field; None for exact expectations
+        given those above.
 
     Returns:
-      Images drawn, and the layers from the lowest.
+      Sampled images, and the layers from the lowest.
     """
 
     def one(key, top):
@@ -166,27 +168,27 @@ class CapsuleHM(nnx.Module):
     return images.reshape(-1, *self.visible_shape), layers
 
   def sample_top(self, key: Key[Array, ""], count: int) -> energy.Capsules:
-    """Draws the highest layer of some images from its prior."""
+    """Samples the highest layer of some images from its prior."""
     bias = self.generative[-1].bias
     drive = energy.no_drive(bias)
-    return jax.vmap(lambda key: self._draw(key, bias, drive))(
+    return jax.vmap(lambda key: self._sample(key, bias, drive))(
       jax.random.split(key, count)
     )
 
   def sample_downwards(
     self, key: Key[Array, ""], top: energy.Capsules
   ) -> energy.Capsules:
-    """Draws the lowest layer, every layer exactly given the one above.
+    """Samples each layer given the one above; returns the lowest layer.
 
     Args:
-      key: of the samples.
-      top: of the highest layer, with a leading batch axis.
+      key: random key of the samples.
+      top: capsules of the highest layer, with a leading batch axis.
     """
 
     def one(key, capsules):
       for lower, upper in _pairs_downwards(self.generative):
         key, layer_key = jax.random.split(key)
-        capsules = self._draw(layer_key, lower.bias, upper.drives(capsules))
+        capsules = self._sample(layer_key, lower.bias, upper.drives(capsules))
       return capsules
 
     return jax.vmap(one)(jax.random.split(key, len(top.switches)), top)
@@ -194,7 +196,7 @@ class CapsuleHM(nnx.Module):
   def sample_images(
     self, key: Key[Array, ""], capsules: energy.Capsules
   ) -> Float[Array, "B ..."]:
-    """Draws images given capsules of the lowest layer."""
+    """Samples images given capsules of the lowest layer."""
     natural = jax.vmap(self.visible_parameters)(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
@@ -203,12 +205,12 @@ class CapsuleHM(nnx.Module):
   def sample_upwards(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
   ) -> energy.Capsules:
-    """Draws the highest layer, every layer exactly given the one below."""
+    """Samples each layer given the one below; returns the highest layer."""
 
     def one(key, below):
       for layer in self.recognition:
         key, layer_key = jax.random.split(key)
-        below = self._draw(layer_key, layer.bias, layer.driven_by(below))
+        below = self._sample(layer_key, layer.bias, layer.driven_by(below))
       return below
 
     keys = jax.random.split(key, len(images))
@@ -223,7 +225,7 @@ class CapsuleHM(nnx.Module):
   def activities(
     self, images: Float[Array, "B ..."]
   ) -> list[Float[Array, "B K"]]:
-    """The chances of the switches of each layer, exactly given those below."""
+    """Exact probabilities of the switches of each layer, given those below."""
     return [capsules.switches for capsules in self.infer(images)]
 
   def bound(
@@ -237,41 +239,40 @@ class CapsuleHM(nnx.Module):
   ) -> losses.Bound:
     """Bounds on log p(x) from samples of the recognition model.
 
-    There are two recognition models of the same weights, and each gives valid
-    bounds. In one, every layer is driven by the sample of the layer below.
-    Wake and sleep do not train it so: there every layer is driven by the
-    expectations of the layer below, as `infer` has them. The other one is
-    q(h, z | x) of that form, whose layers are independent given x.
+    The weights define two recognition models, and each gives valid bounds. In
+    the first, each layer is driven by a sample of the layer below. In the
+    second, each layer is driven by the expectations of the layer below, as in
+    `infer`, so that layers are independent given x; wake-sleep trains this one.
 
     Args:
-      key: of the samples.
-      images: of a Bernoulli model 0 and 1.
-      num_samples: of each image.
-      from_expectations: takes the second of the two.
-      num_iterations: of mean field for these expectations; None for what is
-        exact given those below.
+      key: random key of the samples.
+      images: 0 and 1 for a Bernoulli model.
+      num_samples: samples for each image.
+      from_expectations: uses the second recognition model.
+      num_iterations: iterations of mean field for these expectations; None for
+        exact expectations given those below.
 
     Returns:
       Two bounds for each image; they need no estimate of a partition function.
 
     Raises:
-      ValueError: if iterations are given that no expectations need.
+      ValueError: if `num_iterations` is given without `from_expectations`.
     """
     if num_iterations is not None and not from_expectations:
       raise ValueError(
-        f"num_iterations is {num_iterations}, which samples have no use for; "
+        f"num_iterations is {num_iterations}, but samples need none; "
         "give it with from_expectations=True."
       )
 
     def weight(key, x, expected):
-      drawn, log_q = [], 0.0
+      sampled, log_q = [], 0.0
       for number, layer in enumerate(self.recognition):
         key, layer_key = jax.random.split(key)
-        below = [x, *(expected if from_expectations else drawn)][number]
+        below = [x, *(expected if from_expectations else sampled)][number]
         drive = layer.driven_by(below)
-        drawn.append(self._draw(layer_key, layer.bias, drive))
-        log_q += self._log_prob(drawn[-1], layer.bias, drive)
-      return self._joint(x, drawn) - log_q
+        sampled.append(self._sample(layer_key, layer.bias, drive))
+        log_q += self._log_prob(sampled[-1], layer.bias, drive)
+      return self._joint(x, sampled) - log_q
 
     def one(key, x, expected):
       keys = jax.random.split(key, num_samples)
@@ -285,7 +286,7 @@ class CapsuleHM(nnx.Module):
   def visible_parameters(
     self, capsules: energy.Capsules
   ) -> Float[Array, "R M"]:
-    """Of the pixels of one image, given its lowest layer."""
+    """Natural parameters of the pixels of one image, given its lowest layer."""
     layer = self.generative[0]
     parameters = energy.Parameters(
       self.visible[...], layer.bias, layer.weights[...], None
@@ -295,9 +296,9 @@ class CapsuleHM(nnx.Module):
   def given_above(
     self, layers: Sequence[energy.Capsules]
   ) -> Iterator[tuple[energy.Capsules, energy.Bias, energy.Drive]]:
-    """Each layer of one image, and what the model says of it from above.
+    """Each layer of one image, with its generative bias and drive from above.
 
-    Nothing drives the highest layer.
+    The drive of the highest layer is zero.
     """
     above = [
       layer.drives(capsules)
@@ -310,7 +311,7 @@ class CapsuleHM(nnx.Module):
   def expect(
     self, bias: energy.Bias, drive: energy.Drive, num_iterations: int | None
   ) -> energy.Capsules:
-    """Capsules by mean field from their biases; by None what is exact."""
+    """Expected capsules: by mean field, or exact if iterations are None."""
     hidden = self.families[1]
     if num_iterations is None:
       return energy.posterior(bias, drive, hidden=hidden)
@@ -337,7 +338,7 @@ class CapsuleHM(nnx.Module):
     score = -energy.capsule_energy(capsules, bias, drive, hidden=hidden)
     return score - energy.log_partition(bias, drive, hidden=hidden)
 
-  def _draw(self, key, bias, drive):
+  def _sample(self, key, bias, drive):
     return energy.sample(key, bias, drive, hidden=self.families[1])
 
 

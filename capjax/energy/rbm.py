@@ -16,9 +16,10 @@ FAMILIES = {
   "bernoulli": families.BERNOULLI,
   "gaussian": families.GAUSSIAN,
 }
-# Spread of the logits from which mean field starts, as in the authors' code.
+# Standard deviation of the noise on the initial logits of mean field, as in the
+# authors' code.
 _START_NOISE = 0.1
-# The first time, chains run this many times longer.
+# At the first call, chains run this many times longer.
 _BURN_IN = 10
 # Means of Bernoulli units are kept this far from 0 and 1 at the start.
 _MARGIN = 0.01
@@ -26,14 +27,15 @@ _MAX_PRECISION = 10.0
 _MIN_VARIANCE = 1e-4
 
 
-class Fantasies(NamedTuple):
-  """Persistent chains: what the model dreams of.
+class PersistentChains(NamedTuple):
+  """The states of persistent chains: samples of the model.
 
   Attributes:
     hidden: [N K J], h.
     switches: [N K], z.
-    age: sweeps since they were started from data; at 0 they are to be. A
-      floating-point number, so that `jax.grad` takes the module that holds it.
+    age: sweeps since the chains were started from data; 0 if they are still to
+      be started. A floating-point number, so that `jax.grad` accepts the module
+      that holds it.
   """
 
   hidden: Float[Array, "N K J"]
@@ -42,20 +44,20 @@ class Fantasies(NamedTuple):
 
 
 class Fantasy(nnx.Variable):
-  """Holds `Fantasies`; not trained."""
+  """Holds `PersistentChains`; not trained."""
 
 
 class Learned(NamedTuple):
-  """What `contrastive_loss` finds beside its value.
+  """The results of `contrastive_loss` besides the loss.
 
   Attributes:
     errors: [B], the mean absolute error of each image's reconstruction.
-    chains: where the persistent chains come to, for `CapsuleRBM.go_on_from`;
-      None of a model without them.
+    chains: the new states of the persistent chains, for
+      `CapsuleRBM.go_on_from`; None for a model without chains.
   """
 
   errors: Float[Array, " B"]
-  chains: Fantasies | None
+  chains: PersistentChains | None
 
 
 class CapsuleRBM(nnx.Module):
@@ -78,10 +80,13 @@ class CapsuleRBM(nnx.Module):
     num_chains: int = 0,
     rngs: nnx.Rngs,
   ):
-    """Initialises the parameters: W with deviation 0.001; the rest says nothing.
+    """Initialises W with standard deviation 0.001, the others as `standard`.
+
+    `standard` units have log odds 0, or mean 0 and precision 1; Omega is 0.
 
     Args:
-      visible_shape: of an image, or of the active units of capsules below.
+      visible_shape: shape of an image, or of the active units of capsules
+        below.
       num_capsules: K.
       capsule_size: J, hidden units of a capsule.
       visible: family of the visible units, one of `FAMILIES`.
@@ -89,16 +94,15 @@ class CapsuleRBM(nnx.Module):
       interaction: adds Omega between visible units and switches; the authors'
         scripts have it for Fashion-MNIST only.
       switches: False for a plain RBM.
-      num_chains: persistent chains kept beside the model, for
-        `contrastive_loss`.
+      num_chains: persistent chains, kept in the model for `contrastive_loss`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if a family is unknown, a size below 1, the number of chains
-        below 0, or there are no switches for Omega to meet.
+        below 0, or `interaction` is set without switches.
 
     Differs from the authors' scripts: Gaussian models there start with W = 0
-    and b1 drawn from N(0, 1).
+    and b1 sampled from N(0, 1).
     """
     if min(num_capsules, capsule_size) < 1:
       raise ValueError(
@@ -109,9 +113,7 @@ class CapsuleRBM(nnx.Module):
         f"num_chains is {num_chains}; give at least 1, or 0 for no chains."
       )
     if interaction and not switches:
-      raise ValueError(
-        "interaction is with switches, and switches=False leaves none."
-      )
+      raise ValueError("interaction needs switches; give switches=True.")
     self.visible_shape = tuple(visible_shape)
     self.families = family(visible), family(hidden)
     size = math.prod(visible_shape)
@@ -124,7 +126,7 @@ class CapsuleRBM(nnx.Module):
     self.interaction = nnx.Param(jnp.zeros(shape[:2])) if interaction else None
     self.fantasy = (
       Fantasy(
-        Fantasies(
+        PersistentChains(
           jnp.zeros((num_chains, *shape[1:])),
           jnp.zeros((num_chains, num_capsules)),
           jnp.float32(0),
@@ -143,7 +145,7 @@ class CapsuleRBM(nnx.Module):
     )
 
   def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
-    """What images tell the capsules: [B K J] and [B K]."""
+    """The drive of the capsules by images: [B K J] and [B K]."""
     checks.images(images, self.visible_shape, flat=True)
     return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
       images.reshape(len(images), -1)
@@ -160,10 +162,11 @@ class CapsuleRBM(nnx.Module):
 
     Args:
       images: in the units of the visible family; intensities in [0, 1] count as
-        chances of a Bernoulli unit.
-      num_iterations: of mean field; None for the exact posterior.
-      key: mean field starts from switches of log odds c_k plus noise of
-        deviation 0.1, as in the authors' code; None for no noise.
+        probabilities of Bernoulli units.
+      num_iterations: iterations of mean field; None for the exact posterior.
+      key: samples noise of standard deviation 0.1, which is added to the
+        initial log odds c_k of the switches in mean field, as in the authors'
+        code; None for no noise.
 
     Returns:
       Capsules with a leading batch axis.
@@ -187,7 +190,7 @@ class CapsuleRBM(nnx.Module):
   def activities(
     self, images: Float[Array, "B ..."]
   ) -> list[Float[Array, "B K"]]:
-    """The chances of the switches; without them, the means of hidden units."""
+    """Probabilities of the switches; without them, means of hidden units."""
     capsules = self.infer(images)
     if self.switches is None:
       return [capsules.active.reshape(len(images), -1)]
@@ -200,12 +203,12 @@ class CapsuleRBM(nnx.Module):
     return means.reshape(-1, *self.visible_shape)
 
   def free_energy(self, images: Float[Array, "B ..."]) -> Float[Array, " B"]:
-    """F(x), so that log p(x) = -F(x) - log Z."""
+    """The free energy F(x) of each image: log p(x) = -F(x) - log Z."""
     return jax.vmap(
       lambda x: energy.free_energy(x, self.parameters, families=self.families)
     )(images.reshape(len(images), -1))
 
-  def capsules(self, fantasies: Fantasies) -> energy.Capsules:
+  def capsules(self, fantasies: PersistentChains) -> energy.Capsules:
     """The states of the chains as capsules with a leading axis."""
     return jax.vmap(
       lambda hidden, switches: energy.state(
@@ -216,7 +219,7 @@ class CapsuleRBM(nnx.Module):
   def energies(
     self, images: Float[Array, "B ..."], capsules: energy.Capsules
   ) -> Float[Array, " B"]:
-    """E(x, h, z) of images with their capsules."""
+    """The energy E(x, h, z) of each image with its capsules."""
     return jax.vmap(
       lambda x, capsules: energy.energy(
         x, capsules, self.parameters, families=self.families
@@ -226,7 +229,7 @@ class CapsuleRBM(nnx.Module):
   def sample_capsules(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
   ) -> energy.Capsules:
-    """Draws capsules of images from their exact posterior."""
+    """Samples the capsules of images from their exact posterior."""
     return jax.vmap(
       lambda key, drive: energy.sample(
         key, self.parameters.bias, drive, hidden=self.families[1]
@@ -239,7 +242,7 @@ class CapsuleRBM(nnx.Module):
     images: Float[Array, "B ..."],
     switches: Float[Array, "B K"],
   ) -> energy.Capsules:
-    """Draws hidden units of images with the switches held as they are."""
+    """Samples the hidden units of images, given the switches."""
     return jax.vmap(
       lambda key, drive, switches: energy.sample_hidden(
         key,
@@ -253,7 +256,7 @@ class CapsuleRBM(nnx.Module):
   def sample_images(
     self, key: Key[Array, ""], capsules: energy.Capsules
   ) -> Float[Array, "B ..."]:
-    """Draws images given capsules with a leading batch axis."""
+    """Samples images given capsules with a leading batch axis."""
     natural = self._visible_parameters(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
@@ -266,16 +269,16 @@ class CapsuleRBM(nnx.Module):
     *,
     block: bool = False,
   ) -> tuple[energy.Capsules, Float[Array, "B ..."]]:
-    """One sweep of Gibbs sampling: x given the capsules, then they given x.
+    """One sweep of Gibbs sampling: x given the capsules, then capsules given x.
 
     Args:
-      key: of the sweep.
-      capsules: a state of each chain.
-      block: draws z and h together from their exact posterior; otherwise z
+      key: random key of the sweep.
+      capsules: the state of each chain.
+      block: samples z and h jointly from their exact posterior; otherwise z
         given the old h and then h given z, as in the paper.
 
     Returns:
-      The capsules, and the images they were drawn from.
+      The new capsules, and the images from which they were sampled.
     """
     image_key, capsule_key = jax.random.split(key)
     images = self.sample_images(image_key, capsules)
@@ -288,8 +291,8 @@ class CapsuleRBM(nnx.Module):
     )(jax.random.split(capsule_key, len(images)), capsules, self.drive(images))
     return capsules, images
 
-  def go_on_from(self, chains: Fantasies | None) -> None:
-    """Keeps the chains that a loss came to; nothing where there are none."""
+  def go_on_from(self, chains: PersistentChains | None) -> None:
+    """Stores the chains that a loss returned; does nothing if they are None."""
     if chains is not None:
       self.fantasy.set_value(chains)
 
@@ -347,26 +350,27 @@ def contrastive_loss(
   num_sweeps: int,
   block: bool = False,
 ) -> tuple[Float[Array, ""], Learned]:
-  """A loss whose gradient is that of learning: eq. 11, estimated.
+  """A loss whose gradient estimates that of -log p(x), eq. 11.
 
-  It is the mean energy of the data with what the capsules are expected to be,
-  less that of the model's own fantasies. Its value means nothing.
+  It is the mean energy of the data with the expectations of their capsules,
+  minus the mean energy of samples of the model. The value of the loss has no
+  meaning.
 
   Args:
-    model: left as it is. With chains of its own they continue from where they
-      were (Tieleman, 2008); the first time they start from these data and run
-      ten times longer. The chains that come of it are returned: give them to
-      `go_on_from` of the model that learns. Without chains, they start from
-      the data at every call (contrastive divergence).
+    model: not changed. Persistent chains of the model continue from their last
+      states (Tieleman, 2008); at the first call they start from these data and
+      run ten times longer. The new states are returned: pass them to
+      `go_on_from` of the model that learns. For a model without persistent
+      chains, chains start from the data at every call (contrastive divergence).
     images: the data.
-    key: of the chains, and of the start of mean field.
-    num_iterations: of mean field for the data term, as in the paper; None for
-      the exact posterior, of which mean field is an approximation.
-    num_sweeps: k, of Gibbs sampling.
-    block: samples z and h together; see `CapsuleRBM.sweep`.
+    key: samples the chains, and the noise at the start of mean field.
+    num_iterations: iterations of mean field for the data term, as in the paper;
+      None for the exact posterior, which mean field approximates.
+    num_sweeps: k, sweeps of Gibbs sampling.
+    block: samples z and h jointly; see `CapsuleRBM.sweep`.
 
   Returns:
-    The loss; and the errors of reconstructions with the chains.
+    The loss; and the errors of reconstructions and the chains.
 
   Raises:
     ValueError: if there are no sweeps.
@@ -377,18 +381,18 @@ def contrastive_loss(
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))
   data = still.infer(images, num_iterations=num_iterations, key=field_key)
-  redrawn = still.reconstruct(data).reshape(images.shape)
-  error = jnp.abs(redrawn - images)
+  reconstructed = still.reconstruct(data).reshape(images.shape)
+  error = jnp.abs(reconstructed - images)
 
   start, chains = still.sample_capsules(start_key, images), None
   if model.fantasy is not None:
     kept = still.fantasy.get_value()
     fresh = kept.age == 0
-    going_on = still.capsules(kept)
+    continued = still.capsules(kept)
     start = jax.tree.map(
       lambda data, old: jnp.where(fresh, _repeat(data, len(old)), old),
       start,
-      going_on,
+      continued,
     )
     num_sweeps = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
 
@@ -396,7 +400,7 @@ def contrastive_loss(
     key = jax.random.fold_in(chain_key, index)
     return still.sweep(key, carry[0], block=block)
 
-  dreams, dreamt = jax.lax.fori_loop(
+  samples, sampled_images = jax.lax.fori_loop(
     0,
     num_sweeps,
     sweep,
@@ -404,9 +408,9 @@ def contrastive_loss(
   )
   if model.fantasy is not None:
     age = kept.age + num_sweeps
-    chains = Fantasies(dreams.statistics[:, 0], dreams.switches, age)
+    chains = PersistentChains(samples.statistics[:, 0], samples.switches, age)
   loss = jnp.mean(model.energies(images, data))
-  loss -= jnp.mean(model.energies(dreamt, dreams))
+  loss -= jnp.mean(model.energies(sampled_images, samples))
   return loss, Learned(jnp.mean(error, axis=range(1, error.ndim)), chains)
 
 
@@ -415,5 +419,5 @@ def _value(variable):
 
 
 def _repeat(rows, count):
-  """The first `count` rows of an array repeated as often as need be."""
+  """Repeats the rows of an array in turn, up to `count` rows."""
   return rows[jnp.arange(count) % len(rows)]

@@ -1,6 +1,7 @@
-"""How a capsule Helmholtz machine learns (Li and Zhu, 2019, section 2.2).
+"""Training of capsule Helmholtz machines (Li and Zhu, 2019, section 2.2).
 
-Layer by layer as capsule RBMs, and then as a whole by wake and sleep.
+First layer by layer as capsule RBMs, then as a whole by the wake-sleep
+algorithm.
 """
 
 from collections.abc import Sequence
@@ -19,20 +20,20 @@ from kernels import energy
 class Stack(nnx.Module):
   """Capsule RBMs, each over the active units z h of the one below.
 
-  Only the highest learns, by a loss on what `below_top` gives: the gradient of
-  the others is 0. Its visible biases stay those that the layer below learnt for
-  its hidden units; the machine that is handed in is changed so.
+  Only the highest RBM learns, by a loss on the output of `below_top`; the
+  gradient of the others is 0. Its visible biases stay those that the RBM below
+  learnt for its hidden units: the machine that is passed in is modified.
   """
 
   def __init__(self, machines: Sequence[rbm.CapsuleRBM]):
-    """Puts machines on top of each other.
+    """Stacks machines.
 
     Args:
-      machines: from the lowest; each other one has as many visible units as the
-        one below has hidden ones, of the same family.
+      machines: from the lowest; each has as many visible units as the one below
+        has hidden units, of the same family.
 
     Raises:
-      ValueError: if one does not fit on the one below.
+      ValueError: if a machine does not fit the one below.
     """
     for number, (lower, upper) in enumerate(
       zip(machines[:-1], machines[1:], strict=True)
@@ -51,25 +52,26 @@ class Stack(nnx.Module):
 
   @property
   def top(self) -> rbm.CapsuleRBM:
-    """The machine that learns."""
+    """The highest machine, which learns."""
     return self.machines[-1]
 
   @property
   def fantasy(self) -> rbm.Fantasy | None:
-    """The chains of the machine that learns."""
+    """The persistent chains of the highest machine."""
     return self.top.fantasy
 
   def below_top(
     self, images: Float[Array, "B ..."], *, num_iterations: int | None = None
   ) -> Float[Array, "B ..."]:
-    """What the highest machine sees of images.
+    """The visible units of the highest machine for images.
 
     Args:
       images: in the units of the lowest machine.
-      num_iterations: of mean field; None for the exact posterior.
+      num_iterations: iterations of mean field; None for the exact posterior.
 
     Returns:
-      Expected active units of the machine below it, or the images themselves.
+      Expected active units of the machine below it, or the images if there is
+      none.
     """
     for machine in self.machines[:-1]:
       images = machine.infer(images, num_iterations=num_iterations).active
@@ -86,33 +88,34 @@ def wake_sleep_loss(
   """A loss whose gradient is that of the tied wake-sleep algorithm.
 
   Wake: the capsules are inferred from the image, and the generative parameters
-  learn to predict each layer from the one above. Sleep: from the same top layer
-  the machine dreams an image, and the recognition parameters learn to infer the
-  layers it came from. Each layer is compared with its mean field given the
-  other one (the paper), or with what is exact. The recognition model that so
-  learns infers each layer from the expectations of the layer below, not from
-  samples of it: `CapsuleHM.bound` bounds the likelihood by either.
+  learn to predict each layer from the one above. Sleep: an image is generated
+  from the same top layer, and the recognition parameters learn to infer the
+  layers that generated it. Each layer is compared with its mean field given the
+  neighbouring layer (the paper), or with exact expectations. The recognition
+  model that is trained this way infers each layer from the expectations of the
+  layer below, not from samples of it; `CapsuleHM.bound` bounds the likelihood
+  by either.
 
   Args:
-    model: of which both kinds of parameters learn.
+    model: the machine, whose generative and recognition parameters both learn.
     images: the data.
-    key: of the dreamt images.
-    num_iterations: of mean field; None for what is exact.
+    key: samples the images of the sleep phase.
+    num_iterations: iterations of mean field; None for exact expectations.
 
   Returns:
-    The loss, whose value means nothing, and the mean absolute error of each
+    The loss, whose value has no meaning, and the mean absolute error of each
     image's reconstruction from its lowest layer.
   """
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))
   awake = still.infer(images, num_iterations=num_iterations)
-  redrawn = still.reconstruct(awake[0]).reshape(images.shape)
-  error = jnp.abs(redrawn - images)
+  reconstructed = still.reconstruct(awake[0]).reshape(images.shape)
+  error = jnp.abs(reconstructed - images)
   dreamt, asleep = still.dream(key, awake[-1], num_iterations=num_iterations)
   hidden = model.families[1]
 
   def contrast(capsules, bias, drive):
-    """Energy less that of what is expected: a gradient of -log p."""
+    """Energy minus that of the expectations: has the gradient of -log p."""
     given = jax.lax.stop_gradient((bias, drive))
     expected = still.expect(*given, num_iterations)
     return energy.capsule_energy(
@@ -148,9 +151,9 @@ def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
 
   Args:
     model: the machine.
-    machines: the lowest was trained on images, each other one on the active
-      units z h of the capsules below it. Recognition starts as the transpose of
-      generation.
+    machines: from the lowest, which was trained on images, the others on the
+      active units z h of the capsules below. The recognition weights start as
+      the transpose of the generative weights.
 
   Raises:
     ValueError: if there is not one machine for each layer, or one of them has
@@ -170,7 +173,7 @@ def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
   model.visible[...] = jnp.copy(machines[0].visible[...])
   for number, machine in enumerate(machines):
     for layer in (model.generative[number], model.recognition[number]):
-      # Copies: buffers that are shared cannot be given away in training.
+      # Copies: shared buffers cannot be donated in training.
       layer.hidden[...] = jnp.copy(machine.hidden[...])
       layer.switches[...] = jnp.copy(machine.switches[...])
       shape = layer.weights[...].shape

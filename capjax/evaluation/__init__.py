@@ -1,4 +1,4 @@
-"""What trained models do: attacks, views, diagnostics, log-likelihoods."""
+"""Evaluation of models: attacks, views, diagnostics, log-likelihoods."""
 
 from capjax.evaluation import attacks, diagnostics, likelihood, views
 

@@ -1,4 +1,4 @@
-"""Whether one picture is another, up to an affine map."""
+"""Similarity of two pictures up to an affine map."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from kernels import geometry, rendering
 
-_DAMPING = 1e-2  # of the first step
+_DAMPING = 1e-2  # damping of the first step
 
 
 class Alignment(NamedTuple):
@@ -17,10 +17,10 @@ class Alignment(NamedTuple):
 
   Attributes:
     pose: [3 3], which moves the picture; frames as in `rendering.warp`.
-    residual: squares that are left when the picture is laid on the target, as a
-      share of those of the target, and the same of the target laid on the
-      picture; the mean of both. 0 if they are one another's, 1 if they do not
-      overlap.
+    residual: sum of squared differences between the moved picture and the
+      target, divided by the sum of squares of the target; averaged with the
+      same for the target moved to the picture. 0 if each is an affine image of
+      the other, 1 if they do not overlap.
   """
 
   pose: Float[Array, "3 3"]
@@ -36,15 +36,16 @@ def align(
 ) -> Alignment:
   """Finds the affine map of least squares from a picture to a target, and back.
 
-  One way alone, any picture could be enlarged until a flat patch of it fills
-  the frame. Levenberg-Marquardt steps in the six numbers of the map, from
-  rotations all round and the same of the mirrored picture; the best is given.
+  Both directions count, since otherwise any picture could be enlarged until a
+  flat patch of it fills the frame. Takes Levenberg-Marquardt steps in the six
+  numbers of the map, from evenly spaced rotations of the picture and of its
+  mirror image; returns the best map.
 
   Args:
     picture: any range, on black.
-    target: the same.
-    num_turns: rotations to start from; as many again are mirrored.
-    num_steps: of each.
+    target: any range, on black.
+    num_turns: rotations to start from, and as many of the mirror image.
+    num_steps: steps from each start.
 
   Returns:
     The map.

@@ -2,7 +2,7 @@
 
 Intensities are in [0, 1] and stay there. Attacks follow the gradient of
 `loss(images [B H W C], labels [B]) -> losses [B]`, a closure over any model, in
-which no image's loss may depend on another image.
+which the loss of an image must not depend on other images.
 """
 
 import numbers
@@ -31,16 +31,16 @@ def fgsm(
   section 4; Kurakin et al., 2017, section 2.1).
 
   Args:
-    loss: as above.
+    loss: losses of images, see the module.
     images: in [0, 1].
-    labels: the classes to lead away from; with `targeted`, those to lead to.
+    labels: the true classes; with `targeted`, the classes to predict instead.
     eps: the largest change of an intensity, at least 0; may be traced, so that
       one compilation serves every eps.
-    targeted: whether the loss is to fall; may be traced too.
+    targeted: whether to decrease the loss instead; may be traced too.
 
   Returns:
-    Images in [0, 1] within eps of `images`, in their dtype. Pixels without
-    gradient stay.
+    Images in [0, 1] within eps of `images`, in their dtype. Pixels with
+    zero gradient are not changed.
 
   Raises:
     ValueError: if `eps` is a negative number.
@@ -66,7 +66,7 @@ def bim(
   keeps within eps of x and within [0, 1] (Kurakin et al., 2017, section 2.2).
 
   Args:
-    loss: as above.
+    loss: as for `fgsm`.
     images: in [0, 1].
     labels: as for `fgsm`.
     eps: as for `fgsm`.
@@ -108,7 +108,7 @@ def bim(
 def random_targets(
   key: PRNGKeyArray, labels: Int[Array, " B"], num_classes: int
 ) -> Int[Array, " B"]:
-  """Draws for each label another class, all equally likely.
+  """Samples for each label another class, all equally likely.
 
   Args:
     key: random key.

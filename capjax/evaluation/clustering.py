@@ -1,4 +1,4 @@
-"""What features say of the class: clusters, linear probes, few labels.
+"""Accuracy from features: clusters, linear probes, few labels.
 
 Functions of NumPy features [N F] and labels [N]. Names say which labels are
 used: `match_accuracy` and `probe_accuracy` take those of the training set,
@@ -24,8 +24,8 @@ class FewLabels(NamedTuple):
 
   Attributes:
     counts: S, of labels.
-    mean: over draws of which examples are labelled.
-    sd: over the same.
+    mean: mean accuracy over random choices of the labelled examples.
+    sd: standard deviation over these choices.
   """
 
   counts: tuple[int, ...]
@@ -41,7 +41,7 @@ def fit_means(
   Args:
     features: on scales that can be compared.
     num_clusters: K.
-    seed: of the starts.
+    seed: seed of the starts.
 
   Returns:
     The estimator of scikit-learn, fitted.
@@ -73,11 +73,12 @@ def match(
 ) -> dict[int, int]:
   """Gives each cluster a class of its own, so that most examples are right.
 
-  The optimal one-to-one assignment, by the Hungarian method (Kuhn, 1955). Of
-  more clusters than classes, or more classes, those left over are not in it.
+  The optimal one-to-one assignment, by the Hungarian method (Kuhn, 1955). If
+  there are more clusters than classes, or fewer, the remaining ones are not
+  assigned.
 
   Args:
-    clusters: of each example.
+    clusters: cluster of each example.
     labels: its class.
 
   Returns:
@@ -111,7 +112,7 @@ def match_accuracy(
     train_labels: used only to name the clusters.
     test_features: put into the cluster of the nearest centre.
     test_labels: used only to count.
-    seed: of the starts of k-means.
+    seed: seed of the starts of k-means.
 
   Returns:
     In [0, 1].
@@ -144,7 +145,7 @@ def refit_accuracy(
   Args:
     features: to cluster.
     labels: to name the clusters and to count.
-    seed: of the starts of k-means.
+    seed: seed of the starts of k-means.
 
   Returns:
     In [0, 1].
@@ -164,8 +165,8 @@ def probe_accuracy(
 ) -> float:
   """Accuracy of multinomial logistic regression on standardised features.
 
-  Means and deviations are those of the training set; half the squared weights
-  are added to the summed cross-entropy.
+  Means and standard deviations are those of the training set; half the squared
+  weights are added to the summed cross-entropy.
 
   Returns:
     In [0, 1].
@@ -192,7 +193,7 @@ def spread_labels(
     scores: how well each labelled example suits each cluster, such as a log
       probability or a negative distance; it is a member of the best.
     labels: their classes.
-    test_scores: of the others.
+    test_scores: the same scores of the other examples.
 
   Returns:
     Their classes. Where members are evenly split, the lowest class.
@@ -221,29 +222,31 @@ def few_label_curve(
   Args:
     predict: `(rows, their labels) -> classes of the test set`; it may use
       training examples without their labels.
-    train_labels: of which some are shown, as many of each class or one more or
-      less.
+    train_labels: labels, of which some are shown: equally many of each class up
+      to one.
     test_labels: used only to count.
-    counts: of labels shown; those above the size of the training set are left
-      out.
-    repeats: draws for each count.
-    seed: of the draws; the same for every `predict`.
+    counts: numbers of labels shown; those above the size of the training set
+      are left out.
+    repeats: random choices of the labelled examples for each count.
+    seed: seed of these choices; the same for every `predict`.
 
   Returns:
-    Mean and standard deviation over draws, for each count.
+    Mean and standard deviation over these choices, for each count.
 
   Raises:
     ValueError: if a count is less than the number of classes, a class has too
       few examples, or there are fewer than two repeats.
   """
   if repeats < 2:
-    raise ValueError(f"repeats={repeats} tells of no spread; pass at least 2.")
+    raise ValueError(
+      f"repeats={repeats}; a standard deviation needs at least 2."
+    )
   counts = tuple(count for count in counts if count <= len(train_labels))
   generator = np.random.default_rng(seed)
   accuracies = np.empty((len(counts), repeats))
   for accuracy, count in zip(accuracies, counts, strict=True):
     for repeat in range(repeats):
-      rows = _draw_balanced(generator, train_labels, count)
+      rows = _sample_balanced(generator, train_labels, count)
       predictions = predict(rows, train_labels[rows])
       accuracy[repeat] = np.mean(predictions == test_labels)
   return FewLabels(
@@ -268,12 +271,12 @@ def few_label_accuracy(
 
   Args:
     train_features: all of them.
-    train_labels: of which some are shown.
+    train_labels: their labels, of which some are shown.
     test_features: to classify.
     test_labels: used only to count.
-    counts: of labels.
-    repeats: draws for each count, the same for both.
-    seed: of the draws, and of k-means.
+    counts: numbers of labels.
+    repeats: random choices for each count, the same for both.
+    seed: seed of these choices, and of k-means.
 
   Returns:
     `linear`: logistic regression of what is labelled, on features standardised
@@ -323,7 +326,7 @@ def _standardise(train_features, test_features):
 
 def _probe(features, labels, test_features):
   if len(np.unique(labels)) < 2:
-    raise ValueError("labels of one class leave nothing to learn; give more.")
+    raise ValueError("all labels are of one class; give at least two classes.")
   probe = linear_model.LogisticRegression(max_iter=_MAX_ITERATIONS)
   return probe.fit(features, labels).predict(test_features)
 
@@ -336,8 +339,8 @@ def _named_accuracy(clusters, names, labels) -> float:
   return float(np.mean(right))
 
 
-def _draw_balanced(generator, labels, count):
-  """Rows, `count` of them, with as many of each class or one more or less."""
+def _sample_balanced(generator, labels, count):
+  """Samples `count` rows, equally many of each class up to one."""
   classes = np.unique(labels)
   if count < len(classes):
     raise ValueError(

@@ -1,9 +1,9 @@
-"""What routing does with its parts: does it decide, starve, parse?
+"""Diagnostics of routing: entropy, capsule starvation, parsing.
 
 Pure functions of coefficients and activations. Axes: N examples, I parts below,
 J parents above, T types of parts; `...` any leading axes, such as the batch.
-Values are in [0, 1], `kappa` excepted. Routing without reason can look good in
-each number alone: read them together.
+Values are in [0, 1], except `kappa`. Meaningless routing can have a good value
+of any single number: read them together.
 """
 
 import math
@@ -55,12 +55,12 @@ def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:
   """Finds the largest activation that each parent reaches on any example.
 
   Args:
-    activations: a_nj over a set large enough to hold all that should wake a
-      parent.
+    activations: a_nj over a set large enough to activate every parent that
+      works.
 
   Returns:
-    max_n a_nj. Far below the others: a parent that starves, whatever the range
-    of its activations.
+    max_n a_nj. A value far below the others shows a starved parent, whatever
+    the range of activations.
 
   Raises:
     ValueError: if there are no examples.
@@ -73,7 +73,7 @@ def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:
 def dead_parents(
   activations: Float[Array, "N J"], *, threshold: float = 0.01
 ) -> Float[Array, ""]:
-  """Computes the share of parents that no example wakes.
+  """Computes the share of parents that no example activates.
 
   A parent is dead if max_n a_nj < threshold. Gradients vanish at such capsules,
   so that they stay dead: capsule starvation (Mitterreiter et al., 2023).
@@ -100,15 +100,15 @@ def dead_parents(
 
 
 class ParseAgreement(NamedTuple):
-  """How alike two views are parsed.
+  """The agreement of the parses of two views.
 
   Attributes:
     agreement: [...] in [0, 1], the share of parts whose parent is the same.
-    chance: [...] in [0, 1], what it would be, were the parents of one view
-      shuffled among its parts; 1 if both views give all to one parent.
+    chance: [...] in [0, 1], the expected agreement if the parents of one view
+      were shuffled among its parts; 1 if all parts of both views choose the
+      same parent.
     kappa: [...] in [-1, 1], (agreement - chance) / (1 - chance): 1 for the same
-      parse, 0 for one that says no more of a part than the other parts do; also
-      0 where chance is 1.
+      parse, 0 for agreement as expected by chance; also 0 where chance is 1.
   """
 
   agreement: Float[Array, "*batch"]
@@ -140,7 +140,7 @@ def parse_agreement(
   Args:
     coefficients_a: c_ij of the first view; negative ones, which learned priors
       can make, count as 0.
-    coefficients_b: of the second, from the same network.
+    coefficients_b: coefficients of the second, from the same network.
     num_types: T; part i has type i mod T, as `layers.PrimaryCaps` orders them.
       By default every part is a type of its own, for parts without position.
 
@@ -181,7 +181,7 @@ def parse_agreement(
   shares_a = jnp.einsum("...t,...tj->...j", weights, choices_a)
   shares_b = jnp.einsum("...t,...tj->...j", weights, choices_b)
   chance = jnp.sum(shares_a * shares_b, axis=-1)
-  # All to one parent: 1 - chance is 0 but for rounding.
+  # If all parts choose one parent, 1 - chance is 0 up to rounding.
   decided = 1 - chance > 1e-5
   kappa = (agreement - chance) / jnp.where(decided, 1 - chance, 1)
   return ParseAgreement(agreement, chance, jnp.where(decided, kappa, 0))

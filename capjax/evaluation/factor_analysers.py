@@ -1,4 +1,4 @@
-"""Mixtures of factor analysers: clusters that are stretched, each its own way.
+"""Mixtures of factor analysers: Gaussians stretched along few directions.
 
 Ghahramani and Hinton (1996), The EM algorithm for mixtures of factor analyzers.
 The outputs of capsules, which move together when an object does, should lie
@@ -18,10 +18,10 @@ class FactorAnalysers(NamedTuple):
   """A mixture of K analysers of Z factors each.
 
   Attributes:
-    shares: of the examples that each explains; they sum to 1.
-    means: of each.
-    loadings: [K F Z], what a factor of variance 1 adds to the features.
-    noise: the variance of each feature beside them.
+    shares: the weight of each analyser; they sum to 1.
+    means: the mean of each analyser.
+    loadings: [K F Z], the change of features for a unit of each factor.
+    noise: the variance of each feature besides that of the factors.
   """
 
   shares: Float[np.ndarray, " K"]
@@ -32,7 +32,7 @@ class FactorAnalysers(NamedTuple):
   def log_joint(
     self, features: Float[np.ndarray, "N F"]
   ) -> Float[np.ndarray, "N K"]:
-    """Gives log p(x, k) in nats, of each example and analyser."""
+    """Computes log p(x, k) in nats, for each example and analyser."""
     columns = []
     for share, mean, loadings, noise in zip(*self, strict=True):
       # Woodbury's identity: products of F by Z, and one inverse of Z by Z.
@@ -62,18 +62,19 @@ def fit_factor_analysers(
 ) -> FactorAnalysers:
   """Fits a mixture by EM, from the clusters of k-means.
 
-  Each step takes shares and means from the chances p(k | x), then loadings and
-  noise of each analyser by one step of its own EM. No step makes the features
-  less likely.
+  Each step takes shares and means from the probabilities p(k | x), then
+  loadings and noise of each analyser by one step of its own EM. No step makes
+  the features less likely.
 
   Args:
     features: without labels; on scales that can be compared.
     num_analysers: K.
     num_factors: Z, fewer than features.
-    num_iterations: of EM.
-    least_noise: a variance, that of the features being 1 or so: an analyser of
-      few examples would explain them ever better with less.
-    seed: of k-means.
+    num_iterations: iterations of EM.
+    least_noise: lower limit of the noise variance, for features with variance
+      about 1; without it the likelihood of an analyser with few examples grows
+      without limit.
+    seed: seed of k-means.
 
   Returns:
     The mixture.
@@ -93,13 +94,13 @@ def fit_factor_analysers(
     raise ValueError(f"least_noise={least_noise}; give a variance above 0.")
   features = features.astype(np.float64)
   means = clustering.fit_means(features, num_analysers, seed=seed)
-  chances = np.eye(num_analysers)[means.labels_]
+  probabilities = np.eye(num_analysers)[means.labels_]
   mixture = None
   for _ in range(num_iterations):
     if mixture is not None:
-      chances = special.softmax(mixture.log_joint(features), axis=1)
-    total = chances.sum(axis=0)
-    weights = chances / np.maximum(total, 1e-8)
+      probabilities = special.softmax(mixture.log_joint(features), axis=1)
+    total = probabilities.sum(axis=0)
+    weights = probabilities / np.maximum(total, 1e-8)
     fitted = []
     for k in range(num_analysers):
       mean = weights[:, k] @ features

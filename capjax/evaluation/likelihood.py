@@ -1,7 +1,7 @@
 """Log-likelihoods of energy models by annealed importance sampling.
 
-Nobody has published any for capsule RBMs. Their capsules are summed out
-exactly, so that the annealed chains run over images alone.
+No log-likelihoods of capsule RBMs have been published. Capsules are summed out
+exactly, so that the annealed chains run over images only.
 """
 
 from typing import NamedTuple
@@ -20,11 +20,11 @@ class LogPartition(NamedTuple):
 
   Attributes:
     estimate: the log of the mean weight.
-    error: its standard error, by the delta method; an underestimate where few
-      chains carry all the weight.
+    error: its standard error, by the delta method; too small where few chains
+      have all the weight.
     bound: the mean of the log weights: below log Z on average forwards, above
       it backwards.
-    images: [B H W C], where the chains ended.
+    images: [B H W C], the final states of the chains.
   """
 
   estimate: Float[Array, ""]
@@ -34,17 +34,16 @@ class LogPartition(NamedTuple):
 
 
 def gain(model: rbm.CapsuleRBM) -> Float[Array, ""]:
-  """How much a round of Gibbs sampling can enlarge Gaussian units, at most.
+  """The largest factor by which one sweep of Gibbs sampling enlarges units.
 
   The largest singular value of Lx^-1/2 W Lh^-1/2, with W of all capsules and Lx
-  and Lh the precisions of the units. Where Gaussian units meet Gaussian ones,
-  Z is finite only below 1 (the joint precision is then positive definite,
-  whichever capsules are on), and at 1 and above chains run to infinity. Nothing
-  in learning stays clear of it: the likelihood of correlated pixels rises
-  towards it.
+  and Lh the precisions of the units. If both layers are Gaussian, Z is finite
+  only below 1 (the joint precision is then positive definite, whichever
+  capsules are on); at 1 and above chains diverge. Learning does not avoid this
+  limit: the likelihood of correlated pixels increases towards it.
 
   Returns:
-    It; 0 if either layer is Bernoulli, whose units are bounded.
+    The gain; 0 if either layer is Bernoulli, whose units are bounded.
   """
   if model.families != (families.GAUSSIAN, families.GAUSSIAN):
     return jnp.zeros(())
@@ -70,25 +69,28 @@ def log_partition(
   visible biases are (1 - b) base + b a, and W and Omega are scaled by b.
 
   Args:
-    key: of the chains.
-    model: whose log Z is wanted.
+    key: random key of the chains.
+    model: the capsule RBM.
     base: natural parameters of the pixels where the path starts; best those of
       the data, as `rbm.independent_units` finds them.
-    num_temperatures: of the path, evenly spaced.
-    num_chains: weights that are averaged; without effect backwards.
+    num_temperatures: temperatures of the path, evenly spaced.
+    num_chains: chains whose weights are averaged; not used backwards.
     backwards_from: samples of the model, from each of which a chain walks back
       for an estimate from above (Burda et al., 2015). They come from long
       chains of Gibbs sampling, and it holds as far as these have mixed.
 
   Returns:
-    The estimate and its error; infinite where `gain` says that Z is, which no
-    chain of finite length could tell.
+    The estimate and its error; infinite where `gain` shows that Z is infinite,
+    which chains of finite length cannot show.
 
   Raises:
-    ValueError: if there are fewer than two chains, which tell of no error.
+    ValueError: if there are fewer than two chains, from which no error can be
+      estimated.
   """
   if num_chains < 2 or (backwards_from is not None and len(backwards_from) < 2):
-    raise ValueError("one chain tells of no error; give at least 2")
+    raise ValueError(
+      "one chain gives no estimate of the error; give at least 2"
+    )
   visible, hidden = model.families
   parameters = model.parameters
   bias = parameters.bias

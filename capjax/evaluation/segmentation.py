@@ -1,4 +1,4 @@
-"""How well points are told apart by the object that they are of."""
+"""Accuracy of assigning points to the objects that they belong to."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,12 @@ from sklearn import metrics
 
 
 class Segmentation(NamedTuple):
-  """Scores of images with points; those without are left out.
+  """Scores over images with points; images without points are left out.
 
   Attributes:
-    accuracy: of an image the share of its points that are of the right object,
-      after the objects found are matched to the true ones so that most are; the
-      mean over images.
-    pooled_accuracy: the same share of the points of all images.
+    accuracy: the share of points of an image with the right object, after the
+      best matching of found objects to true objects; averaged over images.
+    pooled_accuracy: the same share over the points of all images together.
     rand_index: the mean over images of the adjusted Rand index (Hubert and
       Arabie, 1985): 1 for the same segments, 0 on average by chance.
     perfect: the share of images without a mistake.
@@ -32,15 +31,15 @@ class Segmentation(NamedTuple):
 def match(
   found: Int[np.ndarray, " N"], truth: Int[np.ndarray, " N"]
 ) -> Int[np.ndarray, " N"]:
-  """Calls found objects by the names of true ones, so that most points agree.
+  """Matches found objects to true objects, so that most points agree.
 
   Args:
-    found: the object that each point was assigned to, numbers of any kind.
-    truth: the object that it is of, >= 0.
+    found: the object that each point was assigned to, any integers.
+    truth: the object that each point belongs to, >= 0.
 
   Returns:
-    [N], `found` with each of its objects called by one true object, no two by
-    the same (the Hungarian method); -1 for those that are left over.
+    [N], `found` with each object replaced by its true object, one to one (the
+    Hungarian method); -1 for objects without match.
   """
   _, found = np.unique(found, return_inverse=True)
   size = max(found.max(initial=-1), truth.max(initial=-1)) + 1
@@ -60,8 +59,8 @@ def score(
 
   Args:
     found: the object that each point was assigned to.
-    truth: the object that it is of.
-    presence: of points; those above 0 count.
+    truth: the object that each point belongs to.
+    presence: presence of points; those above 0 count.
 
   Returns:
     See `Segmentation`.
@@ -69,8 +68,8 @@ def score(
   Raises:
     ValueError: if no image has a point.
 
-  Differs from the SCAE authors' code, which reports the pooled accuracy alone,
-  in nothing else.
+  Differs from the SCAE authors' code only in that theirs reports the pooled
+  accuracy alone.
   """
   there = np.asarray(presence) > 0
   images = [

@@ -1,8 +1,8 @@
 """ONE image seen under a known transform; traceable, to be `vmap`ped.
 
 Images are [H, W, C] floats. Everything is about the middle of the image and in
-pixels, so that a rotation stays rigid on images that are not square; sampling
-is bilinear, with zeros outside.
+pixels, so that rotations stay rigid on images that are not square;
+interpolation is bilinear, with zeros outside.
 """
 
 import numbers

@@ -1,6 +1,6 @@
-"""Generative capsules with the networks that recognise them, from numbers.
+"""Constructs generative capsules with their recognition networks.
 
-Smith et al. (2020), section 2.2; the parts are in `generative` and `guides`.
+Smith et al. (2020), section 2.2; model and guide are in `model` and `guides`.
 """
 
 from collections.abc import Sequence
@@ -26,25 +26,26 @@ def amortised_capsules(
   gaussian_poses: bool = False,
   rngs: nnx.Rngs,
 ) -> guides.AmortisedCapsules:
-  """Draws a generative model and its guide.
+  """Constructs a generative model and its guide, with initialised parameters.
 
   Args:
     image_shape: height, width and channels.
-    num_capsules: of each layer, from the parts up.
+    num_capsules: capsules of each layer, from the parts up.
     template_size: rows and columns of a template.
     conv_features: channels of the guide's convolutions.
     width: numbers of a token of its set transformers.
-    temperature: of relaxed presences, in the model and in the guide.
-    pixel_scale: as for `GenerativeCapsules`, like the next three.
-    scale_floor: see there.
-    scale_prior: see there.
-    off_scale: see there.
-    gaussian_poses: the guide gives Gaussians for poses, not poses that are
-      taken as known.
+    temperature: temperature of relaxed presences, in the model and in the
+      guide.
+    pixel_scale: as for `GenerativeCapsules`.
+    scale_floor: as for `GenerativeCapsules`.
+    scale_prior: as for `GenerativeCapsules`.
+    off_scale: as for `GenerativeCapsules`.
+    gaussian_poses: whether the guide has Gaussian poses instead of point
+      estimates.
     rngs: its `params` stream initialises the parameters.
 
   Raises:
-    ValueError: as for the parts.
+    ValueError: as for `GenerativeCapsules` and the encoders.
   """
   capsules = GenerativeCapsules(
     image_shape,

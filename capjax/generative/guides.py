@@ -1,9 +1,9 @@
 """Recognition of generative capsules (Smith et al., 2020, section 2.2).
 
-The guide reverses the generative model: a convolutional network gives a
-distribution of the parts of an image, a set transformer one of each layer given
-a sample of the layer below. Within a layer it is mean field; nothing skips a
-layer.
+The guide is q(t, A | x), from the parts up: a convolutional network computes
+the distribution of the parts of an image, set transformers that of each further
+layer given a sample of the layer below. Within a layer it is mean field; there
+are no skip connections between layers.
 
 Axes: B batch, I capsules of a layer, H W C image.
 """
@@ -26,13 +26,13 @@ from kernels.matching.selection import Capsules, Temperature
 
 
 class Posterior(NamedTuple):
-  """What is thought of a layer, each capsule for itself.
+  """The distribution q of a layer, independent for each capsule.
 
   Attributes:
-    log_odds: [... I], of presences, which are relaxed Bernoulli variables.
-    poses: [... I 6], the means of Gaussians, or the poses themselves.
-    log_scales: [... I 6], logs of the Gaussians' deviations; None for poses
-      that are taken as known ("delta" distributions).
+    log_odds: [... I], log odds of presences, relaxed Bernoulli variables.
+    poses: [... I 6], means of Gaussian poses, or point estimates of poses.
+    log_scales: [... I 6], logs of the standard deviations of Gaussian poses;
+      None for point estimates ("delta" distributions).
   """
 
   log_odds: Float[Array, "*batch I"]
@@ -40,7 +40,7 @@ class Posterior(NamedTuple):
   log_scales: Float[Array, "*batch I 6"] | None = None
 
   def sample(self, key: Key[Array, ""], temperature: Temperature) -> Capsules:
-    """Draws a layer; differentiable in what is thought of it."""
+    """Samples a layer; differentiable with respect to the posterior."""
     presence_key, pose_key = jax.random.split(key)
     noise = jax.random.logistic(presence_key, self.log_odds.shape)
     poses = self.poses
@@ -51,13 +51,13 @@ class Posterior(NamedTuple):
     return Capsules((self.log_odds + noise) / temperature, poses)
 
   def median(self, temperature: Temperature) -> Capsules:
-    """The layer without noise."""
+    """Returns the layer without noise: medians of presences and poses."""
     return Capsules(self.log_odds / temperature, self.poses)
 
   def log_density(
     self, layer: Capsules, temperature: Temperature
   ) -> Float[Array, "*batch"]:
-    """The log q of a layer in nats; poses that are taken as known count 0."""
+    """Computes log q of a layer in nats; point estimates of poses count 0."""
     logs = selection.binary_concrete(
       layer.logits, self.log_odds, temperature=temperature
     )
@@ -73,12 +73,12 @@ Posteriors = tuple[Posterior, ...]
 class PartEncoder(nnx.Module):
   """From images to parts: convolutions, and attention over positions.
 
-  Every part has maps of its log odds and pose and one of attention, whose
-  softmax over positions weights the others (Kosiorek et al., 2019, section
+  Each part has maps of log odds and pose and an attention map, whose softmax
+  over positions weights the other maps (Kosiorek et al., 2019, section
   2.2). ELU; the first two convolutions have stride 2.
 
-  Differs from paper: counts of channels are lost; the bias of each position,
-  without which no map could know its place, is that of Kosiorek et al.
+  Differs from paper: its numbers of channels were not available to us; the bias
+  of each position, which lets maps depend on position, is from Kosiorek et al.
   """
 
   def __init__(
@@ -131,7 +131,7 @@ class PartEncoder(nnx.Module):
     return Posterior(read[..., 0], read[..., 1:], logs)
 
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
-    """Makes poses Gaussian, with this deviation at first."""
+    """Makes poses Gaussian, with this initial standard deviation."""
     inputs, outputs = self.maps.kernel.shape
     self.log_scales = nnx.Linear(
       inputs, outputs // 8 * 6, **_constant(scale), rngs=rngs
@@ -141,9 +141,8 @@ class PartEncoder(nnx.Module):
 class ObjectEncoder(nnx.Module):
   """From a layer to the one above: a set transformer, then MLPs.
 
-  A token is a capsule's pose, its presence, and which one it is. Every output
-  capsule has MLPs of one hidden layer of its own, one for each of its
-  variables.
+  A token holds the pose, the presence and the one-hot index of a capsule. Each
+  output capsule has its own MLPs with one hidden layer, one for each variable.
   """
 
   def __init__(
@@ -165,8 +164,8 @@ class ObjectEncoder(nnx.Module):
       num_children: I below.
       num_parents: I above.
       width: numbers of a token within the transformer.
-      num_blocks: `attention.ISAB`s.
-      num_heads: of every attention.
+      num_blocks: number of `attention.ISAB`s.
+      num_heads: heads of every attention.
       num_inducing: inducing points.
       out_features: numbers of an output of the transformer.
       hidden: units of the MLPs.
@@ -203,12 +202,12 @@ class ObjectEncoder(nnx.Module):
     )
 
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
-    """Makes poses Gaussian, with this deviation at first."""
+    """Makes poses Gaussian, with this initial standard deviation."""
     self.log_scales = _EachMLP(*self.sizes, 6, **_constant(scale), rngs=rngs)
 
 
 class CapsuleGuide(nnx.Module):
-  """All layers' recognition, from an image upwards."""
+  """The recognition of all layers, from an image upwards."""
 
   def __init__(
     self,
@@ -216,10 +215,10 @@ class CapsuleGuide(nnx.Module):
     *,
     temperature: float = 0.5,
   ):
-    """Puts encoders together.
+    """Combines encoders.
 
     Args:
-      encoders: of images to parts, and of each layer to the next.
+      encoders: from images to parts, then from each layer to the next.
       temperature: tau of the relaxed presences.
     """
     self.encoders = nnx.List(encoders)
@@ -232,19 +231,19 @@ class CapsuleGuide(nnx.Module):
     *,
     temperature: Temperature | None = None,
   ) -> tuple[Posteriors, Layers]:
-    """What is thought of each layer, given a sample of that below it.
+    """Infers the distribution of each layer, given a sample of the one below.
 
     Args:
       images: in [0, 1].
-      key: of the samples; None for the medians.
-      temperature: of relaxed presences; None for the guide's own.
+      key: random key of the samples; None for medians.
+      temperature: temperature of relaxed presences; None for the guide's own.
 
     Returns:
-      Posteriors from the parts up, and the layers drawn from them.
+      Posteriors from the parts up, and the layers sampled from them.
     """
     if temperature is None:
       temperature = self.temperature
-    posteriors, drawn = [], []
+    posteriors, samples = [], []
     below = images
     for number, encoder in enumerate(self.encoders):
       posterior = encoder(below)
@@ -254,19 +253,19 @@ class CapsuleGuide(nnx.Module):
         layer_key = jax.random.fold_in(key, number)
         below = posterior.sample(layer_key, temperature)
       posteriors.append(posterior)
-      drawn.append(below)
-    return tuple(posteriors), tuple(drawn)
+      samples.append(below)
+    return tuple(posteriors), tuple(samples)
 
   @property
   def has_scales(self) -> bool:
-    """Whether poses are Gaussian in all layers, not taken as known."""
+    """Whether poses are Gaussian in all layers, not point estimates."""
     return all(x.log_scales is not None for x in self.encoders)
 
   def add_scales(self, *, scale: float = 0.02, rngs: nnx.Rngs) -> None:
-    """Turns known poses into Gaussian ones; all else is taken over.
+    """Replaces point estimates of poses by Gaussians with these means.
 
     Args:
-      scale: their deviation at first, for all images.
+      scale: initial standard deviation of the Gaussians, for all images.
       rngs: its `params` stream initialises the parameters.
     """
     for encoder in self.encoders:
@@ -276,7 +275,7 @@ class CapsuleGuide(nnx.Module):
 def log_posterior(
   posteriors: Posteriors, drawn: Layers, *, temperature: Temperature
 ) -> Float[Array, " B"]:
-  """The log q of layers, in nats, each given that below it."""
+  """Computes log q of all layers, each given the one below, in nats."""
   pairs = zip(posteriors, drawn, strict=True)
   return sum(q.log_density(layer, temperature) for q, layer in pairs)
 
@@ -289,36 +288,37 @@ def elbo(
   *,
   temperature: Temperature | None = None,
 ) -> Float[Array, " B"]:
-  """The objective by one sample of each image (eq. 8), in nats.
+  """Estimates the objective by one sample of each image (eq. 8), in nats.
 
   E_q[log p(x, t, A) - log q(t, A | x)] with the selections summed out. With
-  Gaussian poses it is the ELBO, a bound on log p(x). Where poses are taken as
-  known it is not: log q of a pose counts 0 in the place of infinity, so that
-  the objective is a bound on max_A log p(x, A) alone, a density in poses. It
-  depends on the unit of poses (6 log c more for each child if they are given
-  in numbers c times as small) and grows without limit as scales of poses fall.
-  It compares models with the same scales and numbers of capsules; it ranks
-  neither floors nor priors of scales nor numbers of capsules.
+  Gaussian poses it is the ELBO, a bound on log p(x). With point estimates of
+  poses it is not: log q of a pose counts as 0 instead of infinity, so that the
+  objective only bounds max_A log p(x, A), a density with respect to poses. It
+  depends on the unit of poses (it grows by 6 log c for each child if poses are
+  expressed in numbers c times as small) and grows without limit as scales of
+  poses decrease. Use it to compare models with the same scales and numbers of
+  capsules, not to choose floors or priors of scales or numbers of capsules.
 
   Args:
     capsules: the model.
     guide: q.
     images: x, in [0, 1].
-    key: of the sample.
-    temperature: of relaxed presences in both; None for those of their own.
+    key: random key of the sample.
+    temperature: temperature of relaxed presences in model and guide; None for
+      their own.
   """
-  posteriors, drawn = guide(images, key, temperature=temperature)
-  joint = capsules.log_joint(drawn, images, temperature=temperature)
+  posteriors, samples = guide(images, key, temperature=temperature)
+  joint = capsules.log_joint(samples, images, temperature=temperature)
   if temperature is None:
     temperature = guide.temperature
-  return joint - log_posterior(posteriors, drawn, temperature=temperature)
+  return joint - log_posterior(posteriors, samples, temperature=temperature)
 
 
 class AmortisedCapsules(nnx.Module):
   """A generative model and its guide, trained together."""
 
   def __init__(self, capsules: GenerativeCapsules, guide: CapsuleGuide):
-    """Puts them together."""
+    """Combines a model and its guide."""
     self.capsules = capsules
     self.guide = guide
 
@@ -326,15 +326,15 @@ class AmortisedCapsules(nnx.Module):
     self, images: Float[Array, "B H W C"]
   ) -> list[Float[Array, "B I"]]:
     """Presences of each layer from the parts up, without noise."""
-    _, drawn = self.guide(images)
-    return [jax.nn.sigmoid(layer.logits) for layer in drawn]
+    _, layers = self.guide(images)
+    return [jax.nn.sigmoid(layer.logits) for layer in layers]
 
   def reconstruct(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B H W C"]:
     """Mean images given the parts, without noise."""
-    _, drawn = self.guide(images)
-    return self.capsules.draw(drawn[0])
+    _, layers = self.guide(images)
+    return self.capsules.draw(layers[0])
 
   def elbo(
     self,
@@ -343,12 +343,12 @@ class AmortisedCapsules(nnx.Module):
     *,
     temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:
-    """The objective of `elbo`, which is one only with Gaussian poses."""
+    """The objective of `elbo`: an ELBO only with Gaussian poses."""
     return elbo(self.capsules, self.guide, images, key, temperature=temperature)
 
 
 class _EachMLP(nnx.Module):
-  """An MLP of one hidden layer, with weights of its own for each capsule."""
+  """MLPs with one hidden layer, a separate one for each capsule."""
 
   def __init__(
     self,
@@ -363,16 +363,17 @@ class _EachMLP(nnx.Module):
   ):
     init = nnx.initializers.lecun_normal(batch_axis=0)
     shape = (num_capsules, inputs, hidden)
-    self.rise = nnx.Param(init(rngs.params(), shape))
-    self.bend = nnx.Param(jnp.zeros((num_capsules, hidden)))
+    self.hidden_kernel = nnx.Param(init(rngs.params(), shape))
+    self.hidden_bias = nnx.Param(jnp.zeros((num_capsules, hidden)))
     shape = (num_capsules, hidden, outputs)
-    self.fall = nnx.Param(kernel_init(rngs.params(), shape))
-    self.bias = nnx.Param(bias_init(rngs.params(), shape[::2]))
+    self.output_kernel = nnx.Param(kernel_init(rngs.params(), shape))
+    self.output_bias = nnx.Param(bias_init(rngs.params(), shape[::2]))
 
   def __call__(self, codes):
-    x = jnp.einsum("bkf,kfh->bkh", codes, self.rise[...]) + self.bend[...]
-    x = jnp.einsum("bkh,kho->bko", jax.nn.elu(x), self.fall[...])
-    return x + self.bias[...]
+    x = jnp.einsum("bkf,kfh->bkh", codes, self.hidden_kernel[...])
+    x = jax.nn.elu(x + self.hidden_bias[...])
+    x = jnp.einsum("bkh,kho->bko", x, self.output_kernel[...])
+    return x + self.output_bias[...]
 
 
 def _constant(scale):

@@ -1,8 +1,7 @@
 """Inference in generative capsules without amortisation, image by image.
 
-What a network says of an image is a start; from there the bound is climbed for
-this image alone (Smith et al., 2020, section 2.4), or chains are run that
-sample the poses themselves.
+Starting from the posterior of a guide, the bound is maximised for each image
+alone (Smith et al., 2020, section 2.4), or poses are sampled by a Markov chain.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from kernels.matching.selection import Temperature
 class Optimizer(Protocol):
   """An optax transformation with extra arguments, such as `optax.lbfgs()`.
 
-  `optax.with_extra_args_support` makes one of any other.
+  `optax.with_extra_args_support` converts any other transformation.
   """
 
   init: Callable
@@ -32,11 +31,11 @@ class Optimizer(Protocol):
 
 
 class FreeForm(NamedTuple):
-  """What was found for each image.
+  """The result of `free_form` for each image.
 
   Attributes:
-    posteriors: of each layer, from the parts up.
-    bounds: [B N], what was climbed, before each step; nats.
+    posteriors: posteriors of each layer, from the parts up.
+    bounds: [B N], the objective before each step, in nats.
   """
 
   posteriors: guides.Posteriors
@@ -44,7 +43,7 @@ class FreeForm(NamedTuple):
 
 
 class ImportanceBound(NamedTuple):
-  """Bounds by samples of a guide, and how many of these count.
+  """Bounds by samples of a guide, and the effective number of samples.
 
   Attributes:
     bounds: [B], in nats.
@@ -64,31 +63,31 @@ def importance_bound(
   num_samples: int,
   temperature: Temperature | None = None,
 ) -> ImportanceBound:
-  """A bound on log p(x) by K samples of each image, in nats.
+  """Bounds log p(x) by K samples of each image, in nats.
 
   log 1/K sum_k p(x, t_k, A_k) / q(t_k, A_k | x) (Burda, Grosse and
   Salakhutdinov, 2016, Importance weighted autoencoders, eq. 8), with the
   selections summed out. Its mean rises with K, to log p(x).
 
-  Samples are drawn one after the other, and again where gradients are taken:
+  Samples are computed one after the other, and again for gradients, so that
   memory does not grow with K.
 
   Args:
     capsules: the model.
     guide: q, with Gaussian poses.
     images: x, in [0, 1].
-    key: of the samples; that of the sample where there is one, so that the
-      bound is that of `guides.elbo`.
+    key: random key of the samples; a single sample uses the key itself, so that
+      the bound equals `guides.elbo`.
     num_samples: K.
     temperature: as for `guides.elbo`.
 
   Raises:
-    ValueError: if the guide takes poses as known, since no weight of a sample
-      is then a ratio of densities; or if there is no sample.
+    ValueError: if the guide has point estimates of poses, with which weights of
+      samples are not ratios of densities; or if there is no sample.
   """
   if not guide.has_scales:
     raise ValueError(
-      "the guide takes poses as known, which gives no bound on log p(x); make "
+      "the guide has point estimates of poses, so there is no bound; make "
       "them Gaussian by guide.add_scales, in training --gaussian_poses."
     )
   if num_samples < 1:
@@ -115,22 +114,22 @@ def bound(
 ) -> Float[Array, " B"]:
   """The objective of `guides.elbo` at the posteriors of each image.
 
-  Like that it bounds log p(x) only where poses are Gaussian.
+  Like `guides.elbo` it bounds log p(x) only if poses are Gaussian.
 
   Args:
     capsules: the model.
     posteriors: q of each layer, with a leading batch axis; layers are
       independent.
     images: x, in [0, 1].
-    key: of one sample.
+    key: random key of one sample.
   """
   keys = jax.random.split(key, len(posteriors))
   temperature = capsules.temperature
-  drawn = tuple(
+  samples = tuple(
     q.sample(k, temperature) for q, k in zip(posteriors, keys, strict=True)
   )
-  return capsules.log_joint(drawn, images) - guides.log_posterior(
-    posteriors, drawn, temperature=temperature
+  return capsules.log_joint(samples, images) - guides.log_posterior(
+    posteriors, samples, temperature=temperature
   )
 
 
@@ -145,26 +144,26 @@ def free_form(
   num_samples: int = 1,
   fixed_noise: bool = False,
 ) -> FreeForm:
-  """Climbs the bound of every image by its own parameters (section 2.4).
+  """Maximises the bound of every image by its own parameters (section 2.4).
 
-  Each image has an optimiser of its own, so that a line search of one does not
-  see the others.
+  Each image has its own optimiser, so that line searches of images are
+  independent.
 
   Args:
-    capsules: the model, left as it is.
-    posteriors: where to start, such as what a guide says, with a leading batch
-      axis.
+    capsules: the model, not changed.
+    posteriors: initial q, such as the posterior of a guide, with a leading
+      batch axis.
     images: x, in [0, 1].
-    key: of the samples.
-    optimizer: of the parameters of q.
+    key: random key of the samples.
+    optimizer: optimiser of the parameters of q.
     num_steps: N.
-    num_samples: that the bound is a mean of.
-    fixed_noise: the samples' noise is the same in all steps, which makes the
-      bound a function, as a line search or `optax.lbfgs` needs; its optimum is
-      then as far off as the samples are few.
+    num_samples: samples over which the bound is averaged.
+    fixed_noise: uses the same noise in all steps, which makes the bound a
+      deterministic function, as a line search or `optax.lbfgs` needs; the fewer
+      the samples, the larger the error of its optimum.
 
   Returns:
-    q of every image, and the way there.
+    q of every image, and the bounds on the way.
 
   Raises:
     ValueError: if there is no sample.
@@ -218,14 +217,14 @@ def sample_poses(
 ) -> tuple[Float[Array, "S I 6"], ...]:
   """Samples the poses of one image by NUTS, given presences.
 
-  The selections are summed out, so that all that is left is continuous.
+  The selections are summed out, so that all remaining variables are continuous.
 
   Args:
     capsules: the model.
-    start: presences, which stay, and poses to start from, with a batch axis of
-      one.
+    start: presences, which stay fixed, and initial poses, with a batch axis of
+      size 1.
     image: x, in [0, 1].
-    key: of the chain.
+    key: random key of the chain.
     num_warmup: steps that tune the sampler.
     num_samples: S, steps that are kept.
     max_tree_depth: a step takes up to 2 to this power gradients.

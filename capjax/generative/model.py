@@ -1,9 +1,9 @@
-"""The generative model of capsules as a probability (Smith et al., 2020).
+"""The probabilistic generative model of capsules (Smith et al., 2020).
 
-Objects are present or not, in poses; each object below selects one above that
-it is a part of, and its presence and pose follow from that one; the lowest are
-templates, drawn one over another. Layers are counted from these parts up: a
-tuple of layers has the parts first and the top last.
+A capsule has a presence and a pose. Each capsule selects a parent in the layer
+above, on which its presence and pose depend; the capsules of the lowest layer,
+the parts, have templates, which are rendered one over another. A tuple of
+layers has the parts first and the top last.
 
 Axes: B batch, I children, J parents, H W C image; a last axis of 1 + J has the
 dummy parent first. The paper's i is our j, and its j our i.
@@ -25,15 +25,15 @@ from kernels.rendering import compositing
 
 Layers = tuple[Capsules, ...]
 
-# Where learned numbers start: deviations of random offsets and logits, and
-# that of poses beyond the floor.
+# Initial values: standard deviations of random offsets and logits, and the
+# scale of poses above the floor.
 _OFFSET, _LOGIT, _SCALE = 0.3, 0.1, 0.3
-# That of scales that have a prior instead.
+# The numerical floor of scales that have a prior instead of a floor.
 _LEAST_SCALE = 1e-6
 
 
 class Relations(nnx.Module):
-  """What a layer of parents knows of its children; learned."""
+  """Learned parameters between a layer of parents and its children."""
 
   def __init__(
     self,
@@ -49,9 +49,9 @@ class Relations(nnx.Module):
     Args:
       num_children: I.
       num_parents: J, without the dummy.
-      scale_floor: sigma is above it.
-      dummy_affinity: rho of the dummy, > 0, not learned; a parent's starts
-        near 1.
+      scale_floor: lower limit of sigma.
+      dummy_affinity: rho of the dummy, > 0, not learned; rho of the parents
+        starts near 1.
       rngs: its `params` stream initialises the parameters.
     """
     shape = (num_children, num_parents)
@@ -79,9 +79,9 @@ class Relations(nnx.Module):
 
 
 class GenerativeCapsules(nnx.Module):
-  """Holds what the model learns; priors and floors are fixed.
+  """The parameters of the model; priors and floors are fixed.
 
-  A part in the pose of the identity is drawn at the size of its template,
+  A part whose pose is the identity is rendered at the size of its template,
   pixel for pixel, in the middle of the image.
   """
 
@@ -105,25 +105,28 @@ class GenerativeCapsules(nnx.Module):
 
     Args:
       image_shape: height, width and channels.
-      num_capsules: of each layer, from the parts up; without dummies.
+      num_capsules: capsules of each layer, from the parts up; without dummies.
       template_size: rows and columns of a template.
       temperature: tau of the relaxed presences.
-      pixel_scale: sigma_x, deviation of a pixel.
-      scale_floor: what sigma_ij, deviation of the pose of a child, stays above:
-        bounds by poses that are taken as known grow without limit otherwise.
-      scale_prior: deviation of log sigma_ij about log `scale_floor`, which is
-        no floor then; see `log_scale_prior`. None for the floor.
-      off_scale: sigma_off, standard deviation of the pose of a child that is
-        not there; see `absence_cost`.
-      dummy_scale: sigma_0, deviation of the pose of a child without parent.
-      top_scale: sigma_top, deviation of poses at the top.
+      pixel_scale: sigma_x, standard deviation of a pixel.
+      scale_floor: lower limit of sigma_ij, the standard deviation of the pose
+        of a child; without it, bounds with point estimates of poses grow
+        without limit.
+      scale_prior: standard deviation of log sigma_ij about log `scale_floor`,
+        which is then no floor; see `log_scale_prior`. None for the floor.
+      off_scale: sigma_off, standard deviation of the pose of an absent child;
+        see `absence_cost`.
+      dummy_scale: sigma_0, standard deviation of the pose of a child without
+        parent.
+      top_scale: sigma_top, standard deviation of poses of the top layer.
       dummy_affinity: rho_0 of the dummy parent.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if there is no layer, one is empty, or a scale is not above 0.
 
-    Differs from paper: its numbers are lost; these are ours.
+    Differs from paper: its numerical values were not available to us; these are
+    ours.
     """
     if not num_capsules or min(num_capsules) < 1:
       raise ValueError(
@@ -170,20 +173,20 @@ class GenerativeCapsules(nnx.Module):
     return compositing.Picture(colours * alphas, alphas)
 
   def draw(self, parts: Capsules) -> Float[Array, "B H W C"]:
-    """Draws the parts of each image over one another, on black.
+    """Renders the parts of each image over one another, on black.
 
     Args:
-      parts: of the lowest layer, with a leading batch axis; the last is drawn
-        on top, and alphas are weighted by presences (section 2.1).
+      parts: capsules of the lowest layer, with a leading batch axis; the last
+        part is on top, and alphas are weighted by presences (section 2.1).
     """
     pictures = self._place(parts)
     return jax.vmap(compositing.composite_over)(pictures).colours
 
   def shares(self, parts: Capsules) -> Float[Array, "B I H W C"]:
-    """What each part adds to the image, where others do not hide it.
+    """The contribution of each part to the image, where others do not hide it.
 
     Args:
-      parts: as for `draw`, which gives the sum over I.
+      parts: as for `draw`, which returns the sum over I.
     """
     return jax.vmap(compositing.contributions)(self._place(parts))
 
@@ -196,12 +199,12 @@ class GenerativeCapsules(nnx.Module):
   ) -> Float[Array, " B"]:
     """The log p(x, t, A) of images and all their capsules, s summed out; nats.
 
-    A density in pixels, logits of presences, and the numbers of poses.
+    A density with respect to pixels, logits of presences, and entries of poses.
 
     Args:
       layers: from the parts up, each with a leading batch axis.
       images: x.
-      temperature: of relaxed presences; None for the model's own.
+      temperature: temperature of relaxed presences; None for the model's own.
     """
     means = self.draw(layers[0])
     likelihood = selection.gaussian(
@@ -235,12 +238,12 @@ class GenerativeCapsules(nnx.Module):
     log sigma, whose mode is the median; 0 without `scale_prior`. The paper has
     floors and names hyperpriors as the better way (appendix B).
 
-    Training adds it to the bound of every image, not once for all N: scales are
-    then those of the highest posterior under a prior of deviation
-    `scale_prior` / sqrt(N). One that counts once could not hold them. A child
-    that its parent explains exactly in every image is worth 6 nats an image
-    for each factor e by which sigma falls; this prior stops the fall at
-    exp(-6 `scale_prior`^2) of the median, for any N.
+    Training adds it to the bound of every image, not once for all N images: the
+    scales then maximise the posterior under a prior with standard deviation
+    `scale_prior` / sqrt(N). A prior that counts once would be too weak. If a
+    parent explains a child exactly in every image, the bound of each image
+    grows by 6 nats for each factor e by which sigma decreases; this prior stops
+    the decrease at exp(-6 `scale_prior`^2) of the median, for any N.
     """
     if self.scale_prior is None:
       return jnp.zeros(())
@@ -253,15 +256,15 @@ class GenerativeCapsules(nnx.Module):
     return total
 
   def absence_cost(self) -> list[Float[Array, "I J"]]:
-    """What absence costs a child in the pose that a parent expects; nats.
+    """The cost of absence for a child at the pose its parent expects; nats.
 
-    6 log(sigma_off / sigma_ij), by which the density of its six numbers falls
-    where `off_scale` takes the place of sigma_ij. A pose that is taken as known
-    follows its parent exactly, present or not, so that every child gains this
-    much by being present, whatever it draws: 11.6 nats at sigma_off = 2 and the
-    median scale of 0.292 of a trained model, in which 15.999 of 16 parts are
-    present in the mean. Gaussian poses can be as wide as `off_scale` and are
-    paid back what absence costs.
+    6 log(sigma_off / sigma_ij), by which the log density of the six numbers of
+    the pose decreases if `off_scale` replaces sigma_ij. With point estimates of
+    poses a child follows its parent exactly, present or not, so that every
+    child gains this much by being present, whatever it renders: 11.6 nats at
+    sigma_off = 2 and the median scale of 0.292 of a trained model, in which
+    15.999 of 16 parts are present on average. Gaussian poses can be as wide as
+    `off_scale`; their entropy then compensates this cost.
 
     Returns:
       From the parts up, for each layer but the top.
@@ -272,11 +275,11 @@ class GenerativeCapsules(nnx.Module):
   def select(
     self, layers: Layers, *, temperature: Temperature | None = None
   ) -> list[selection.Selection]:
-    """Densities of each layer but the top given the next, and routing.
+    """Densities of each layer given the next, and routing; not for the top.
 
     Args:
       layers: from the parts up, each with a leading batch axis.
-      temperature: of relaxed presences; None for the model's own.
+      temperature: temperature of relaxed presences; None for the model's own.
 
     Returns:
       From the parts up, log densities [B I] and routing [B I 1+J], the
@@ -302,7 +305,7 @@ class GenerativeCapsules(nnx.Module):
     ]
 
   def _place(self, parts):
-    """Pictures [B I] of the templates in their poses."""
+    """Renders the templates in their poses: pictures [B I]."""
     return jax.vmap(self._place_one, (None, 0))(self.templates, parts)
 
   def _place_one(self, templates, parts):

@@ -1,7 +1,7 @@
 """Generative capsules and their recognition as NumPyro programs.
 
-They give draws from the prior, densities given any of the variables, and bounds
-by every estimator that NumPyro has.
+They provide samples from the prior, densities given any of the variables, and
+bounds by all estimators of NumPyro.
 
 Axes: B batch, I capsules of a layer, H W C image.
 """
@@ -33,11 +33,11 @@ def model(
 
   Args:
     capsules: the parameters.
-    images: observed; None to draw `num_images`.
+    images: observed images; None to sample `num_images`.
     num_images: B, where `images` is None.
-    summed: leaves out the selections, which `numpyro.factor` sums out by the
-      kernel; it then has a density and cannot be drawn from. Otherwise they
-      can be enumerated, as `TraceEnum_ELBO` does.
+    summed: leaves out the sites of the selections, which the kernel sums out in
+      a `numpyro.factor`; the program then has a density but cannot be sampled
+      from. Otherwise selections can be enumerated, as `TraceEnum_ELBO` does.
   """
   num_images = num_images if images is None else len(images)
   plates = numpyro.plate("images", num_images, dim=-2)
@@ -81,7 +81,7 @@ def guide(
   Args:
     recognition: q.
     capsules: the model; not used.
-    images: observed.
+    images: observed images.
   """
   del capsules
   below = images
@@ -106,7 +106,7 @@ def guide(
 
 
 def _sample_children(capsules, layer, parents):
-  """Draws s, then t and A of a layer."""
+  """Samples s, then t and A of a layer."""
   relations = capsules.relations[layer - 1]()
   off_scale, dummy_scale = capsules.wide_scales.values()
   logits = jax.vmap(selection.selection_logits, (0, None))(

@@ -1,4 +1,4 @@
-"""The set transformer: attention among the members of a set, each there or not.
+"""The set transformer: attention among the members of a set, with presences.
 
 Axes: B batch, N tokens (members of the set), F features, Q queries, K outputs,
 S heads, D numbers of a head.
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from kernels import numerics
 
 Masking = Literal["log_presence", "near_hard"]
-# What the authors' code takes off the logit of a token that is not there.
+# Subtracted from the logit of an absent token in the authors' code.
 _HARD = 1e32
 # Of the layer norm, as in the authors' code.
 _EPSILON = 1e-5
@@ -23,17 +23,18 @@ _KERNEL_INIT = nnx.initializers.lecun_normal()
 
 
 class MultiHeadAttention(nnx.Module):
-  """Scaled dot-product attention of several heads, to tokens that are there.
+  """Scaled dot-product attention of several heads to the tokens present.
 
   With s the scaled products of a query and the keys, and d the presences,
     w_n = d_n e^s_n / sum_n' d_n' e^s_n',
-  that is log d added to the logits: an absent token has no weight, and where
-  all are absent the heads give 0.
+  that is, log d is added to the logits: an absent token has weight 0, and if
+  all tokens are absent the heads return 0.
 
-  `masking="near_hard"` is the authors' code, which takes (1 - d) 1e32 off the
-  products before it scales them. In float32 that swallows them, unless d is 1:
-  only tokens of the largest presence are attended to, all alike if that is
-  below 1. No gradient flows through this mask, where it would overflow.
+  `masking="near_hard"` is that of the authors' code, which subtracts
+  (1 - d) 1e32 from the products before they are scaled. In float32 the products
+  are then lost to rounding unless d is 1: only tokens with the largest presence
+  get weight, all the same weight if that presence is below 1. No gradient flows
+  through this mask, where it would overflow.
   """
 
   def __init__(
@@ -51,9 +52,9 @@ class MultiHeadAttention(nnx.Module):
     Args:
       query_features: length of a query.
       features: length of a token and of a result.
-      num_heads: of ceil(query_features / num_heads) numbers in queries and
-        keys, and of ceil(features / num_heads) in values.
-      masking: what presences do to the logits, see the class.
+      num_heads: number of heads; each has ceil(query_features / num_heads)
+        numbers in queries and keys, and ceil(features / num_heads) in values.
+      masking: how presences change the logits, see the class.
       kernel_init: initialiser of all kernels.
       rngs: its `params` stream initialises the parameters.
 
@@ -82,10 +83,10 @@ class MultiHeadAttention(nnx.Module):
     tokens: Float[Array, "B N F"],
     presence: Float[Array, "B N"],
   ) -> Float[Array, "B Q F"]:
-    """What each query gets from the tokens of a set.
+    """Returns the attention-weighted values for each query.
 
     Args:
-      queries: [B Q G], or [Q G] for the same of every set.
+      queries: [B Q G], or [Q G] for the same queries of every set.
       tokens: members of the sets.
       presence: in [0, 1].
     """
@@ -109,7 +110,7 @@ class SAB(nnx.Module):
   x = norm(d (x + attention(x, x))), then norm(x + MLP(x)), where d are the
   presences. Permuting the tokens permutes the results.
 
-  Differs from paper: the presences; the MLP has a hidden layer, as the SCAE
+  Differs from paper: the presences; the MLP has a hidden layer, as in the SCAE
   authors' code.
   """
 
@@ -128,7 +129,7 @@ class SAB(nnx.Module):
 
     Args:
       width: F, length of a token.
-      num_heads: of the attention.
+      num_heads: heads of the attention.
       hidden: units of the MLP's hidden layer; 2 width by default.
       layer_norm: whether tokens are normalised after either step.
       masking: as for `MultiHeadAttention`.
@@ -155,11 +156,11 @@ class SAB(nnx.Module):
 class ISAB(nnx.Module):
   """Induced set attention block: attention in time O(N) (Lee et al., 2019).
 
-  Learned queries, the inducing points, attend to the tokens, then the tokens to
-  what those got; the rest is that of `SAB`.
+  Learned queries, the inducing points, attend to the tokens; then the tokens
+  attend to the results of the inducing points. The rest is as in `SAB`.
 
-  Differs from paper: as `SAB`; what the inducing points got is no block of its
-  own, without residual and MLP, as in the SCAE authors' code.
+  Differs from paper: as `SAB`; the first attention is no complete block: it has
+  no residual and no MLP, as in the SCAE authors' code.
   """
 
   def __init__(
@@ -174,14 +175,14 @@ class ISAB(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Initialises the parameters, of `num_inducing` points and else as `SAB`.
+    """Initialises the parameters: `num_inducing` points, the others as `SAB`.
 
     Raises:
       ValueError: if `num_inducing` is below 1.
     """
     if num_inducing < 1:
       raise ValueError(f"num_inducing is {num_inducing}; give at least 1.")
-    self.inducing = nnx.Param(_draw_seeds(rngs, num_inducing, width))
+    self.inducing = nnx.Param(_initial_seeds(rngs, num_inducing, width))
     self.gather, self.scatter = (
       MultiHeadAttention(
         width,
@@ -207,7 +208,7 @@ class ISAB(nnx.Module):
 class PMA(nnx.Module):
   """Pooling by attention from learned seeds (Lee et al., 2019).
 
-  Permuting the tokens changes nothing.
+  The result does not depend on the order of the tokens.
 
   Differs from paper: attention alone, without residual and MLP, as in the SCAE
   authors' code.
@@ -238,7 +239,7 @@ class PMA(nnx.Module):
     """
     if num_seeds < 1:
       raise ValueError(f"num_seeds is {num_seeds}; give at least 1.")
-    self.seeds = nnx.Param(_draw_seeds(rngs, num_seeds, features))
+    self.seeds = nnx.Param(_initial_seeds(rngs, num_seeds, features))
     self.attention = MultiHeadAttention(
       features,
       features,
@@ -282,8 +283,8 @@ class SetTransformer(nnx.Module):
     Args:
       in_features: F, numbers of a token.
       width: numbers of a token within the blocks.
-      num_blocks: `SAB`s, or `ISAB`s.
-      num_heads: of every attention.
+      num_blocks: number of `SAB`s or `ISAB`s.
+      num_heads: heads of every attention.
       num_outputs: K, seeds of the pooling.
       out_features: length of each result.
       hidden: units of the MLPs' hidden layer; 2 width by default.
@@ -343,11 +344,11 @@ class SetTransformer(nnx.Module):
 
 
 class _Finish(nnx.Module):
-  """What a block does after attention: residuals, presences, norms, an MLP."""
+  """The rest of a block after attention: residuals, presences, norms, MLP."""
 
   def __init__(self, width, hidden, layer_norm, kernel_init, rngs):
     hidden = 2 * width if hidden is None else hidden
-    self.rise, self.fall = (
+    self.hidden, self.output = (
       nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs)
       for size in ((width, hidden), (hidden, width))
     )
@@ -357,17 +358,17 @@ class _Finish(nnx.Module):
     tokens = (tokens + read) * presence[..., None]
     first, second = self.norms or (lambda x: x,) * 2
     tokens = first(tokens)
-    return second(tokens + self.fall(jax.nn.relu(self.rise(tokens))))
+    return second(tokens + self.output(jax.nn.relu(self.hidden(tokens))))
 
 
 def _norm(width: int, rngs: nnx.Rngs) -> Callable:
-  # Its fast variance is a difference of squares, which cancels.
+  # The fast variance of Flax is a difference of squares, which cancels.
   return nnx.LayerNorm(
     width, epsilon=_EPSILON, use_fast_variance=False, rngs=rngs
   )
 
 
-def _draw_seeds(rngs, count, width):
+def _initial_seeds(rngs, count, width):
   return nnx.initializers.glorot_uniform()(rngs.params(), (count, width))
 
 
@@ -385,7 +386,7 @@ def _attend(
   top = jax.lax.stop_gradient(top)
   weights = numerics.exp_below(jnp.where(there, logits, top), top)
   weights = jnp.where(there, weights, 0.0)
-  # The largest weight is 1, unless nothing is there.
+  # The largest weight is 1, unless all tokens are absent.
   total = jnp.sum(weights, axis=-1, keepdims=True)
   return _read(weights / jnp.maximum(total, 0.5), values)
 
@@ -396,7 +397,7 @@ def _attend_near_hard(
   values: Float[Array, "N S E"],
   presence: Float[Array, " N"],
 ) -> Float[Array, "Q S E"]:
-  """Attention as in the authors' code, to the tokens of largest presence."""
+  """Attention as in the authors' code: to the tokens of largest presence."""
   presence = jax.lax.stop_gradient(presence)
   absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
   scale = keys.shape[-1] ** -0.5
@@ -405,7 +406,7 @@ def _attend_near_hard(
 
 
 def _products(queries, keys):
-  """[S Q N], scaled."""
+  """Scaled products [S Q N] of queries and keys."""
   products = jnp.einsum("qsd,nsd->sqn", queries, keys)
   return products * keys.shape[-1] ** -0.5
 

@@ -14,18 +14,18 @@ from jaxtyping import Array, Float
 from capjax.layers import convolution
 from kernels import numerics, routing
 
-# Up to so many examples a CPU routes stored votes faster.
+# Up to this many examples, a CPU is faster with stored votes.
 _FEW_EXAMPLES = 8
-# The axis of the batch, for what is routed one example at a time.
+# The name of the batch axis, over which routings are mapped.
 _BATCH = "batch"
 
 
 class Fixed(nnx.Variable):
-  """Numbers of a module that are not trained."""
+  """Constants of a module, which are not trained."""
 
 
 class Conv(nnx.Module):
-  """A convolution with bias, in whichever form is fast on the platform."""
+  """A convolution with bias, in the form that is fastest on the platform."""
 
   def __init__(
     self,
@@ -52,7 +52,7 @@ class Conv(nnx.Module):
       kernel_init: initialiser of the kernel [k k in out].
       bias_init: initialiser of the bias [out].
       scale: factor of the convolution, but not of the bias.
-      dtype: of the arithmetic and of the result; parameters stay float32.
+      dtype: dtype of the arithmetic and of the result; parameters stay float32.
       rngs: its `params` stream initialises the parameters.
     """
     shape = (kernel_size, kernel_size, in_features, out_features)
@@ -74,7 +74,7 @@ class Conv(nnx.Module):
       stride=self.stride,
       padding=self.padding,
     )
-    # As a matrix, whose rows a CPU sums ten times faster for the gradient.
+    # As a matrix: a CPU sums its rows ten times faster for the gradient.
     rows = self.scale * features.reshape(-1, features.shape[-1])
     return (rows + self.bias[...].astype(self.dtype)).reshape(features.shape)
 
@@ -85,13 +85,14 @@ class PrimaryCaps(nnx.Module):
   Every position has `num_types` capsules of `pose_size` numbers (Sabour et al.,
   2017, section 4).
 
-  In the authors' code this layer too is made by one round of routing, in which
-  the one parent below shares itself out evenly: what is squashed is
-  convolution / num_types + bias (num_types + 1 with leaky routing, which we do
-  not follow). The paper does not print this factor. Without it, at the paper's
-  widths and the authors' initial weights, capsules start saturated: most have
-  lengths above 0.95, where the squash passes on less than a hundredth of a
-  gradient along the pose, and with it of 0.05 to 0.2, where it passes on half.
+  In the authors' code this layer is also computed by one iteration of routing,
+  from a single capsule below, which is shared out evenly: the squashed vectors
+  are convolution / num_types + bias (num_types + 1 with leaky routing, which we
+  do not follow). The paper does not print this factor. Without it, at the
+  paper's widths and the authors' initial weights, capsules start saturated:
+  most lengths are above 0.95, where the squash passes on less than a hundredth
+  of a gradient along the pose. With the factor lengths are 0.05 to 0.2, where
+  it passes on half.
   """
 
   def __init__(
@@ -114,12 +115,12 @@ class PrimaryCaps(nnx.Module):
       in_features: channels in.
       num_types: capsules at each position.
       pose_size: length of each capsule's vector.
-      kernel_size: as for `Conv`, like all that follow.
+      kernel_size: taps along each axis.
       stride: step of the window along each axis.
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
       scale: factor of the convolution; None for the authors' 1 / num_types.
-      dtype: of the convolution; poses are float32.
+      dtype: dtype of the convolution; poses are float32.
       rngs: its `params` stream initialises the parameters.
     """
     self.conv = Conv(
@@ -145,7 +146,7 @@ class PrimaryCaps(nnx.Module):
 
 
 class DenseCaps(nnx.Module):
-  """Every part votes for every object by a matrix of its own, then routing."""
+  """Each pair of part and object has its own matrix for votes; then routing."""
 
   def __init__(
     self,
@@ -168,7 +169,7 @@ class DenseCaps(nnx.Module):
       pose_size: D, length of their poses.
       route: routes one example,
         `(poses [I C], transforms [I J C D], bias=[J D] or None) ->
-        RoutingOutput`: such as `routers.router` makes, or the kernel
+        RoutingOutput`: for example a result of `routers.router`, or the kernel
         `transform_and_route`.
       transforms_init: initialiser of the matrices [I J C D].
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
@@ -188,7 +189,7 @@ class DenseCaps(nnx.Module):
     self.route = route
 
   def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
-    """Gives poses [B J D], activations [B J] and coefficients [B I J]."""
+    """Returns poses [B J D], activations [B J] and coefficients [B I J]."""
     transforms = self.transforms[...]
     bias = None if self.bias is None else self.bias[...]
 
@@ -199,7 +200,7 @@ class DenseCaps(nnx.Module):
 
 
 def batch_size() -> int:
-  """Examples that `DenseCaps` routes at once; 1 outside of it."""
+  """The number of examples that `DenseCaps` routes at once; 1 elsewhere."""
   try:
     return jax.lax.axis_size(_BATCH)
   except NameError:  # no such axis
@@ -215,10 +216,10 @@ def route_by_agreement(
   leaky: bool = False,
   batch_size: int,
 ) -> routing.RoutingOutput:
-  """Dynamic routing of one example in the form that suits batch and platform.
+  """Dynamic routing of one example, in the fastest form for batch and platform.
 
-  A CPU wants pieces that stay in its cache, and for a handful of examples votes
-  that are stored; accelerators want few, large steps.
+  On a CPU that is chunks that fit its cache, or stored votes for a few
+  examples; on accelerators few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.

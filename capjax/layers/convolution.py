@@ -33,7 +33,7 @@ def conv2d(
   stride: int = 1,
   padding: str = "VALID",
 ) -> Float[Array, "B oH oW D"]:
-  """Convolves in the form that is fastest where it is lowered.
+  """Convolves in the form that is fastest on the platform.
 
   Args:
     images: any batch of images at least as large as the kernel.
@@ -118,7 +118,7 @@ def patches(
 
   window = height * width * channels
   if window <= 2 * filters:
-    return multiply(images)  # More is made of the windows than they hold.
+    return multiply(images)  # The output is larger than the windows.
   spread = rows * columns * window
   return tiling.in_pieces(multiply, images, spread=spread, weights=kernel.size)
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from capjax.layers.capsules import Conv, Fixed
 from kernels.routing import em, em_convolution
 
-# The authors' class capsules have more children than its other capsules.
+# In the authors' code: class capsules have more children than the others.
 _CLASS_MASS_FLOOR = 1e-5
 
 
@@ -25,12 +25,12 @@ class Start(NamedTuple):
   two of them.
 
   Attributes:
-    identity: what transforms have on their diagonals.
-    layers: of the noise in the transforms of convolutional capsules.
-    classes: of the noise in the transforms of classes.
-    convolution: of the kernel; None for the usual 1 / sqrt(inputs) (LeCun).
-    poses: of the kernel to the primary poses; None as above.
-    activations: of the kernel to the primary activations; None as above.
+    identity: value on the diagonals of transforms.
+    layers: scale of the noise in the transforms of convolutional capsules.
+    classes: scale of the noise in the transforms of class capsules.
+    convolution: scale of the kernel; None for LeCun's 1 / sqrt(inputs).
+    poses: scale of the kernel to the primary poses; None as above.
+    activations: scale of the kernel to the primary activations; None as above.
   """
 
   identity: float
@@ -41,7 +41,7 @@ class Start(NamedTuple):
   activations: float | None = None
 
 
-# Near the identity, or those of the authors' code (Hinton et al., 2018).
+# Near the identity, or the values of the authors' code (Hinton et al., 2018).
 STARTS = {
   "identity": Start(1.0, layers=0.01, classes=0.01),
   "official": Start(
@@ -51,11 +51,11 @@ STARTS = {
 
 
 class PrimaryMatrixCaps(nnx.Module):
-  """A pose for each capsule, linear in the features, and an activation.
+  """Primary capsules: a pose that is linear in the features, and an activation.
 
   The activation is sigmoid(logit - 1) of a linear logit, as in the authors'
-  code, so that capsules start rather off; the paper has sigmoid(logit)
-  (Hinton et al., 2018).
+  code, so that capsules start with low activations; the paper has
+  sigmoid(logit) (Hinton et al., 2018).
   """
 
   def __init__(
@@ -97,7 +97,7 @@ class PrimaryMatrixCaps(nnx.Module):
 
 
 class ConvMatrixCaps(nnx.Module):
-  """Windows of capsules vote for the capsules above them, by EM routing."""
+  """A convolution of capsules: EM routing from windows to the layer above."""
 
   def __init__(
     self,
@@ -123,8 +123,8 @@ class ConvMatrixCaps(nnx.Module):
       stride: between windows.
       padding: "VALID" or "SAME".
       pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: of each iteration.
-      form: of EM routing.
+      inverse_temperatures: lambda of each iteration.
+      form: form of EM routing.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       rngs: its `params` stream initialises the parameters.
@@ -161,7 +161,7 @@ class ConvMatrixCaps(nnx.Module):
 
 
 class ClassMatrixCaps(nnx.Module):
-  """All capsules vote for the classes, and tell where they are.
+  """Class capsules: EM routing from all capsules, with coordinate addition.
 
   Capsules of one type share their transforms at all positions.
   """
@@ -184,10 +184,10 @@ class ClassMatrixCaps(nnx.Module):
     Args:
       num_below: I, types below.
       num_classes: J.
-      offsets: added to the votes from each position.
+      offsets: coordinates, added to the votes from each position.
       pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: of each iteration.
-      form: of EM routing.
+      inverse_temperatures: lambda of each iteration.
+      form: form of EM routing.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       rngs: its `params` stream initialises the parameters.
@@ -231,14 +231,14 @@ class ClassMatrixCaps(nnx.Module):
 
 
 def kernel_init(scale):
-  """Of a convolution: LeCun's without a scale."""
+  """The kernel initialiser of a convolution: LeCun's if no scale is given."""
   if scale is None:
     return nnx.initializers.lecun_normal()
   return nnx.initializers.truncated_normal(scale)
 
 
 def _transforms(rngs, shape, size, identity, scale):
-  """Matrices [... size size]: a multiple of the identity, and noise."""
+  """Matrices [... size size]: a multiple of the identity plus noise."""
   shape = (*shape, size, size)
   noise = nnx.initializers.truncated_normal(scale)(rngs.params(), shape)
   return identity * jnp.eye(size) + noise

@@ -3,10 +3,11 @@
 Each routes one example: `(poses [I C], transforms [I J C D], bias=[J D] or
 None) -> RoutingOutput`.
 
-Differ from their papers, beside what the kernels say: `CapsNet` trains all with
-the margin loss on their activations, where inverted attention, self-routing and
-variational Bayes had other losses; a part's activation is the length of its
-pose, where self-routing and variational Bayes have one apart from the pose.
+Differences from the papers, besides those of the kernels: `CapsNet` trains all
+routings with the margin loss on activations, whereas inverted attention,
+self-routing and variational Bayes had other losses; the activation of a part is
+the length of its pose, whereas self-routing and variational Bayes have separate
+activations.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
 object.
@@ -35,14 +36,14 @@ _ONE_PASS = ("self", "self_attention")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DynamicRouting:
-  """Dynamic routing in the form that is fast here (Sabour et al., 2017).
+  """Dynamic routing in the fastest form for the platform (Sabour et al., 2017).
 
-  Without parameters; equal by value, so that equal models share what is
-  compiled.
+  Has no parameters; compares by value, so that equal models share compiled
+  code.
 
   Attributes:
     num_iterations: at least 1; with 1 every part is shared out evenly.
-    leaky: adds an orphan parent that takes what nobody wants.
+    leaky: adds an orphan parent for parts that agree with no parent.
 
   Differs from paper: nothing.
   """
@@ -75,12 +76,11 @@ class SelfAttention(nnx.Module):
 
   The priors b_ij [I J] start at zero, as in the authors' code.
 
-  Differs from paper: the layer may have a bias, which Efficient-CapsNet has
-  not.
+  Differs from paper: the layer may have a bias; Efficient-CapsNet has none.
   """
 
   def __init__(self, num_parts: int, num_objects: int):
-    """Makes the priors.
+    """Initialises the priors.
 
     Args:
       num_parts: I, capsules below.
@@ -107,8 +107,8 @@ class InvertedAttention(nnx.Module):
   The layer's bias [J D] is the offset of the layer norm; the scale [D] starts
   at one and the classifier [D] normal with variance 1 / D.
 
-  Differs from paper: activations are sigmoids, each on its own, and are trained
-  as such; the paper's are logits of a softmax over classes.
+  Differs from paper: activations are independent sigmoids; in the paper they
+  are logits of a softmax over classes.
   """
 
   def __init__(
@@ -144,22 +144,21 @@ class InvertedAttention(nnx.Module):
 
 
 class SelfRouting(nnx.Module):
-  """Each part with a linear routing network of its own (Hahn et al., 2019).
+  """Self-routing: a linear routing network for each part (Hahn et al., 2019).
 
   Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
   Activations depend on these alone: the matrices of the layer, and its bias,
-  which moves the poses, learn only from what is made of the poses.
+  which is added to the poses, learn only from losses on the poses.
 
-  Activations sum to 1 over objects: for one object in each image, not for
-  several, which could not all be near 1.
+  Activations sum to 1 over objects. This suits images of one object; several
+  objects could not all have activations near 1.
 
-  Differs from paper: parts have the lengths of their poses as activations, not
-  ones of their own; trained by the margin loss, which is not the paper's; the
-  bias.
+  Differs from paper: activations of parts are the lengths of their poses, not
+  separate; the loss is the margin loss; the layer may have a bias.
   """
 
   def __init__(self, num_parts: int, part_size: int, num_objects: int):
-    """Makes the routing networks.
+    """Initialises the routing networks.
 
     Args:
       num_parts: I, capsules below.
@@ -195,13 +194,13 @@ class Variational(nnx.Module):
   The layer's bias [J D] is added to all votes for a parent. The offset beta [J]
   starts at zero, the gain [J] at one.
 
-  Differs from paper: without the batch norms of poses and of activations, for
-  which bias, beta and gain stand; parts have the lengths of their poses as
-  activations; trained by the margin loss, which is not the paper's.
+  Differs from paper: bias, beta and gain replace the batch norms of poses and
+  activations; activations of parts are the lengths of their poses; the loss is
+  the margin loss.
   """
 
   def __init__(self, num_objects: int, *, num_iterations: int = 3):
-    """Makes the parameters.
+    """Initialises the parameters.
 
     Args:
       num_objects: J, capsules above.
@@ -246,8 +245,8 @@ def router(
 
   Args:
     name: one of `NAMES`.
-    num_iterations: at least 1; by default the paper's.
-    leaky: adds an orphan parent, which dynamic routing alone has.
+    num_iterations: at least 1; by default the number in the paper.
+    leaky: adds an orphan parent; for dynamic routing only.
     num_parts: I, capsules below.
     part_size: C, length of their poses.
     num_objects: J, capsules above.
@@ -255,11 +254,11 @@ def router(
     rngs: its `params` stream initialises the parameters.
 
   Returns:
-    What `DenseCaps` takes as `route`.
+    The argument `route` of `DenseCaps`.
 
   Raises:
     ValueError: if the name is unknown, `num_iterations` is below 1, or the
-      routing has no iterations or no orphan parent and is asked for them.
+      routing has no iterations or no orphan parent but one is requested.
   """
   if leaky and name != "dynamic":
     raise ValueError(f"{name} routing has no leaky form; only dynamic has.")

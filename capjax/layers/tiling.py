@@ -22,11 +22,11 @@ from jaxtyping import Array, Float
 
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
-# Where `winograd` evaluates polynomials, beside infinity. Whole numbers would
-# double the rounding error.
+# Points, besides infinity, where `winograd` evaluates polynomials. Whole
+# numbers would double the rounding error.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
 _WINOGRAD_TILE = len(_POINTS) + 1
-# Numbers that a piece of a batch spreads into, about what a cache holds.
+# Numbers in the intermediate results of a piece of a batch: about a cache.
 _PIECE = 2**19
 
 
@@ -80,7 +80,7 @@ def winograd_cost(
   *,
   stride: int,
 ) -> float:
-  """Multiplications of `winograd`; infinitely many where it does not fit."""
+  """Counts the multiplications of `winograd`; infinite if it does not apply."""
   sizes = _sizes(images, kernel, stride)
   if max(sizes[2:4]) > _WINOGRAD_TILE:
     return math.inf
@@ -131,7 +131,7 @@ def spectral_cost(
   *,
   stride: int,
 ) -> float:
-  """Multiplications of `spectral` with the tile that takes the fewest."""
+  """Counts the multiplications of `spectral` with its best tile."""
   sizes = _sizes(images, kernel, stride)
   return _spectral_cost(_best_tile(*sizes), *sizes)
 
@@ -143,19 +143,19 @@ def in_pieces(
   spread: int,
   weights: int,
 ) -> Float[Array, "B ..."]:
-  """Applies a function to as many images at a time as suit the cache.
+  """Applies a function to pieces of a batch that fit the cache.
 
   Derivatives compute each piece again, so that only images and outputs are
   stored.
 
   Args:
-    function: of a batch of any size; images do not affect each other.
+    function: takes a batch of any size; images must not affect each other.
     images: the batch.
-    spread: how many numbers the function makes of one image.
-    weights: how many numbers it reads for each piece beside the images.
+    spread: size of the function's intermediate results for one image.
+    weights: numbers that it reads for each piece besides the images.
 
   Returns:
-    What the function returns of the whole batch.
+    The result of the function for the whole batch.
   """
   most = max(1, max(_PIECE, weights) // spread)
   if len(images) <= most:

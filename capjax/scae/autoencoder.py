@@ -21,17 +21,18 @@ from capjax.scae import voting
 from kernels import checks, rendering
 from kernels.matching import sparsity
 
-_FLAT = 0.1  # of the range of intensities
+_FLAT = 0.1  # intensity range below which a template counts as flat
 
 
 class SCAEOutput(NamedTuple):
-  """What the autoencoder makes of images.
+  """The parts and objects of images, and the classes by linear probes.
 
   Attributes:
     parts: poses, presences and features of the parts.
-    objects: of the objects, and how they explain the parts.
-    prior_logits: [B N], classes by a linear probe on the prior presences.
-    posterior_logits: [B N], by one on the posterior presences.
+    objects: the objects, and how they explain the parts.
+    prior_logits: [B N], class logits of a linear probe on the prior presences.
+    posterior_logits: [B N], class logits of a linear probe on the posterior
+      presences.
   """
 
   parts: part_capsules.Parts
@@ -69,19 +70,19 @@ class SCAE(nnx.Module):
 
     Args:
       image_shape: (H, W, C) of the images.
-      num_classes: N, of the probes; nothing else learns from labels.
+      num_classes: N, classes of the probes, which alone learn from labels.
       num_parts: M.
       num_objects: K.
       template_size: pixels along each side of a template.
       num_features: special features of a part.
       encoder_features: channels of the part encoder.
-      nonlinearity: of templates, as for `part_capsules.Templates`.
-      mixing: of parts in an image, likewise.
-      kind: of poses of objects, as for `geometry.pose_matrix`.
+      nonlinearity: nonlinearity of templates, as for `part_capsules.Templates`.
+      mixing: mixing of parts in an image, as for `part_capsules.Templates`.
+      kind: kind of the poses of objects, as for `geometry.pose_matrix`.
       normalise: of votes, as for `vote_mixture.explain_parts`.
-      masking: of absent parts, as for `set_transformer.SetTransformer`.
-      edges: whether parts explain the edges of images, as of photographs, in
-        place of the images.
+      masking: of absent parts, as for `attention.SetTransformer`.
+      edges: whether parts explain the edges of images instead of the images;
+        for photographs.
       rngs: its `params` stream initialises the parameters.
     """
     checks.image_shape(image_shape)
@@ -124,7 +125,7 @@ class SCAE(nnx.Module):
     self.edges = edges
 
   def targets(self, images: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-    """What the parts of images explain."""
+    """Returns the targets of the parts: the images or their edges."""
     return jax.vmap(augment.edges)(images) if self.edges else images
 
   def __call__(
@@ -143,13 +144,13 @@ class SCAE(nnx.Module):
     keys = (None, None) if key is None else jax.random.split(key)
     parts = self.encoder(images, key=keys[0])
     colors = self.decoder.colors(parts.features)[:, :, None, None]
-    looks = lax.stop_gradient(self.decoder.templates() * colors)
+    appearance = lax.stop_gradient(self.decoder.templates() * colors)
     poses, presence = lax.stop_gradient((parts.poses, parts.presence))
     tokens = [
       object_capsules.entries(poses),
       1 - presence[..., None],
       parts.features,
-      looks.reshape(*presence.shape, -1),
+      appearance.reshape(*presence.shape, -1),
     ]
     objects = self.objects(
       jnp.concatenate(tokens, axis=-1), poses, presence, key=keys[1]
@@ -163,17 +164,18 @@ class SCAE(nnx.Module):
 
 
 class Weights(NamedTuple):
-  """Of the terms of `loss`, beside the log-likelihood of the image.
+  """Weights of the terms of `loss` besides the log-likelihood of the image.
 
   The defaults are those of the authors' script for MNIST.
 
   Attributes:
-    parts: of the log-likelihood of the parts.
-    dynamics: of half the squares of the raw dynamic relations.
-    prior_within: of `sparsity.prior_within`, like those that follow.
-    prior_between: of `sparsity.prior_between`.
-    posterior_within: of `sparsity.posterior_within`.
-    posterior_between: of `sparsity.posterior_between`, which is maximised.
+    parts: weight of the log-likelihood of the parts.
+    dynamics: weight of half the squares of the raw dynamic relations.
+    prior_within: weight of `sparsity.prior_within`.
+    prior_between: weight of `sparsity.prior_between`.
+    posterior_within: weight of `sparsity.posterior_within`.
+    posterior_between: weight of `sparsity.posterior_between`, which is
+      maximised.
   """
 
   parts: float = 1.0
@@ -198,18 +200,18 @@ def loss(
   """The loss of a batch: likelihoods, sparsity, probes (section 2.5).
 
   Args:
-    model: is asked to explain the images.
+    model: the autoencoder.
     images: in [0, 1].
     labels: classes, from which only the probes learn.
     key: samples the noise of training; None for none.
-    weights: of the terms.
+    weights: weights of the terms.
 
   Returns:
     The loss, and its terms by name.
 
-  Differs from paper: its code passes one of its weights, prior_within, to
-  another term where it learns constellations, and knows a constant of that term
-  which nothing reads.
+  Differs from paper: for constellations the authors' code passes the
+  weight prior_within to another term, and has a constant of that term which is
+  not used.
   """
   output = model(images, key=key)
   objects = output.objects
@@ -246,7 +248,7 @@ def loss(
 
 
 def shares_won(objects: object_capsules.Objects) -> Float[Array, "B K"]:
-  """The share of parts that each object explains better than any other."""
+  """The share of parts that each object explains better than all others."""
   num_objects = objects.posterior.shape[1]
   winners = jnp.argmax(objects.posterior, axis=1)
   return jnp.mean(jax.nn.one_hot(winners, num_objects), axis=1)
@@ -261,10 +263,10 @@ def flat_templates(model: SCAE) -> Float[Array, ""]:
 def redraw(
   model: SCAE, images: Float[Array, "B H W C"]
 ) -> tuple[rendering.ImageMixture, rendering.ImageMixture]:
-  """Images as mixtures of their parts, and of the parts that objects expect.
+  """Renders images from their parts, and from the parts that objects predict.
 
-  The second has each part in the pose and of the presence that its likeliest
-  object gives it.
+  In the second image each part has the pose and the presence that its most
+  probable object predicts.
   """
   output = model(images)
   objects, targets = output.objects, model.targets(images)

@@ -24,15 +24,15 @@ class Constellation(NamedTuple):
 
   Attributes:
     poses: [B K 3 3], similarities from objects to the frame of the points.
-    votes: [B K N 2], where an object expects points.
+    votes: [B K N 2], the points that an object predicts.
     scales: [B K N], standard deviations of points around the votes.
     logits: [B K], of the presence a_k of an object.
     presence: [B K N] in (0, 1), a_k a_kn: the object and this point of it are
-      there.
-    deformations: [B K N 6], raw, by which the parts of an object differ from
-      image to image.
-    log_prob: [B], of the points that are there.
-    posterior: [B K N M], the chance that point m is vote n of object k.
+      present.
+    deformations: [B K N 6], raw, the image-dependent term of the relations of
+      an object to its parts.
+    log_prob: [B], log-likelihood of the points that are present, in nats.
+    posterior: [B K N M], the probability that point m is vote n of object k.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -45,22 +45,22 @@ class Constellation(NamedTuple):
   posterior: Float[Array, "B K N M"]
 
   def prior_presence(self) -> Float[Array, "B K"]:
-    """Of each object, the presence of its most present point."""
+    """Returns, for each object, the largest presence of its points."""
     return jnp.max(self.presence, axis=-1)
 
   def hard_presence(self) -> Float[Array, "B K"]:
-    """Whether any vote of an object weighs more than the dummy, 1 or 0.
+    """1 if any vote of an object has a larger weight than the dummy, else 0.
 
-    What the authors' code takes for the prior presence; it has no gradient.
+    The authors' code uses it as the prior presence; it has no gradient.
     """
     return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
 
   def objects(self) -> Int[Array, "B M"]:
-    """The object whose vote explains each point best, there or not."""
+    """The object whose vote explains each point best, for absent points too."""
     return jnp.argmax(jnp.max(self.posterior, axis=2), axis=1)
 
   def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
-    """The share of the points that are `there` which each object has."""
+    """The share of the points that are `there` assigned to each object."""
     won = jax.nn.one_hot(self.objects(), self.logits.shape[1])
     counts = jnp.einsum("bmk,bm->bk", won, there)
     return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
@@ -88,12 +88,12 @@ class ConstellationAutoencoder(nnx.Module):
     Args:
       num_objects: K.
       num_votes: N, points of an object.
-      width: of tokens in the set transformer.
-      num_blocks: of the set transformer.
-      num_heads: of its attentions.
-      summary: length of what it says of an object.
+      width: length of tokens in the set transformer.
+      num_blocks: blocks of the set transformer.
+      num_heads: heads of its attentions.
+      summary: length of its output for an object.
       code: length of an object's code.
-      hidden: units of the networks of an object.
+      hidden: hidden units of the networks of an object.
       masking: how absent points are ignored, as for `SetTransformer`.
       rngs: its `params` stream initialises the parameters.
     """
@@ -127,7 +127,7 @@ class ConstellationAutoencoder(nnx.Module):
       key: samples the noise of training, as for `voting.jitter`; None for none.
     """
     found = self.voters(points, presence, key=key)
-    # A vote is where the origin of a part lands.
+    # A vote is the image of the origin of a part.
     votes = found.votes[..., :2, 2]
     explanation = jax.vmap(explain_points)(
       points, presence, votes, found.scales, found.log_presence
@@ -151,7 +151,7 @@ def explain_points(
   scales: Float[Array, "K N"],
   log_presence: Float[Array, "K N"],
 ) -> vote_mixture.Explanation:
-  """Scores the points of one image, each of which any vote may explain.
+  """Scores the points of one image; any vote may explain any point.
 
   log p = sum_m d_m log(sum_kn w_kn N(x_m; v_kn, s_kn^2 I) + dummy), where w are
   the presences of the votes, divided by their sum and the dummy's weight.
@@ -195,32 +195,32 @@ def constellation_loss(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The loss of a `ConstellationAutoencoder`, with the weights of its script.
 
-  To -log p are added, by their weights: sparsity of the prior presence;
-  `active_objects_loss`; half the squares of the deformations of an image.
+  The sum of -log p and of three weighted terms: sparsity of the prior presence,
+  `active_objects_loss`, and half the squares of the deformations of an image.
 
   Args:
-    output: of the autoencoder in training.
-    presence: of the points.
+    output: output of the autoencoder in training.
+    presence: presence of the points.
     num_classes: C, the kinds of objects, as for `sparsity.prior_within`.
-    sparsity_of: "hard" takes whether prior presences are above the weight of
-      the dummy, as the authors' code does: sparsity is then in the loss but has
-      no gradient; "soft" takes the presences, as the paper says.
+    sparsity_of: "hard" uses `Constellation.hard_presence`, as the authors' code
+      does: sparsity is then in the loss but has no gradient; "soft" uses the
+      prior presences, as in the paper.
     within: weight of `sparsity.prior_within`.
     between: weight of `sparsity.prior_between`.
     activity: weight of `active_objects_loss`.
     deformation: weight of the squares.
 
   Returns:
-    The mean over the batch of the loss, and of its parts by name.
+    The mean over the batch of the loss, and of its terms by name.
 
   Raises:
     ValueError: if `sparsity_of` is neither of the two.
 
-  Differs from the authors' code, which takes the weight within images for both;
-  and from the paper, by default, in sparsity without gradient. "soft" draws
-  every image to K / C objects (3 / 2), where the truth is 0 to 3. After 8,000
-  steps of the preset `constellation` 80% and 69% of points of validation images
-  are right with "hard" (two seeds), 63% with "soft" (one).
+  Differs from the authors' code, which uses the weight within images for both
+  terms; and from the paper: by default sparsity has no gradient. "soft" pulls
+  the number of objects of every image to K / C (3 / 2); the true numbers are 0
+  to 3. After 8,000 steps of the preset `constellation` 80% and 69% of points of
+  validation images are right with "hard" (two seeds), 63% with "soft" (one).
   """
   if sparsity_of not in ("soft", "hard"):
     raise ValueError(f"sparsity_of={sparsity_of!r}; pass 'soft' or 'hard'.")
@@ -247,21 +247,21 @@ def constellation_loss(
 def active_objects_loss(
   output: Constellation, presence: Float[Array, "B M"]
 ) -> Float[Array, " B"]:
-  """Objects that explain one point alone should not be there; others should.
+  """Penalises presence of objects with one point, and absence of the others.
 
   The cross-entropy of a_k and whether object k explains more than one point,
   summed over the objects that explain any.
 
   Args:
-    output: of the autoencoder.
-    presence: of the points, 1 or 0.
+    output: output of the autoencoder.
+    presence: presence of the points, 1 or 0.
 
   Returns:
-    [B], in nats, >= 0; no gradient goes through who explains what.
+    [B], in nats, >= 0; no gradient flows through the assignment of points.
   """
   wins = jax.nn.one_hot(output.objects(), output.logits.shape[1])
   wins = jnp.sum(wins * presence[..., None], axis=1)
-  # Of a_k where it should be 1, of 1 - a_k where it should be 0.
+  # log a_k where it should be 1, log (1 - a_k) where it should be 0.
   signs = jnp.where(wins > 1, 1.0, -1.0)
   entropies = -jax.nn.log_sigmoid(signs * output.logits)
   return jnp.sum(entropies * (wins > 0), axis=-1)

@@ -16,7 +16,7 @@ from capjax.layers import attention
 from capjax.scae import voting
 from kernels.matching import vote_mixture
 
-POSE = 6  # numbers of a pose that are not constant
+POSE = 6  # entries of a pose that are not constant
 
 
 class Objects(NamedTuple):
@@ -26,11 +26,11 @@ class Objects(NamedTuple):
     poses: [B K 3 3], from objects to canvas.
     votes: [B K M 3 3], the pose that each object expects of each part.
     scales: [B K M], standard deviations of the parts around the votes.
-    presence: [B K M] in (0, 1), a_k a_km: object and part are both there.
-    dynamics: [B K M 6], raw, by which object-part relations differ from image
-      to image.
-    log_prob: [B], of the parts.
-    posterior: [B K M], the chance that part m belongs to object k.
+    presence: [B K M] in (0, 1), a_k a_km: object and part are both
+      present.
+    dynamics: [B K M 6], raw, the image-dependent term of object-part relations.
+    log_prob: [B], log-likelihood of the parts, in nats.
+    posterior: [B K M], the probability that part m belongs to object k.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -42,16 +42,16 @@ class Objects(NamedTuple):
   posterior: Float[Array, "B K M"]
 
   def prior_presence(self) -> Float[Array, "B K"]:
-    """Of each object, the presence of its most present part."""
+    """Returns, for each object, the largest presence of its parts."""
     return jnp.max(self.presence, axis=-1)
 
   def posterior_presence(self) -> Float[Array, "B K"]:
-    """The share of all parts that each object explains."""
+    """Returns the share of all parts that each object explains."""
     return jnp.mean(self.posterior, axis=-1)
 
 
 class ObjectCapsules(nnx.Module):
-  """A set transformer of the parts, and a small network for each object."""
+  """A set transformer over the parts, then a small network for each object."""
 
   def __init__(
     self,
@@ -73,18 +73,18 @@ class ObjectCapsules(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      token_size: length of what describes a part.
+      token_size: length of the vector that describes a part.
       num_parts: M.
       num_objects: K.
-      kind: of all poses of objects and relations.
+      kind: kind of all poses of objects and relations.
       normalise: of the weights of votes, as for `vote_mixture.explain_parts`.
       masking: how absent parts are ignored, as for `SetTransformer`.
-      width: of the tokens in the set transformer.
-      num_blocks: self-attentions.
-      num_heads: of them.
-      summary: length of what the set transformer says of an object.
+      width: length of the tokens in the set transformer.
+      num_blocks: number of self-attention blocks.
+      num_heads: heads of each attention.
+      summary: length of the set transformer's output for an object.
       code: length of an object's code c_k.
-      hidden: units of the networks of an object.
+      hidden: hidden units of the networks of an object.
       rngs: its `params` stream initialises the parameters.
     """
     self.voters = voting.Voters(
@@ -114,10 +114,11 @@ class ObjectCapsules(nnx.Module):
     """Explains the parts.
 
     Args:
-      tokens: what the set transformer reads of the parts.
-      poses: of the parts, to be explained.
-      presence: of the parts, in [0, 1].
-      key: samples the noise of training on the logits of presence; None for none.
+      tokens: vectors that describe the parts, for the set transformer.
+      poses: poses of the parts, to be explained.
+      presence: presences of the parts, in [0, 1].
+      key: samples the noise of training on the logits of presence; None for
+        none.
     """
     found = self.voters(tokens, presence, key=key)
     explain = functools.partial(
@@ -142,5 +143,5 @@ class ObjectCapsules(nnx.Module):
 
 
 def entries(poses: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 6"]:
-  """The numbers of poses that are not constant."""
+  """Returns the entries of poses that are not constant."""
   return poses[..., :2, :].reshape(*poses.shape[:-2], POSE)

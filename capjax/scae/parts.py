@@ -1,4 +1,4 @@
-"""Part capsules: what parts an image has, where, and how they look.
+"""Part capsules: presence, pose and appearance of the parts of an image.
 
 The part capsule autoencoder of Kosiorek et al. (2019), section 2.2. Axes:
 B batch, M parts, U V template, H W C image, F special features.
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
   Attributes:
     poses: [B M 3 3], from templates to canvas.
     presence: [B M] in (0, 1).
-    features: [B M F], what else of a part can differ, such as its colour.
+    features: [B M F], special features of a part, such as its colour.
   """
 
   poses: Float[Array, "B M 3 3"]
@@ -36,7 +36,7 @@ class Parts(NamedTuple):
 
 
 class PartEncoder(nnx.Module):
-  """Convolutions, and a map of attention for each part (App. B)."""
+  """Convolutions, and an attention map for each part (App. B)."""
 
   def __init__(
     self,
@@ -82,7 +82,7 @@ class PartEncoder(nnx.Module):
         "at least 23x23."
       )
     self.bias = nnx.Param(jnp.zeros((*size, width)))
-    # Of every part: its map of attention, pose, presence and features.
+    # For each part: attention map, pose, presence and features.
     self.maps = layers.Conv(
       width,
       num_parts * (1 + _POSE + 1 + num_features),
@@ -118,7 +118,7 @@ class PartEncoder(nnx.Module):
 
 
 class Templates(nnx.Module):
-  """What each part looks like, and an image as a mixture of them (Eqs. 3-5)."""
+  """Templates of the parts, and images as mixtures of them (Eqs. 3-5)."""
 
   def __init__(
     self,
@@ -134,21 +134,23 @@ class Templates(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: (H, W, C) of the images that are explained.
+      image_shape: (H, W, C) of the images that the parts explain.
       num_parts: M.
       size: pixels along each side of a template.
       num_features: F, special features of a part, which decide its colour.
-      nonlinearity: of templates and colours; "relu1" clips to [0, 1].
+      nonlinearity: nonlinearity of templates and colours; "relu1" clips to [0,
+        1].
       mixing: "alpha" learns how strongly each pixel of a template hides others;
         "coupled" lets brighter pixels hide darker.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if there is no such nonlinearity or mixing, or templates have
-        no pixels.
+      ValueError: if the nonlinearity or the mixing is unknown, or templates
+        have no pixels.
 
-    Differs from the authors' code: it stretches all templates at the start by
-    one minimum and maximum, we each by its own, so that each reaches 0 and 1.
+    Differs from the authors' code: there all initial templates are rescaled by
+    their common minimum and maximum; here each template is rescaled to [0, 1]
+    by its own.
     """
     if size < 1:
       raise ValueError(f"size={size}; give templates at least 1 pixel.")
@@ -161,25 +163,25 @@ class Templates(nnx.Module):
     *self.canvas, channels = image_shape
     self.nonlinearity = nonlinearity
     shape = (num_parts, size, size, channels)
-    self.raw = nnx.Param(_draw_templates(rngs.params(), shape))
+    self.raw = nnx.Param(_initial_templates(rngs.params(), shape))
     has_alphas = mixing == "alpha"
     self.alphas = nnx.Param(jnp.zeros((*shape[:3], 1))) if has_alphas else None
     self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
-    self.temperature = None if has_alphas else nnx.Param(_draw_number(rngs))
+    self.temperature = None if has_alphas else nnx.Param(_initial_number(rngs))
     self.hidden, self.color = (
       nnx.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
       for size in ((num_features, 32), (32, channels))
     )
-    self.background = nnx.Param(_draw_number(rngs))
+    self.background = nnx.Param(_initial_number(rngs))
 
   def templates(self) -> Float[Array, "M U V C"]:
-    """The templates without colour, in [0, 1]."""
+    """Returns the templates without colour, in [0, 1]."""
     return self._squash(self.raw[...])
 
   def colors(self, features: Float[Array, "B M F"]) -> Float[Array, "B M C"]:
-    """What the templates of parts are multiplied with, in [0, 1]."""
+    """Returns the colours by which templates are multiplied, in [0, 1]."""
     colors = self.color(jax.nn.relu(self.hidden(features)))
-    # Clipping has no gradient outside of [0, 1]; so colours start at its top.
+    # Clipping has no gradient outside of [0, 1], so colours start at 1.
     return self._squash(colors + 0.99 * (self.nonlinearity == "relu1"))
 
   def explain(
@@ -191,12 +193,12 @@ class Templates(nnx.Module):
   def log_prob(
     self, images: Float[Array, "B H W C"], parts: Parts
   ) -> Float[Array, " B"]:
-    """`explain(images, parts).log_prob`, without what it takes to draw."""
+    """Computes `explain(images, parts).log_prob` with less memory."""
     return self._explain(images, parts, lambda mixture: mixture.log_prob)
 
   def _explain(self, images, parts, choose):
-    # For the gradient each image is drawn anew. A CPU takes them one by one,
-    # within its cache; accelerators take all at once.
+    # Images are rendered again for the gradient: on a CPU one by one, within
+    # its cache; on accelerators all at once.
     @jax.checkpoint
     def explain(arguments):
       return choose(self._explain_image(*arguments))
@@ -213,21 +215,21 @@ class Templates(nnx.Module):
     background = jnp.broadcast_to(background, image.shape[-1:])
     if self.alphas is not None:
       channels = templates.shape[-1]
-      drawn = self._draw(
+      rendered = self._render(
         jnp.concatenate([templates, self.alphas[...]], axis=-1), poses
       )
-      parts, logits = jnp.split(drawn, [channels], axis=-1)
+      parts, logits = jnp.split(rendered, [channels], axis=-1)
       parts = parts * colors[:, None, None]
       background_logit = jax.nn.softplus(self.background_logit[...])
     else:
-      parts = self._draw(templates, poses) * colors[:, None, None]
+      parts = self._render(templates, poses) * colors[:, None, None]
       temperature = jax.nn.softplus(self.temperature[...] + 0.5) + 1e-4
       logits, background_logit = parts / temperature, background / temperature
     return rendering.explain_image(
       image, parts, logits, presence, background, background_logit
     )
 
-  def _draw(self, templates, poses):
+  def _render(self, templates, poses):
     return jax.vmap(rendering.warp, (0, 0, None))(
       templates, poses, tuple(self.canvas)
     )
@@ -238,20 +240,23 @@ class Templates(nnx.Module):
     return jnp.clip(x, 0.0, 1.0)
 
 
-def _draw_number(rngs):
-  """One number [1] as TensorFlow 1 draws it where no initialiser is given.
+def _initial_number(rngs):
+  """One number [1] from the default initialiser of TensorFlow 1.
 
-  The Glorot uniform of one input and one output: in +-sqrt(3).
+  That is Glorot uniform with one input and one output: in +-sqrt(3).
   """
   bound = 3**0.5
   return jax.random.uniform(rngs.params(), (1,), minval=-bound, maxval=bound)
 
 
-def _draw_templates(key, shape):
-  """Rows of an orthogonal matrix, each stretched to [0, 1]; 0 of 1 number."""
+def _initial_templates(key, shape):
+  """Rows of an orthogonal matrix, each rescaled to [0, 1].
+
+  Rows of a single number become 0.
+  """
   num_parts, size = shape[0], int(np.prod(shape[1:]))
   rows = jax.random.uniform(key, (num_parts, size))
-  # More parts than pixels cannot be orthogonal; their pixels are.
+  # With more parts than pixels the columns are orthogonal instead of the rows.
   few = num_parts <= size
   rows = jnp.linalg.qr(rows.T)[0].T if few else jnp.linalg.qr(rows)[0]
   low = jnp.min(rows, axis=1, keepdims=True)

@@ -1,7 +1,7 @@
 """Objects found in a set, each of which votes for its parts.
 
-What the object capsules of images and of constellations share (Kosiorek et
-al., 2019, sections 2.1 and 2.3). Axes: B batch, M members of the set,
+Shared by the object capsules of images and of constellations (Kosiorek et al.,
+2019, sections 2.1 and 2.3). Axes: B batch, M members of the set,
 K objects, N votes of an object.
 """
 
@@ -17,16 +17,16 @@ from capjax.layers import attention
 from kernels import geometry
 
 _POSE = 6  # raw numbers of a pose
-_NOISE = 2.0  # of the logits of presence in training, at most
-_SCALE = 0.01  # of votes, at least
-_LEFT = 0.87962566  # standard deviation of a normal that is cut off at 2
+_NOISE = 2.0  # largest noise on the logits of presence in training
+_SCALE = 0.01  # least standard deviation of votes
+_LEFT = 0.87962566  # standard deviation of a normal truncated at 2
 
 
 def draw_kernel(**axes: int) -> nnx.Initializer:
   """The initialiser of kernels in the authors' code: that of Sonnet 1.
 
-  A normal of standard deviation 1 / sqrt(fan in), cut off at two of them, so
-  that 0.88 of it is left; Flax's own makes up for the cut.
+  A normal of standard deviation 1 / sqrt(fan in), truncated at two standard
+  deviations, which leaves 0.88 of it; Flax's initialisers correct for this.
 
   Args:
     **axes: as for `jax.nn.initializers.variance_scaling`.
@@ -37,16 +37,16 @@ def draw_kernel(**axes: int) -> nnx.Initializer:
 
 
 class Votes(NamedTuple):
-  """What objects expect of their parts.
+  """Objects, and the parts that they predict.
 
   Attributes:
     poses: [B K 3 3], from objects to the frame of the set.
-    votes: [B K N 3 3], where an object expects its parts.
+    votes: [B K N 3 3], the poses that an object predicts for its parts.
     scales: [B K N], standard deviations around the votes.
     logits: [B K], of the presence a_k of an object.
-    log_presence: [B K N], log a_k a_kn: the object and this part are there.
-    dynamics: [B K N 6], raw, by which the relations of an object to its parts
-      differ from image to image.
+    log_presence: [B K N], log a_k a_kn: object and part are both present.
+    dynamics: [B K N 6], raw, the image-dependent term of the relations of an
+      object to its parts.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -58,7 +58,7 @@ class Votes(NamedTuple):
 
 
 class Voters(nnx.Module):
-  """A set transformer, and a small network for each object."""
+  """A set transformer, then a small network for each object."""
 
   def __init__(
     self,
@@ -79,16 +79,16 @@ class Voters(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      in_features: numbers of a member of the set.
+      in_features: length of a member of the set.
       num_objects: K.
       num_votes: N.
-      kind: of poses and relations, as for `geometry.pose_matrix`.
-      width: of tokens in the set transformer.
-      num_blocks: of the set transformer.
-      num_heads: of its attentions.
-      summary: length of what it says of an object.
+      kind: kind of poses and relations, as for `geometry.pose_matrix`.
+      width: length of tokens in the set transformer.
+      num_blocks: blocks of the set transformer.
+      num_heads: heads of its attentions.
+      summary: length of its output for an object.
       code: length of an object's code c_k.
-      hidden: units of the networks of an object.
+      hidden: hidden units of the networks of an object.
       masking: how absent members are ignored, as for `SetTransformer`.
       rngs: its `params` stream initialises the parameters.
     """
@@ -103,8 +103,8 @@ class Voters(nnx.Module):
       kernel_init=draw_kernel(),
       rngs=rngs,
     )
-    # A code ends with a 1, whose weights are a bias that is drawn: in the
-    # authors' code it says that no object was dropped.
+    # A code ends with a 1, whose weights are a randomly initialised bias: in
+    # the authors' code this 1 marks that no object was dropped.
     self.networks = nnx.List(
       [
         _OfEach(num_objects, summary, hidden, rngs=rngs),
@@ -112,7 +112,7 @@ class Voters(nnx.Module):
         _OfEach(num_objects, code + 1, hidden, rngs=rngs),
       ]
     )
-    # Without a bias, `relations` alone say what all images share.
+    # Without a bias, so that `relations` alone hold what all images share.
     self.vary = _OfEach(
       num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs
     )
@@ -136,8 +136,8 @@ class Voters(nnx.Module):
     """Finds the objects.
 
     Args:
-      members: of the sets, in any order.
-      presence: in [0, 1], how much each is there.
+      members: members of the sets, in any order.
+      presence: presence of each member, in [0, 1].
       key: samples the noise of training, as for `jitter`; None for none.
     """
     first, second, third = self.networks
@@ -167,9 +167,9 @@ class Voters(nnx.Module):
 def jitter(
   logits: Float[Array, "*shape"], key: PRNGKeyArray | None
 ) -> Float[Array, "*shape"]:
-  """Adds U(-2, 2) to logits of presence; nothing without a key.
+  """Adds U(-2, 2) to logits of presence; without a key adds nothing.
 
-  Differs from the authors' code, which adds it at test time too.
+  Differs from the authors' code, which adds this noise at test time too.
   """
   if key is None:
     return logits
@@ -179,7 +179,7 @@ def jitter(
 
 
 class _OfEach(nnx.Module):
-  """A dense layer of its own for each object."""
+  """Dense layers, a separate one for each object."""
 
   def __init__(self, num_objects, in_features, features, *, bias=True, rngs):
     shape = (num_objects, in_features, features)

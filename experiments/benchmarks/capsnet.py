@@ -24,7 +24,7 @@ from capjax.layers import convolution
 from experiments.benchmarks import harness, step_cost, textbook
 from experiments.flags import limits
 from experiments.training import train_step
-from kernels import numerics
+from kernels import numerics, routing
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
 limits.require_counts(_BATCHES, example="1,32")
@@ -37,7 +37,7 @@ _STEPS = flags.DEFINE_integer(
 class TextbookCapsNet(capjax.CapsNet):
   """The same network and parameters in the forms that are usually written."""
 
-  def __call__(self, images: jax.Array) -> capjax.capsnet.CapsNetOutput:
+  def __call__(self, images: jax.Array) -> routing.RoutingOutput:
     features = jax.nn.relu(_direct(self.conv, images))
     parts = _direct(self.primary.conv, features)
     parts = parts.reshape(len(images), -1, self.primary.pose_size)
@@ -46,7 +46,7 @@ class TextbookCapsNet(capjax.CapsNet):
       self.classes.bias[...],
     )  # fmt: skip
     lengths = numerics.safe_norm(poses)
-    return capjax.capsnet.CapsNetOutput(poses, lengths, None)
+    return routing.RoutingOutput(poses, lengths, None)
 
 
 def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:

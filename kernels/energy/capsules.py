@@ -321,8 +321,8 @@ def energy(
   Args:
     visible: x.
     capsules: h and z.
-    parameters: of the model.
-    families: of the visible and of the hidden units.
+    parameters: parameters of the model.
+    families: families of the visible and of the hidden units.
 
   Returns:
     E(x, h, z); its gradients with respect to the parameters are eq. 12.
@@ -346,8 +346,8 @@ def free_energy(
 
   Args:
     visible: x.
-    parameters: of the model.
-    families: of the visible and of the hidden units.
+    parameters: parameters of the model.
+    families: families of the visible and of the hidden units.
 
   Returns:
     F(x), with log p(x) = -F(x) - log Z.

@@ -97,7 +97,7 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
     radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     if not radius > 0:
       raise ValueError(
-        f"pattern {number} is a single place; give it points that differ."
+        f"pattern {number} has equal points only; give points that differ."
       )
     points.append(centred / radius)
   owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
@@ -357,7 +357,7 @@ def _num_rows(matching, num_points, size):
     raise ValueError(f"matching={matching!r}; pass 'permutation' or 'mixture'.")
   if num_points > rows[matching]:
     raise ValueError(
-      f"{num_points} points are no part of a permutation of {size} template "
+      f"{num_points} points are too many for a permutation of {size} template "
       "points; pass matching='mixture'."
     )
   return rows[matching]

@@ -13,7 +13,7 @@ _FARTHEST = 1e15  # largest error, in standard deviations; larger ones are cut
 
 
 class Explanation(NamedTuple):
-  """How votes explain parts.
+  """The likelihood of parts under votes, and which vote explains each part.
 
   Attributes:
     log_prob: [], log-likelihood of all parts, in nats.

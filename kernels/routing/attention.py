@@ -119,8 +119,8 @@ def inverted_attention_routing(
     votes: the predictions u_ij of part i for the pose of parent j; D above 1.
     readout: the classifier that all parents share.
     num_iterations: at least 1; the paper's best networks use 2.
-    scale: of the layer norm, one by default.
-    offset: of the layer norm, zero by default.
+    scale: scale of the layer norm, one by default.
+    offset: offset of the layer norm, zero by default.
 
   Returns:
     Poses v_j, activations sigmoid(<readout, v_j>), and the coefficients r_ij of

@@ -22,7 +22,8 @@ class Form(NamedTuple):
   Attributes:
     beta_a_scale: factor of beta_a.
     beta_u_scale: factor of beta_u.
-    log_variance_scale: of ln variance in the cost; 1/2 makes it ln sigma.
+    log_variance_scale: factor of ln variance in the cost; 1/2 makes it ln
+      sigma.
     damping: in [0, 1), the share of the previous mean in the next; the mean
       before the first is 0.
     even_over_positions: whether a child begins with an even share for each
@@ -327,10 +328,10 @@ def coordinate_addition(
   Args:
     x: coordinate of each column of capsules.
     y: coordinate of each row.
-    entries: of the pose, to which x and y are added. The first two numbers of
-      the right-hand column of a 4x4 matrix are 3 and 7, as in the paper and
-      with `relative_coordinates` in IBM's code (Gritzman, 2019); 0 and 1, with
-      `pixel_coordinates`, are the authors' code.
+    entries: entries of the pose, to which x and y are added. The first two
+      numbers of the right-hand column of a 4x4 matrix are 3 and 7, as in the
+      paper and with `relative_coordinates` in IBM's code (Gritzman, 2019); 0
+      and 1, with `pixel_coordinates`, are the authors' code.
     pose_size: D.
 
   Returns:
@@ -363,7 +364,7 @@ def pixel_coordinates(
   Pixels have -(size // 2), 1 - (size // 2), ... as in the authors' code.
 
   Args:
-    size: of the image along the axis, in pixels.
+    size: size of the image along the axis, in pixels.
     windows: (size, stride) of each layer below, from the image up, without
       padding.
 

@@ -61,7 +61,7 @@ def em_convolution(
     poses: matrices of the children; in float32 of magnitude up to 1e4, as are
       transforms and betas, and all up to 1e2 for finite gradients; see
       `em.em_routing`.
-    activations: of the children, in [0, 1].
+    activations: activations of the children, in [0, 1].
     transforms: from the poses of children to those of parents.
     beta_a: as for `em.em_routing`, for each type of parents.
     beta_u: as for `em.em_routing`, for each type of parents.

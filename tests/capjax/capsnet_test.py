@@ -80,7 +80,7 @@ def check_capsules_share_no_position(decode):
 @jax.jit
 def _no_relu(model, images, classes):
   poses = model.primary(model.conv(images))
-  output = capsnet.CapsNetOutput(*model.classes(poses))
+  output = model.classes(poses)
   return output, model.decode(output.poses, classes)
 
 

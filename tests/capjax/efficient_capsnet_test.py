@@ -15,7 +15,7 @@ import oracles
 from absl.testing import absltest, parameterized
 from flax import nnx
 
-from capjax import capsnet, efficient_capsnet
+from capjax import efficient_capsnet
 from capjax.layers import tiling
 
 
@@ -129,7 +129,7 @@ def _with_call(call):
 
   @jax.jit
   def run(model, images, classes):
-    output = capsnet.CapsNetOutput(*model.classes(call(model, images)))
+    output = model.classes(call(model, images))
     drawn = model.decode(output.poses, classes)
     return output, drawn, nnx.state(model, nnx.BatchStat)
 

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.test_util import check_grads
 
 from capjax import capsnet, losses
+from kernels import routing
 
 _SHAPE = (3, 2, 2)
 _CLASSES = 5
@@ -29,7 +30,7 @@ class _Poses(nnx.Module):
     del images
     lengths = jnp.tanh(jnp.sum(self.poses, axis=-1) / 6)
     coefficients = jnp.zeros((len(self.poses), 1, _CLASSES), self.poses.dtype)
-    return capsnet.CapsNetOutput(self.poses, lengths, coefficients)
+    return routing.RoutingOutput(self.poses, lengths, coefficients)
 
   def decode(self, poses, classes):
     mask = jax.nn.one_hot(classes, _CLASSES, dtype=poses.dtype)

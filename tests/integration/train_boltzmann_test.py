@@ -158,7 +158,7 @@ def test_flags_without_use_are_refused(train, tmp_path, words):
   code, printed = train(tmp_path, *SMALL, *words, binary="train_boltzmann")
   assert code == 1
   assert "Traceback" not in printed
-  assert "has no use for" in printed or "leaves none" in printed
+  assert "has no use for" in printed or "needs switches" in printed
 
 
 def test_the_preset_goes_with_the_exact_posterior(train, tmp_path):

@@ -1,7 +1,7 @@
-"""Constellations: points that are the corners of a few moved patterns.
+"""Constellations: the corners of a few moved patterns, as points.
 
-Kosiorek et al. (2019), section 3.1; the numbers are those of its code. Axes:
-N points, K objects.
+Kosiorek et al. (2019), section 3.1; numerical values are those of their code.
+Axes: N points, K objects.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ PATTERNS = (SQUARE, TRIANGLE, SQUARE)
 _SCALES = (1.0, 4.0)
 _LARGEST_ANGLE = np.pi / 2
 _NUMBERS = {"train": (0, 12_000), "test": (12_000, 14_000)}
-_SEED = 3571  # of all that have numbers
-_TRANSLATION = 24.0  # the room of the smallest objects; less for the larger
+_SEED = 3571  # of all numbered constellations
+_TRANSLATION = 24.0  # largest translation at scale 1; less for larger objects
 
 
 class Constellation(NamedTuple):
@@ -30,8 +30,8 @@ class Constellation(NamedTuple):
 
   Attributes:
     points: [N 2], in [-1, 1] without noise; 0 where they are absent.
-    presence: [N], 1 or 0: an object is there with all of its points, or not.
-    objects: [N] in 0..K-1, which object each point is of, there or not.
+    presence: [N], 1 or 0, the same for all points of an object.
+    objects: [N] in 0..K-1, the object of each point, present or absent.
   """
 
   points: Float[Array, "N 2"]
@@ -46,18 +46,18 @@ def draw(
   noise: float = 0.0,
   drop: float = 0.5,
 ) -> Constellation:
-  """Draws one constellation.
+  """Samples one constellation.
 
   Each object is its pattern, scaled by U(1, 4), turned by U(-90, 90) degrees
-  and moved by 24 U(0, 1)^2 / scale, or it is left out. The points come in
-  random order.
+  and moved by 24 U(0, 1)^2 / scale, or it is left out. The points are in random
+  order.
 
   Args:
-    key: draws everything.
-    patterns: the corners of each object; their unit is half a square's side.
-    noise: standard deviation of what is added to each corner before the object
-      is moved, in that unit (Nazabal et al., 2022).
-    drop: the chance that an object is left out; all may be.
+    key: random key.
+    patterns: the corners of each object, in units of half the side of a square.
+    noise: standard deviation of the noise that is added to each corner before
+      the object is moved, in the unit of patterns (Nazabal et al., 2022).
+    drop: the probability that an object is left out; all may be.
 
   Returns:
     See `Constellation`.
@@ -65,10 +65,10 @@ def draw(
   Raises:
     ValueError: if `noise` is negative or `drop` outside [0, 1].
 
-  Differs from the authors' code, which scales a block of 3,200 images by its
-  least and greatest coordinate: ours are scaled by the limits that coordinates
-  have without noise, which such blocks come close to, so that an image does not
-  depend on others. Its noise is added to the points, not to the patterns.
+  Differs from the authors' code, which rescales a block of 3,200 images by its
+  least and greatest coordinate: ours are rescaled by the limits of coordinates
+  without noise, which such blocks nearly reach, so that an image does not
+  depend on others. Their noise is added to the points, not to the patterns.
   """
   if noise < 0 or not 0 <= drop <= 1:
     raise ValueError(
@@ -103,7 +103,7 @@ def draw(
 
 
 def numbered(number: Int[Array, ""], *, noise: float = 0.0) -> Constellation:
-  """Draws the constellation of a number, always the same.
+  """Returns the constellation with a number: always the same for a number.
 
   Args:
     number: a label of the data set.
@@ -123,9 +123,9 @@ def load(split: str) -> Dataset:
     split: "train" or "test".
 
   Returns:
-    As labels the numbers to give to `numbered`, no two alike, of constellations
-    with at least one object. There are no images: one black pixel stands for
-    each. The classes are the two patterns.
+    A data set whose labels are numbers for `numbered`, all different, of
+    constellations with at least one object. Images are placeholders of one
+    black pixel. The classes are the two patterns.
 
   Raises:
     ValueError: if the split is neither of the two.
@@ -140,7 +140,7 @@ def load(split: str) -> Dataset:
 
 
 def _limits(patterns) -> tuple[float, float]:
-  """The middle of all coordinates that can be without noise, and half of it."""
+  """Centre and half width of the range of coordinates without noise."""
   corners = np.concatenate(patterns)
   radius = np.hypot(*corners.T)
   middle_angle = np.arctan2(corners[:, 1], corners[:, 0])

@@ -8,7 +8,7 @@ _TEST_STRIDE = 5
 
 
 def load(split: str) -> Dataset:
-  """The digits of scikit-learn, 8x8; a fifth of each class to test."""
+  """Loads scikit-learn's 8x8 digits; a fifth of each class are test images."""
   # Imported here because scikit-learn takes longer than most loads.
   from sklearn import datasets
 

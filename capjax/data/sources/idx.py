@@ -23,7 +23,7 @@ _FETCH_AGAIN = "fetch or copy it again"
 
 
 def pattern(split: str) -> str:
-  """Describes the names of a split's files, for messages."""
+  """Returns a pattern of the names of a split's files, for messages."""
   prefixes = "|".join(_PREFIXES[split])
   return f"({prefixes})-(images-idx(3|4)|labels-idx1)-ubyte[.gz]"
 
@@ -33,11 +33,11 @@ def find(
 ) -> tuple[pathlib.Path, pathlib.Path] | None:
   """Finds the image file and the label file of a split.
 
-  Where several names are there, `t10k-` goes before `test-`, `idx3` before
-  `idx4` and an uncompressed file before its `.gz`.
+  If several files exist, `t10k-` is preferred to `test-`, `idx3` to `idx4`, and
+  an uncompressed file to its `.gz`.
 
   Args:
-    folder: Where to look; need not exist.
+    folder: The folder to search; need not exist.
     split: "train" or "test".
 
   Returns:
@@ -45,7 +45,7 @@ def find(
     IDX file, of this split or of the other.
 
   Raises:
-    FileNotFoundError: Part of the data set is there and part of it is not.
+    FileNotFoundError: Part of the data set is missing.
   """
   names = {
     (part, kind): _names(part, kind) for part in _PREFIXES for kind in _RANKS
@@ -57,8 +57,8 @@ def find(
   if not any(present.values()):
     return None
   for kind in _RANKS:
-    # Another source must not fill the gap: the files may hold other data than
-    # the stock data set of that name.
+    # Do not continue with another source: the files may hold other data than
+    # the standard data set of that name.
     if not present[split, kind]:
       beside = sorted(path.name for found in present.values() for path in found)
       raise FileNotFoundError(
@@ -76,10 +76,10 @@ def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
     kind: "images" (rank 3 or 4) or "labels" (rank 1).
 
   Returns:
-    A read-only array over the file's bytes, of the shape its header gives.
+    A read-only array over the file's bytes, with the shape in its header.
 
   Raises:
-    ValueError: The file is not whole, or not what its name says.
+    ValueError: The file is incomplete, or not what its name says.
   """
   try:
     with _open(path) as file:
@@ -98,7 +98,7 @@ def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
 def _read(
   path: pathlib.Path, file: io.BufferedIOBase, kind: str
 ) -> UInt8[np.ndarray, "..."]:
-  """Reads the header, and no more bytes than it promises and one."""
+  """Reads the header and at most one byte more than it announces."""
   magic = file.read(4)
   if len(magic) < 4 or not magic.startswith(_UNSIGNED_BYTES):
     raise ValueError(

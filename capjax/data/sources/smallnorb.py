@@ -44,23 +44,23 @@ class Files(NamedTuple):
 
 
 def pattern(split: str) -> str:
-  """Describes the names of a split's files, for messages."""
+  """Returns a pattern of the names of a split's files, for messages."""
   return f"{_STEMS[split]}-({'|'.join(_KINDS)}).mat[.gz]"
 
 
 def find(folder: pathlib.Path, split: str) -> Files | None:
-  """Finds the files of a split; an uncompressed one goes before its `.gz`.
+  """Finds the files of a split; prefers an uncompressed file to its `.gz`.
 
   Args:
-    folder: where to look; need not exist.
+    folder: the folder to search; need not exist.
     split: "train" or "test".
 
   Returns:
-    Their paths; None where the folder holds no file of smallNORB, of this split
-    or of the other.
+    The paths of the files; None where the folder holds no file of smallNORB, of
+    this split or of the other.
 
   Raises:
-    FileNotFoundError: some of the files are there, but not all of the split.
+    FileNotFoundError: some of the files of the split are missing.
   """
   present = {
     (part, kind): path
@@ -93,7 +93,7 @@ def read(
   """Reads a split.
 
   Args:
-    files: of `find`.
+    files: the result of `find`.
 
   Returns:
     Images with the two eyes along the last axis, labels, and the factors of
@@ -102,7 +102,7 @@ def read(
     `label_elevation` in steps of 5 degrees from 30 on.
 
   Raises:
-    ValueError: a file is not whole or not what its name says.
+    ValueError: a file is incomplete or not what its name says.
   """
   pairs = _matrix(files.dat, np.uint8, 4)
   labels = _matrix(files.cat, np.int32, 1)
@@ -139,9 +139,9 @@ def familiar_azimuths(
 ) -> Bool[np.ndarray, " N"]:
   """Tells which examples show a third of the azimuths (Hinton et al., 2018).
 
-  Those are 300, 320, 340, 0, 20 and 40 degrees. A network trained on such
-  examples of the training set is tested on such of the test set, the familiar
-  viewpoints, and on the others, 60 to 280 degrees, the novel ones.
+  Those are 300, 320, 340, 0, 20 and 40 degrees. A network that is trained on
+  such training examples is tested on such test examples, the familiar
+  viewpoints, and on the others, 60 to 280 degrees, the novel viewpoints.
 
   Args:
     factors: with `label_azimuth`, of any data set with smallNORB's factors.
@@ -150,7 +150,7 @@ def familiar_azimuths(
     [N], true for familiar azimuths.
 
   Raises:
-    ValueError: the azimuths are not known.
+    ValueError: `label_azimuth` is missing.
   """
   return np.isin(_values(factors, "label_azimuth"), _FAMILIAR_AZIMUTHS)
 
@@ -169,7 +169,7 @@ def familiar_elevations(
     [N], true for familiar elevations.
 
   Raises:
-    ValueError: the elevations are not known.
+    ValueError: `label_elevation` is missing.
   """
   return np.isin(_values(factors, "label_elevation"), _FAMILIAR_ELEVATIONS)
 

@@ -57,7 +57,7 @@ def read(
     factors of variation (int32 [N] each), in the order of the records.
 
   Raises:
-    PermissionError: The user may not read them.
+    PermissionError: The user may not read the records.
     ValueError: The records cannot be read.
   """
   try:
@@ -72,7 +72,7 @@ def read(
       f"{folder}: {error}; reading TensorFlow Datasets needs "
       "`pip install '.[data]'`, in the folder of this repository"
     ) from error
-  except PermissionError:  # no other folder would help
+  except PermissionError:  # another source would not help
     raise
   # TFDS and the readers under it raise whatever their formats raise.
   except Exception as error:
@@ -87,11 +87,11 @@ def prepare(name: str, data_dir: pathlib.Path) -> None:
 
   Args:
     name: The name that TensorFlow Datasets uses.
-    data_dir: Where its data sets are; made where it is not there.
+    data_dir: The folder of its data sets; created if it does not exist.
 
   Raises:
-    PermissionError: The user may not write there.
-    RuntimeError: It could not be done; the message says what was missing.
+    PermissionError: The user may not write to `data_dir`.
+    RuntimeError: Preparation failed; the message says what was missing.
   """
   for module, role in (
     ("tensorflow_datasets", "TensorFlow Datasets"),

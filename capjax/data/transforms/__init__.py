@@ -1,4 +1,4 @@
-"""What is done to one image, or pair of images, of a data set."""
+"""Transforms of one image, or of one pair of images, of a data set."""
 
 from capjax.data.transforms import (
   affnist,

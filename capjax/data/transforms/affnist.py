@@ -1,8 +1,9 @@
-"""affNIST: its files, and digits like it, made here from other images.
+"""affNIST: its files, and similar digits made from other images.
 
 affNIST (T. Tieleman, 2013) holds MNIST digits under small affine transforms, 32
-of each, on 40x40 pixels. A result on `affnist_like` images is no result on it:
-they differ in the draw, and in whatever its author did not write down.
+of each, on 40x40 pixels. A result on `affnist_like` images is not a result on
+affNIST: the random transforms differ, and so may details that are not
+  documented.
 """
 
 import math
@@ -29,7 +30,7 @@ def affnist_like(
   *,
   canvas: tuple[int, int] = (_SIZE, _SIZE),
 ) -> Float[Array, "H2 W2 C"]:
-  """Draws an image as affNIST shows its digits.
+  """Moves an image at random as affNIST moves its digits.
 
   Args:
     key: random key.
@@ -52,9 +53,9 @@ def affnist_like_pose(
   *,
   canvas: tuple[int, int] = (_SIZE, _SIZE),
 ) -> Float[Array, "3 3"]:
-  """Draws the transform of `affnist_like`, which depends on where the ink is.
+  """Samples the transform of `affnist_like`, which depends on the ink's place.
 
-  Uniformly and each on its own: a rotation by -20 to 20 degrees, scales of x
+  Independent and uniform: a rotation by -20 to 20 degrees, scales of x
   and y by 0.8 to 1.2, a shear by -0.2 to 0.2, in the order of
   `geometry.affine_matrix`; then, among all moves that leave no ink behind, one
   along each axis. Moves are not of whole pixels, so that the image is
@@ -62,16 +63,17 @@ def affnist_like_pose(
 
   Args:
     key: random key.
-    image: [H, W, C]; ink is where any channel is above 0. Every pixel that it
-      could reach counts, also where it would be too faint to see.
-    canvas: (rows, columns). Along an axis where the ink does not fit it is put
-      in the middle, and cut equally at both ends.
+    image: [H, W, C]; ink is where any channel is above 0. All pixels that the
+      interpolated ink reaches count, however faint.
+    canvas: (rows, columns). Along an axis where the ink does not fit it is
+      centred, and cut equally at both ends.
 
   Returns:
-    [3, 3], as `rendering.transform` takes it; without move if there is no ink.
+    [3, 3], as `rendering.transform` takes it; no translation if there is no
+    ink.
 
-  Differs from paper: there is none. The ranges are what is told of the data
-    set; their order, and moves by parts of a pixel, are our choice.
+  Differs from paper: there is no paper. The ranges are those documented for the
+  data set; the order, and moves by fractions of a pixel, are our choice.
   """
   turn = math.radians(20)
   low = jnp.array([0.8, 0.8, -turn, -0.2, -1, -1])
@@ -108,8 +110,8 @@ def read(path: str | os.PathLike[str]) -> Dataset:
     Images [N 40 40 1], labels, and no factors.
 
   Raises:
-    FileNotFoundError: nothing is there; says what to do.
-    ValueError: a file is not whole, or not of affNIST.
+    FileNotFoundError: there is no such file; the message says what to do.
+    ValueError: a file is incomplete, or not of affNIST.
   """
   path = pathlib.Path(path).expanduser()
   whole, batches = path / "test.mat", path / "test_batches"
@@ -132,7 +134,7 @@ def read(path: str | os.PathLike[str]) -> Dataset:
 
 
 def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-  # Imported here since few who import this module read files.
+  # Imported here since reading files is rare.
   from scipy import io
 
   with path.open("rb") as file:

@@ -16,8 +16,8 @@ from kernels import geometry, rendering
 def _place(image, top_left, canvas, margin) -> Num[Array, "H2 W2 C"]:
   """Puts an image on a black canvas.
 
-  `margin` is, for each axis, the furthest that the image's edges can be from
-  those of the canvas.
+  `margin` is, for each axis, the largest distance between an edge of the image
+  and the edge of the canvas.
   """
   # A window of the canvas' size slides over the padded image. Under vmap this
   # slice stays one cheap gather.
@@ -28,7 +28,7 @@ def _place(image, top_left, canvas, margin) -> Num[Array, "H2 W2 C"]:
 
 
 def _room(image, canvas) -> tuple[int, int]:
-  """Returns the rows and columns that a canvas has over an image."""
+  """Returns by how many rows and columns a canvas exceeds an image."""
   room = canvas[0] - image.shape[0], canvas[1] - image.shape[1]
   if min(room) < 0:
     raise ValueError(
@@ -115,16 +115,16 @@ def random_affine(
 ) -> Float[Array, "H W C"]:
   """Rotates, scales, shears and moves an image about its middle.
 
-  Each value is drawn uniformly and on its own; the order is that of
+  The values are independent and uniform; the order is that of
   `geometry.affine_matrix`, in pixels, so that a rotation stays rigid on images
-  that are not square. The defaults change nothing.
+  that are not square. With the defaults the image is not changed.
 
   Args:
     key: random key.
     image: [H, W, C], in [0, 1].
     max_rotation: degrees, either way.
-    max_shear: what x gains for each pixel of y, either way.
-    scale_range: (smallest, largest) scale, drawn for x and for y.
+    max_shear: change of x for each pixel of y, either way.
+    scale_range: (smallest, largest) scale, sampled for x and for y.
     max_translation: pixels, either way along each axis, whole or not.
 
   Returns:
@@ -158,8 +158,8 @@ def random_affine(
 def edges(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
   """The strength of the edges in an image (Kosiorek et al., 2019, App. B).
 
-  The sum of both Sobel derivatives of each channel, its distance from the
-  channel's median, each channel stretched to [0, 1].
+  For each channel: the sum of both Sobel derivatives, then the absolute
+  difference from its median over the image, rescaled to [0, 1].
 
   Args:
     image: [H, W, C], any range.

@@ -41,13 +41,13 @@ class Overlay(NamedTuple):
 
 
 def require_two_classes(labels: Int[np.ndarray, " N"]) -> None:
-  """Checks on the host that there are partners for `choose_partner`.
+  """Checks on the host that `choose_partner` can find partners.
 
   Args:
-    labels: of the data set.
+    labels: labels of the data set.
 
   Raises:
-    ValueError: there are no two classes.
+    ValueError: there are fewer than two classes.
   """
   classes = np.unique(labels)
   if len(classes) < 2:
@@ -61,10 +61,11 @@ def group_by_class(labels: Int[Array | np.ndarray, " N"]) -> Classes:
   """Sorts a data set by class, once, for `choose_partner`.
 
   Args:
-    labels: of at least two classes; `require_two_classes` checks it beforehand.
+    labels: labels of at least two classes; `require_two_classes` checks it
+      beforehand.
 
   Returns:
-    The examples in the order of their classes, else in their own.
+    The examples sorted by class, within a class in their original order.
   """
   labels = jnp.asarray(labels)
   order = jnp.argsort(labels, stable=True)
@@ -74,17 +75,17 @@ def group_by_class(labels: Int[Array | np.ndarray, " N"]) -> Classes:
 def choose_partner(
   key: PRNGKeyArray, label: Int[ArrayLike, ""], classes: Classes
 ) -> Int[Array, ""]:
-  """Draws an example of another class (Sabour et al., 2017, Sec. 6.1).
+  """Samples an example of another class (Sabour et al., 2017, Sec. 6.1).
 
   Args:
     key: random key.
-    label: the class that is not drawn.
-    classes: of the data set, from `group_by_class`.
+    label: the class to exclude.
+    classes: the data set sorted by class, from `group_by_class`.
 
   Returns:
     The index of an example; all those of other classes are equally likely.
 
-  Differs from paper: it draws 1000 partners for each digit beforehand.
+  Differs from paper: there 1000 partners of each digit are sampled beforehand.
   """
   start, end = (
     jnp.searchsorted(classes.labels, label, side, method="scan_unrolled")
@@ -106,8 +107,8 @@ def overlay(
 ) -> Overlay:
   """Lays one image over another (Sabour et al., 2017, Sec. 6.1).
 
-  Both get a black frame, are shifted on their own by whole pixels, and add up
-  to at most white.
+  Both images get a black frame and are shifted independently by whole pixels;
+  their sum is clipped at white.
 
   Args:
     key: random key.
@@ -124,9 +125,9 @@ def overlay(
     ValueError: `pad` or `max_shift` is negative, or the images differ in shape
       or dtype or are neither uint8 nor floats.
 
-  Differs from paper: nothing. It says that the 20x20 boxes of two digits have
-  80% of their area in common on average; that is so of the 28x28 frames, while
-  20x20 boxes have 73% with these shifts.
+  Differs from paper: nothing. The paper says that the 20x20 boxes of two digits
+  share 80% of their area on average; with these shifts that is true of the
+  28x28 frames, while 20x20 boxes share 73%.
   """
   if pad < 0:
     raise ValueError(f"pad={pad}; pass 0 or more pixels.")

@@ -1,4 +1,4 @@
-"""What is done to ONE stereo pair before a network sees it.
+"""Preprocessing and augmentation of ONE stereo pair.
 
 Images are [H, W, C], C = 2 for a pair, floats. Hinton et al. (2018) take
 smallNORB from 96x96 to 48x48 and cut 32x32 out of it; `augment` is the whole
@@ -51,9 +51,9 @@ def standardise(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
     image: [H, W, C].
 
   Returns:
-    [H, W, C]; 0 for an image of one colour. The deviation is taken to be at
-    least 1 / sqrt(HWC) of the unit of `image`: pass 0..255, not 0..1, so that
-    this does not matter.
+    [H, W, C]; 0 for an image of one colour. The standard deviation counts as at
+    least 1 / sqrt(HWC) in the unit of `image`: pass 0..255, not 0..1, so that
+    this limit has no effect.
   """
   wide = image.astype(numerics.accumulation_dtype(image))
   centred = wide - jnp.mean(wide)
@@ -138,13 +138,13 @@ def multi_crop(
 def augment(
   key: PRNGKeyArray, image: Num[Array, "H W C"], *, pipeline: str = "official"
 ) -> Float[Array, "32 32 C"]:
-  """Makes what a network trains on out of a downsampled image.
+  """Augments a downsampled image for training.
 
   - "official", the authors' code (Hinton et al., 2018, `capsule_em`): change
     brightness by at most 63 and contrast by a factor in 0.2 to 1.8, crop, then
-    standardise the crop. Standardising undoes any change of brightness, and one
-    of contrast except for what the eyes differ in and for what is cropped, so
-    that crops are nearly all that remains of this augmentation.
+    standardise the crop. Standardising undoes changes of brightness, and
+    changes of contrast up to differences between the eyes and between crop and
+    image, so that little of this augmentation remains but the crops.
   - "ibm" (Gritzman, 2019), the order in the paper's text: standardise, crop,
     then change brightness by at most 2 standard deviations and contrast by a
     factor in 0.5 to 1.5. What the network trains on then has other means and
@@ -208,13 +208,13 @@ def random_contrast(
   *,
   contrast_range: tuple[float, float],
 ) -> Float[Array, "H W C"]:
-  """Scales what each channel differs from its mean by.
+  """Scales the difference of each channel from its mean.
 
   Args:
     key: random key.
     image: [H, W, C].
-    contrast_range: (smallest, largest) factor, drawn uniformly, one for all
-      channels.
+    contrast_range: (smallest, largest) factor; the factor is uniform and the
+      same for all channels.
 
   Returns:
     [H, W, C], not clipped.
@@ -233,7 +233,7 @@ def random_contrast(
 
 
 def _room(image, size: int) -> tuple[int, int]:
-  """Returns the rows and columns that an image has beside a square."""
+  """Returns by how many rows and columns an image exceeds a square."""
   height, width, _ = image.shape
   if not 1 <= size <= min(height, width):
     raise ValueError(

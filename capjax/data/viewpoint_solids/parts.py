@@ -24,7 +24,7 @@ class Part(NamedTuple):
     kind: "ellipsoid", "cone" or "box".
     axes: [3, 3], its columns the half axes of the solid.
     centre: [3].
-    top: its width at the end of the third axis, beside 1 at the beginning.
+    top: its width at the end of the third axis, relative to the beginning.
   """
 
   kind: str
@@ -62,8 +62,8 @@ def box(
   Args:
     low: the lowest x, y and z.
     high: the highest.
-    taper: the size of its upper face beside the lower one's.
-    lean: how far the upper face is moved along x.
+    taper: the size of the upper face relative to the lower face.
+    lean: the shift of the upper face along x.
 
   Returns:
     The part.
@@ -89,7 +89,7 @@ def blade(
     tip: the middle of its outer face.
     chord: its length along x at the root.
     thickness: [3], from one of its sides to the other.
-    taper: chord and thickness at the tip beside those at the root.
+    taper: chord and thickness at the tip relative to the root.
 
   Returns:
     The part.
@@ -104,7 +104,7 @@ def assemble(parts: Sequence[Part], *, albedo: float) -> Figure:
 
   Args:
     parts: up to 16 ellipsoids, 16 cones and 9 boxes.
-    albedo: brightness beside the ground.
+    albedo: brightness relative to the ground.
 
   Returns:
     The figure; the longest side of the box around it is 2.
@@ -132,7 +132,7 @@ def _solids(parts: Sequence[Part], kind: str) -> Solids:
       f"a figure of {len(parts)} parts of kind {kind!r}; make it of at most "
       f"{_SLOTS[kind]}."
     )
-  # In a free slot there is a speck far below the ground.
+  # Unused slots hold a tiny solid far below the ground.
   speck = Part(kind, 1e-3 * np.eye(3), np.array([0.0, 0.0, -50.0]))
   parts += [speck] * free
   inverses = [np.linalg.inv(part.axes) for part in parts]

@@ -33,7 +33,7 @@ class Solids(NamedTuple):
 
   Attributes:
     frames: [K, 3, 4], each maps (x, y, z, 1) into the solid's own frame.
-    tops: [K], at least 0; ellipsoids have no use for it.
+    tops: [K], at least 0; not used for ellipsoids.
   """
 
   frames: Float[ArrayLike, "K 3 4"]
@@ -47,7 +47,7 @@ class Figure(NamedTuple):
     ellipsoids: E of them; all three numbers may be 0.
     cones: C of them.
     boxes: B of them.
-    albedo: [], how bright it is beside the ground, about 0.5 to 1.
+    albedo: [], brightness relative to the ground, about 0.5 to 1.
     middle: [], half its height; the eyes look at the point so far above the
       origin.
   """
@@ -150,7 +150,7 @@ def trace(
   Returns:
     The first hits in front of the origins.
   """
-  # Components apart, so that each step is one fused loop over the rays.
+  # Separate components, so that each step is one fused loop over the rays.
   rank = max(origins.ndim, directions.ndim)
   origin, direction = (
     jnp.moveaxis(x.reshape(*[1] * (rank - x.ndim), *x.shape), -1, 0)
@@ -247,7 +247,7 @@ def shade(
 
   distances = jnp.where(jnp.isfinite(hits.distances), hits.distances, 0)
   height = origins[..., 2] + distances * directions[..., 2]
-  # The sky lights what looks up; near the ground there is less of it.
+  # The sky lights surfaces that face up; near the ground there is less light.
   sky = (0.55 + 0.45 * hits.normals[..., 2]) * (
     1 - 0.5 * jnp.exp(-5 * jnp.maximum(height, 0))
   )

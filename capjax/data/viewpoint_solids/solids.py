@@ -1,9 +1,9 @@
 """Viewpoint solids: rendered figures with the structure of smallNORB.
 
-Five categories of ten figures, made of simple solids with drawn proportions, in
-9 elevations, 18 azimuths and 6 lightings, seen by two eyes; five figures of
-each are for training, the other five for testing. A result on it is no result
-on smallNORB, whose toys are far richer.
+Five categories of ten figures, made of simple solids with random proportions,
+in 9 elevations, 18 azimuths and 6 lightings, seen by two eyes; five figures of
+each are for training, the other five for testing. Results on it are not
+results on smallNORB, whose toys are far more detailed.
 """
 
 import functools
@@ -24,9 +24,11 @@ from capjax.data.viewpoint_solids import raytracing, toys
 NUM_AZIMUTHS, NUM_ELEVATIONS, NUM_LIGHTINGS = 18, 9, 6
 _INSTANCES = {"train": range(5), "test": range(5, 10)}
 _SIZE = 48
-# Files of another version hold other pictures: raise it with every change.
+# Increment with every change of the images: files of other versions are
+# ignored.
 _VERSION = 1
-_CHECKSUM = 426015239  # of a few of them, seen coarsely; tests tell the new one
+# Checksum of a few downsampled images; a failing test prints the new value.
+_CHECKSUM = 426015239
 _log = logging.getLogger(__name__)
 
 
@@ -57,13 +59,13 @@ def generate(
 
   Args:
     split: "train" or "test".
-    seed: draws the figures and the order of the examples.
+    seed: determines the figures and the order of the examples.
     size: rows and columns of the images.
     azimuths: in steps of 20 degrees, each in 0..17.
     elevations: in steps of 5 degrees from 30 degrees on, each in 0..8.
 
   Returns:
-    24,300 examples if all views are asked for, in random order; the factors are
+    24,300 examples with all views, in random order; the factors are
     named as those of smallNORB. Devices may round a pixel differently.
 
   Raises:
@@ -98,7 +100,7 @@ def generate(
     indexing="ij",
   )
   labels, *factors = (np.ravel(values).astype(np.int32) for values in grid)
-  # The first examples must do for validation: they are of all kinds.
+  # The first examples serve for validation, so they must be of all kinds.
   order = np.random.default_rng([seed, instances[0]]).permutation(len(labels))
   names = ("instance", "azimuth", "elevation", "lighting")
   return Dataset(
@@ -117,8 +119,9 @@ def load(split: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
   Args:
     split: "train" or "test".
-    folder: for the files, one for each split; made where it is not there.
-      Without it, or where nothing can be written, they are rendered each time.
+    folder: the folder of the files, one for each split; created if it does not
+      exist. Without it, or if it is not writable, the split is rendered each
+      time.
 
   Returns:
     As `generate`.
@@ -176,7 +179,7 @@ def _read(path: pathlib.Path) -> Dataset:
 
 
 def _write(path: pathlib.Path, dataset: Dataset) -> None:
-  """Writes a file whole or not at all, also while others do the same."""
+  """Writes a file atomically, also while other processes do the same."""
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:

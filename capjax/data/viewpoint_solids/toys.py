@@ -1,4 +1,4 @@
-"""Figures of five categories, with proportions that are drawn.
+"""Figures of five categories, with random proportions.
 
 Each is built in a unit of its own, x forward, y to its left and z up.
 """
@@ -47,10 +47,14 @@ def figure(category: int, instance: int, *, seed: int = 0) -> Figure:
 
 
 def _animal(rng: np.random.Generator) -> list[parts.Part]:
-  draw = rng.uniform
-  length, leg, girth = draw(0.45, 0.95), draw(0.15, 0.95), draw(0.18, 0.42)
-  thick = draw(0.05, 0.13) * (1 + girth)
-  shoulder, hip = leg + girth * 0.7, leg + girth * draw(0.55, 0.8)
+  uniform = rng.uniform
+  length, leg, girth = (
+    uniform(0.45, 0.95),
+    uniform(0.15, 0.95),
+    uniform(0.18, 0.42),
+  )
+  thick = uniform(0.05, 0.13) * (1 + girth)
+  shoulder, hip = leg + girth * 0.7, leg + girth * uniform(0.55, 0.8)
   solids = [
     ellipsoid((0, 0, (shoulder + hip) / 2), (length, 0.9 * girth, girth)),
     ellipsoid((0.55 * length, 0, shoulder), (girth, girth, 1.1 * girth)),
@@ -58,26 +62,30 @@ def _animal(rng: np.random.Generator) -> list[parts.Part]:
   ]
   for x, height in ((0.6 * length, shoulder), (-0.65 * length, hip)):
     for y in (-0.6 * girth, 0.6 * girth):
-      swing = draw(-0.2, 0.2)
+      swing = uniform(-0.2, 0.2)
       knee = x + swing, y, leg / 2
-      foot = x + swing * draw(0.2, 1.2), y, 0
+      foot = x + swing * uniform(0.2, 1.2), y, 0
       solids += [
         rod((x, y, height), knee, 1.5 * thick, taper=0.67),
         rod(knee, foot, thick, taper=0.8),
       ]
   solids += _animal_head(rng, (0.7 * length, 0, shoulder + 0.3 * girth), girth)
-  tail, droop = draw(0.1, 1.0), math.radians(draw(-60, 20))
+  tail, droop = uniform(0.1, 1.0), math.radians(uniform(-60, 20))
   rump = np.array([-0.6 * (length + girth), 0, hip + 0.3 * girth])
   end = rump + tail * np.array([-math.cos(droop), 0, math.sin(droop)])
-  return [*solids, rod(rump, end, draw(0.06, 0.14), taper=0.3)]
+  return [*solids, rod(rump, end, uniform(0.06, 0.14), taper=0.3)]
 
 
 def _animal_head(rng, chest, girth) -> list[parts.Part]:
-  draw = rng.uniform
-  neck, rise = draw(0.15, 1.0), math.radians(draw(-10, 80))
+  uniform = rng.uniform
+  neck, rise = uniform(0.15, 1.0), math.radians(uniform(-10, 80))
   head = chest + neck * np.array([math.cos(rise), 0, math.sin(rise)])
-  skull, snout, ear = draw(0.13, 0.22), draw(0.12, 0.5), draw(0.05, 0.25)
-  nose = head + [snout, 0, -snout * draw(0.0, 1.2)]
+  skull, snout, ear = (
+    uniform(0.13, 0.22),
+    uniform(0.12, 0.5),
+    uniform(0.05, 0.25),
+  )
+  nose = head + [snout, 0, -snout * uniform(0.0, 1.2)]
   solids = [
     rod(chest, head, 0.65 * girth, taper=skull / girth),
     ellipsoid(head, (1.1 * skull, 0.9 * skull, skull)),
@@ -96,10 +104,14 @@ def _animal_head(rng, chest, girth) -> list[parts.Part]:
 
 
 def _human(rng: np.random.Generator) -> list[parts.Part]:
-  draw = rng.uniform
-  leg, torso, width = draw(0.75, 0.95), draw(0.5, 0.65), draw(0.17, 0.25)
-  thick, lean = draw(0.07, 0.1), draw(-0.05, 0.15)
-  crouch = draw(0.0, 0.35) * (rng.random() < 0.5)
+  uniform = rng.uniform
+  leg, torso, width = (
+    uniform(0.75, 0.95),
+    uniform(0.5, 0.65),
+    uniform(0.17, 0.25),
+  )
+  thick, lean = uniform(0.07, 0.1), uniform(-0.05, 0.15)
+  crouch = uniform(0.0, 0.35) * (rng.random() < 0.5)
   hip = (1 - 1.2 * crouch) * leg * _UP
   chest = hip + [lean, 0, torso]
   solids = [
@@ -108,10 +120,14 @@ def _human(rng: np.random.Generator) -> list[parts.Part]:
     ellipsoid(chest, (1.5 * thick, 1.15 * width, 1.5 * thick)),
   ]
   for side in (-1, 1):
-    stride = side * draw(0.05, 0.35)
+    stride = side * uniform(0.05, 0.35)
     knee = np.array([stride + 0.06 + crouch, 0.7 * side * width, hip[2] / 2])
     foot = np.array([1.3 * stride, 0.8 * side * width, 0.05])
-    out, raised, bend = draw(0.1, 0.6), draw(-1.2, 0.9), draw(-0.8, 1.3)
+    out, raised, bend = (
+      uniform(0.1, 0.6),
+      uniform(-1.2, 0.9),
+      uniform(-0.8, 1.3),
+    )
     shoulder = chest + side * width * _LEFT
     elbow = chest + [
       0.15 * math.cos(raised),
@@ -127,7 +143,7 @@ def _human(rng: np.random.Generator) -> list[parts.Part]:
       rod(elbow, hand, 0.65 * thick, taper=0.8),
       ball(hand, 0.7 * thick),
     ]
-  head, skull = chest + [lean / 2, 0, draw(0.24, 0.3)], draw(0.11, 0.15)
+  head, skull = chest + [lean / 2, 0, uniform(0.24, 0.3)], uniform(0.11, 0.15)
   solids += [
     rod(chest, head, 0.8 * thick),
     ellipsoid(head, (skull, 0.9 * skull, 1.15 * skull)),
@@ -135,45 +151,49 @@ def _human(rng: np.random.Generator) -> list[parts.Part]:
   if rng.random() < 0.5:  # a hat
     brim = head + 0.5 * skull * _UP
     solids += [
-      rod(brim, brim + 0.03 * _UP, skull * draw(1.2, 1.9)),
-      rod(brim, brim + skull * draw(0.8, 1.5) * _UP, skull, taper=0.8),
+      rod(brim, brim + 0.03 * _UP, skull * uniform(1.2, 1.9)),
+      rod(brim, brim + skull * uniform(0.8, 1.5) * _UP, skull, taper=0.8),
     ]
   if rng.random() < 0.6:  # a staff
-    tilt = draw(-0.5, 0.5)
-    half = draw(0.4, 0.7) * np.array([math.sin(tilt), 0, math.cos(tilt)])
+    tilt = uniform(-0.5, 0.5)
+    half = uniform(0.4, 0.7) * np.array([math.sin(tilt), 0, math.cos(tilt)])
     solids.append(rod(hand - half, hand + half, 0.035))
   if rng.random() < 0.3:  # a coat
-    hem = [0, 0, hip[2] * draw(0.3, 0.6)]
-    solids.append(rod(hem, hip, draw(1.2, 1.7) * width, taper=0.6))
+    hem = [0, 0, hip[2] * uniform(0.3, 0.6)]
+    solids.append(rod(hem, hip, uniform(1.2, 1.7) * width, taper=0.6))
   if rng.random() < 0.4:  # a rucksack
-    low = chest - [1.5 * thick + draw(0.15, 0.3), 0.8 * width, 0.3]
+    low = chest - [1.5 * thick + uniform(0.15, 0.3), 0.8 * width, 0.3]
     solids.append(box(low, chest + [-thick, 0.8 * width, 0.1]))
   if rng.random() < 0.5:  # a base
-    solids.append(rod(-0.05 * _UP, 0 * _UP, draw(0.4, 0.5)))
+    solids.append(rod(-0.05 * _UP, 0 * _UP, uniform(0.4, 0.5)))
   return solids
 
 
 def _airplane(rng: np.random.Generator) -> list[parts.Part]:
-  draw = rng.uniform
-  radius, gear = draw(0.08, 0.2), draw(0.0, 0.25)
+  uniform = rng.uniform
+  radius, gear = uniform(0.08, 0.2), uniform(0.0, 0.25)
   height = gear + 1.2 * radius
-  nose, tail = draw(0.6, 1.1), -draw(0.7, 1.1)
+  nose, tail = uniform(0.6, 1.1), -uniform(0.7, 1.1)
   rear = np.array([tail, 0, height + 0.4 * radius])
   solids = [
     ellipsoid((0.4 * nose, 0, height), (0.75 * nose, radius, 1.1 * radius)),
     rod((0.5 * nose, 0, height), rear, radius, taper=0.35),
     ellipsoid(
-      (nose * draw(0.35, 0.65), 0, height + 0.8 * radius),
+      (nose * uniform(0.35, 0.65), 0, height + 0.8 * radius),
       (0.22, 0.65 * radius, 0.6 * radius),
     ),
   ]
-  span, chord = draw(0.5, 1.2), draw(0.25, 0.8)
-  sweep, lift, tail_span = draw(-0.1, 0.8), draw(0, 0.2), draw(0.3, 0.6)
-  taper = draw(0.15, 0.9)
-  root = np.array([draw(-0.1, 0.3), 0, height + radius * draw(-0.6, 0.7)])
+  span, chord = uniform(0.5, 1.2), uniform(0.25, 0.8)
+  sweep, lift, tail_span = (
+    uniform(-0.1, 0.8),
+    uniform(0, 0.2),
+    uniform(0.3, 0.6),
+  )
+  taper = uniform(0.15, 0.9)
+  root = np.array([uniform(-0.1, 0.3), 0, height + radius * uniform(-0.6, 0.7)])
   biplane = rng.random() < 0.2
   engines = (0.35, 0.65)[: rng.integers(3)]
-  wings = root, root + draw(0.3, 0.4) * _UP
+  wings = root, root + uniform(0.3, 0.4) * _UP
   for side in (-1, 1):
     for base in wings[: 2 if biplane else 1]:
       tip = base + [-sweep, side * span, lift]
@@ -185,7 +205,7 @@ def _airplane(rng: np.random.Generator) -> list[parts.Part]:
       front = root + [chord / 2 - sweep * share, side * span * share, -0.07]
       solids.append(rod(front, front - [0.4, 0, 0], 0.075))
   base = rear + [0.15, 0, -0.4 * radius]
-  tip = base + [-0.05 - 0.3 * sweep, 0, draw(0.28, 0.45)]
+  tip = base + [-0.05 - 0.3 * sweep, 0, uniform(0.28, 0.45)]
   solids.append(blade(base, tip, 0.3, 0.045 * _LEFT, taper=taper))
   if not engines:  # a propeller
     hub = np.array([nose, 0, height])
@@ -216,11 +236,15 @@ def _wheels(xs, half_track, radius, width) -> list[parts.Part]:
 
 
 def _truck(rng: np.random.Generator) -> list[parts.Part]:
-  draw = rng.uniform
-  length, width = draw(1.5, 2.6), draw(0.34, 0.52)
-  wheel, floor, cab = draw(0.14, 0.23), draw(0.2, 0.34), draw(0.3, 0.55)
-  roof = floor + draw(0.45, 0.8)
-  hood = draw(0.25, 0.4) if rng.random() < 0.5 else 0.0
+  uniform = rng.uniform
+  length, width = uniform(1.5, 2.6), uniform(0.34, 0.52)
+  wheel, floor, cab = (
+    uniform(0.14, 0.23),
+    uniform(0.2, 0.34),
+    uniform(0.3, 0.55),
+  )
+  roof = floor + uniform(0.45, 0.8)
+  hood = uniform(0.25, 0.4) if rng.random() < 0.5 else 0.0
   back, front = -length / 2, length / 2
   axles = [back + 1.6 * wheel, front - 1.8 * wheel]
   if rng.random() < 0.5:
@@ -230,13 +254,13 @@ def _truck(rng: np.random.Generator) -> list[parts.Part]:
     box(
       (front - hood - cab, -width, floor),
       (front - hood, width, roof),
-      taper=draw(0.82, 1.0),
-      lean=-draw(0, 0.06),
+      taper=uniform(0.82, 1.0),
+      lean=-uniform(0, 0.06),
     ),
     *_wheels(axles, width, wheel, 0.13),
   ]
   if hood:
-    bonnet = floor + (roof - floor) * draw(0.4, 0.6)
+    bonnet = floor + (roof - floor) * uniform(0.4, 0.6)
     low = front - hood, -0.85 * width, floor
     solids.append(box(low, (front, 0.85 * width, bonnet), taper=0.92))
   load = _tank, _tipper, _flat_bed, _flat_bed, _closed_box, _closed_box
@@ -288,23 +312,27 @@ def _flat_bed(rng, back, end, width, floor) -> list[parts.Part]:
 
 
 def _car(rng: np.random.Generator) -> list[parts.Part]:
-  draw = rng.uniform
-  length, width, wheel = draw(1.4, 2.2), draw(0.34, 0.5), draw(0.13, 0.23)
-  floor, belt = draw(0.1, 0.2), draw(0.32, 0.54)
+  uniform = rng.uniform
+  length, width, wheel = (
+    uniform(1.4, 2.2),
+    uniform(0.34, 0.5),
+    uniform(0.13, 0.23),
+  )
+  floor, belt = uniform(0.1, 0.2), uniform(0.32, 0.54)
   back, front = -length / 2, length / 2
-  start, roof = back + draw(0.0, 0.45), belt + draw(0.06, 0.42)
+  start, roof = back + uniform(0.0, 0.45), belt + uniform(0.06, 0.42)
   solids = [
-    box((back, -width, floor), (front, width, belt), taper=draw(0.92, 0.98)),
+    box((back, -width, floor), (front, width, belt), taper=uniform(0.92, 0.98)),
     box(
       (start, -0.95 * width, belt - 0.02),
-      (start + length * draw(0.3, 0.7), 0.95 * width, roof),
-      taper=draw(0.6, 0.95),
-      lean=draw(-0.15, 0.06),
+      (start + length * uniform(0.3, 0.7), 0.95 * width, roof),
+      taper=uniform(0.6, 0.95),
+      lean=uniform(-0.15, 0.06),
     ),
     *_wheels((back + 0.38, front - 0.36), width + 0.02, wheel, 0.14),
   ]
   for x, reach in ((front - 0.3, 0.45), (back + 0.25, 0.35)):
-    bulge = reach, 0.9 * width, draw(0.06, 0.13)
+    bulge = reach, 0.9 * width, uniform(0.06, 0.13)
     solids.append(ellipsoid((x, 0, belt - 0.06), bulge))
   for x in (back, front):  # bumpers
     low = x - 0.05, -0.95 * width, floor + 0.04

@@ -126,7 +126,7 @@ class ModelTest(parameterized.TestCase):
     ({"visible": "binary"}, "unknown family 'binary'; known"),
     ({"num_capsules": 0}, "0 capsules of 16 units"),
     ({"num_chains": -1}, "num_chains is -1; give"),
-    ({"interaction": True, "switches": False}, "leaves none"),
+    ({"interaction": True, "switches": False}, "needs switches"),
   )
   def test_bad_sizes_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
@@ -142,7 +142,7 @@ class LearningTest(parameterized.TestCase):
     age=(0, 3),
     block=(True, False),
   )
-  def test_gradient_is_data_less_fantasies(self, **options):
+  def test_gradient_is_data_less_samples(self, **options):
     self.assertLess(self._worst(**options), 1e-5)
 
   @parameterized.parameters(
@@ -193,7 +193,7 @@ class LearningTest(parameterized.TestCase):
     if num_chains:
       random = np.random.default_rng(1)
       model.fantasy.set_value(
-        rbm.Fantasies(
+        rbm.PersistentChains(
           jnp.float32(random.integers(2, size=(num_chains, 3, 2))),
           jnp.float32(random.integers(2, size=(num_chains, 3))),
           jnp.float32(age),

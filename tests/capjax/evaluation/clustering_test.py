@@ -144,7 +144,7 @@ class AccuracyTest(parameterized.TestCase):
 
   def test_too_few_examples_are_refused(self):
     features, _ = _planted(0, 4)
-    with self.assertRaisesRegex(ValueError, "one class leave nothing"):
+    with self.assertRaisesRegex(ValueError, "labels are of one class"):
       zeros = np.zeros(4, np.int64)
       clustering.probe_accuracy(features, zeros, features, zeros)
     with self.assertRaisesRegex(ValueError, "2 examples cannot form 4"):

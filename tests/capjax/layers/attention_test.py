@@ -91,7 +91,7 @@ def _block_oracle(block, x, presence):
   x = (x + read) * presence[:, None]
   if len(finish.norms):
     x = _norm_oracle(finish.norms[0], x)
-  x = x + _linear(finish.fall, np.maximum(0, _linear(finish.rise, x)))
+  x = x + _linear(finish.output, np.maximum(0, _linear(finish.hidden, x)))
   return _norm_oracle(finish.norms[1], x) if len(finish.norms) else x
 
 

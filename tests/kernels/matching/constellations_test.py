@@ -186,7 +186,7 @@ class UpdateTest(chex.TestCase):
       np.testing.assert_allclose(turned, turned.T, atol=1e-5)
 
   def test_a_single_place_is_no_template(self):
-    with self.assertRaisesRegex(ValueError, "pattern 1 is a single place"):
+    with self.assertRaisesRegex(ValueError, "pattern 1 has equal points only"):
       gcm.templates([constellations.SQUARE, np.ones((3, 2))])
 
 
