@@ -52,7 +52,7 @@ def check_features(squashed):
 
   def of_probabilities(model, images):
     _, drawn = model.guide(images)
-    return train_generative.probes.features(
+    return train_generative.linear_probes.features(
       jax.nn.sigmoid(drawn[-1].logits), drawn[-1].poses
     )
 
