@@ -1,9 +1,11 @@
-r"""Evaluates a trained model: numbers into evaluation.json, and figures.
+r"""Evaluates a trained model; writes evaluation.json and figures.
 
   python -m experiments.evaluate --workdir=DIR --suite=accuracy,perturbations
-  python -m experiments.evaluate --workdir=DIR --suite=attacks --beside=OTHER
+  python -m experiments.evaluate --workdir=DIR --suite=views --compare_with=RUN
 
-The model, its flags and its data set are those of the run in DIR.
+The model, its flags and its data set are those of the run in DIR. RUN is the
+folder of another run, already evaluated by the same suite, whose curves are
+plotted too.
 """
 
 import importlib
@@ -26,33 +28,35 @@ _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
 _CURVES = ", ".join(sorted(_COMPARING))
 _OF_VIEWS = " and ".join(sorted(suites.taking("views")))
 _SUITE = flags.DEFINE_list(
-  "suite", ["accuracy"], f"Any of {', '.join(suites.SUITES)}."
+  "suite",
+  ["accuracy"],
+  f"Names of the suites to run, any of {', '.join(suites.SUITES)}.",
 )
 _VIEWS = flags.DEFINE_integer(
   "views",
   32,
-  f"Of each test image in {_OF_VIEWS}.",
+  f"Number of affine views of each test image in {_OF_VIEWS}.",
   lower_bound=1,
   upper_bound=10_000,
 )
 _IMAGES = flags.DEFINE_integer(
   "images",
   None,
-  "Test images, the first ones, of suites that change them; by default as "
-  "many as each takes.",
+  "Number of test images, from the first on, in suites that can use a part of "
+  "the test set; each suite has its own default.",
   lower_bound=1,
 )
-_BESIDE = flags.DEFINE_list(
-  "beside",
+_COMPARE_WITH = flags.DEFINE_list(
+  "compare_with",
   [],
-  f"Folders of other runs, whose curves are drawn too by {_CURVES}, which "
-  "those runs must have been evaluated by before, and whose strips by spectra.",
+  "Folders of other runs to plot in the same figure, for the suites "
+  f"{_CURVES} and spectra; they must have been evaluated by the suite before.",
 )
 _ALLOW_OTHER_DATA = flags.DEFINE_bool(
   "allow_other_data",
   False,
-  "Evaluate on images and labels that are not those of the run; the record has "
-  "their fingerprint.",
+  "Allow a test set or training set that differs from that of the run; the "
+  "record holds the fingerprint of the data used.",
 )
 
 
@@ -72,20 +76,20 @@ def main(argv: Sequence[str]) -> None:
       takers = suites.taking(flag)
       if flags.FLAGS[flag].present and not takers & set(names):
         raise ValueError(
-          f"--suite={','.join(names)} has no use for --{flag}; it is for "
+          f"--suite={','.join(names)} does not use --{flag}; these suites do: "
           f"{', '.join(sorted(takers))}"
         )
     run = directory.Run(runs.WORKDIR.value)
     summary = run.read_summary()
     binary = _binary(run, summary["experiment"])
-    # The run's flags, and after them those of this command.
+    # The run's flags, followed by those of this command.
     words = (word for word in sys.argv[1:] if word.startswith("-"))
     given = {runs.flag_name(word) for word in words}
     foreign = given & (summary["flags"].keys() | {"flagfile"})
     if foreign:
       raise ValueError(
-        f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
-        "own; give none here"
+        f"--{', --'.join(sorted(foreign))}: evaluation uses the value of the "
+        f"run in {run.workdir}; leave it out"
       )
     _take_flags(run, summary["flags"])
     runs.configure()
@@ -104,19 +108,19 @@ def main(argv: Sequence[str]) -> None:
     unfit = sorted(set(names) - set(fit))
     if unfit:
       raise ValueError(
-        f"{', '.join(unfit)}: not for the model in {run.workdir}, which can "
-        f"take {', '.join(sorted(fit))}"
+        f"{', '.join(unfit)}: not for the model in {run.workdir}; its suites "
+        f"are {', '.join(sorted(fit))}"
       )
     count = len(trained.test.labels)
     if (_IMAGES.value or 0) > count:
       raise ValueError(
         f"--images={_IMAGES.value}: the test set has {count}; give fewer"
       )
-    beside = [directory.Run(workdir) for workdir in _BESIDE.value]
+    others = [directory.Run(workdir) for workdir in _COMPARE_WITH.value]
     for name in sorted(set(names) & _COMPARING):
-      for other in beside:
-        other.read_evaluation(name)  # what is missing is said now
-    options = models.Options(_VIEWS.value, _IMAGES.value, beside)
+      for other in others:
+        other.read_evaluation(name)  # fails now where it is missing
+    options = models.Options(_VIEWS.value, _IMAGES.value, others)
     for name in names:
       metrics = suites.SUITES[name](run, trained, options)
       record = {
@@ -132,7 +136,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:
-  """Of the provenance, what an evaluation does not share with its training."""
+  """The part of the provenance that differs between evaluation and training."""
   now = provenance.record(runs.invocation())
   return {
     **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
@@ -141,10 +145,10 @@ def _about_now(summary: dict[str, object]) -> dict[str, object]:
 
 
 def _binary(run: directory.Run, name: str) -> types.ModuleType:
-  """The binary that made a run: one of these, whatever its summary says.
+  """The module of the training binary that made a run.
 
   Raises:
-    ValueError: if there is none of that name.
+    ValueError: if the name is not that of a training binary.
   """
   folder = pathlib.Path(__file__).parent
   known = sorted(path.stem for path in folder.glob("train_*.py"))
@@ -157,12 +161,12 @@ def _binary(run: directory.Run, name: str) -> types.ModuleType:
 
 
 def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
-  """Sets the flags of a run, and after them those of this command.
+  """Sets the flags of a run, followed by those of this command.
 
-  The folder of compiled programs, which are native code, is not the run's.
+  The run's folder of compiled programs, which are native code, is not used.
 
   Raises:
-    ValueError: if flags.cfg is damaged, or does not say what was recorded.
+    ValueError: if flags.cfg is damaged, or differs from summary.json.
   """
   path = run.workdir / "flags.cfg"
   words = [

@@ -1,6 +1,7 @@
 """The main part of every training binary: train, restore the best, evaluate.
 
-Flags become arguments here: `training`, `evaluation` and `figures` read none.
+Flags are turned into arguments here; `training`, `evaluation` and `figures` do
+not read flags.
 """
 
 import jax
@@ -22,17 +23,17 @@ def fit(
   validation: data.Dataset,
   config: LoopConfig,
 ) -> tuple[int, float]:
-  """Trains for a task in a folder that was claimed, or resumes there.
+  """Trains for a task in a folder that is locked, or resumes there.
 
   Args:
-    task: what to train.
-    run: where checkpoints and metrics go; a plot of them too.
-    train_set: to draw batches from.
-    validation: to choose the checkpoint by; may be empty.
-    config: how training goes.
+    task: the task to train for.
+    run: the run that gets checkpoints, metrics and their plot.
+    train_set: the training examples.
+    validation: the examples by which the checkpoint is chosen; may be empty.
+    config: the configuration of training.
 
   Returns:
-    Updates done and seconds spent, in all sittings.
+    The number of updates and the seconds spent, summed over resumed processes.
   """
   mesh = train_step.data_mesh(config.batch_size)
   optimizer = task.make_optimizer()
@@ -68,7 +69,7 @@ def fit(
     warn=task.warn,
   )
   lines = run.metrics()
-  if lines:  # or else the file was lost, which is said when training resumes
+  if lines:  # without lines the file was lost, which resuming warns about
     grids.learning_curves(
       lines, run.figure("learning_curves"), reported=saved.best_step()
     )
@@ -78,7 +79,7 @@ def fit(
 def restore(
   run: directory.Run, task: tasks.Task, test: data.Dataset
 ) -> models.Trained:
-  """What a run has trained, with the data that the flags name."""
+  """The trained model of a run, with the data that the flags name."""
   return models.restore(
     run,
     task,
@@ -90,14 +91,14 @@ def restore(
 
 
 def train(task: tasks.Task) -> None:
-  """Trains for a task as the flags say, or resumes; writes a run's files."""
+  """Trains for a task, or resumes, as the flags say; writes the run's files."""
   with runs.clear_errors(), runs.naming_the_default():
     runs.configure()
     config = runs.loop_config()
     if config.num_validation == 0:
       runs.refuse("--num_validation=0", ["stop_accuracy"])
     train_set = runs.load("train")
-    test = runs.load("test")  # what is missing is said now, not after training
+    test = runs.load("test")  # fails now if it is missing, not after training
     records = {
       "data": tasks.data_record(train_set, test),
       "model": tasks.model_record(task, train_set),

@@ -17,11 +17,17 @@ from experiments.evaluation import suites
 from experiments.records import densities, published, sweeps, tables
 from experiments.records import records as archive
 
-_CHECK = flags.DEFINE_bool("check", False, "Fail if they are out of date.")
-_PAGE = flags.DEFINE_string(
-  "page", "docs/results.md", "With a block to rewrite."
+_CHECK = flags.DEFINE_bool(
+  "check", False, "Only compare, and fail if a page is out of date."
 )
-_RESULTS = flags.DEFINE_string("results", "results", "Folder of *.jsonl files.")
+_PAGE = flags.DEFINE_string(
+  "page", "docs/results.md", "Page with the block to rewrite."
+)
+_RESULTS = flags.DEFINE_string(
+  "results",
+  "results",
+  "Folder that holds records/*.jsonl and gets the generated pages.",
+)
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _TITLE = """# Results

@@ -21,13 +21,17 @@ from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_integer(
-  "num_capsules", 40, "Capsules of the hidden layer.", lower_bound=1
+  "num_capsules", 40, "Number of capsules in the hidden layer.", lower_bound=1
 )
 _INTERACTION = flags.DEFINE_bool(
-  "interaction", False, "Let pixels meet the switches directly (Omega)."
+  "interaction",
+  False,
+  "Add direct weights between pixels and switches (Omega in the paper).",
 )
 _SWITCHES = flags.DEFINE_bool(
-  "switches", True, "Capsules can be off; without, it is a plain RBM."
+  "switches",
+  True,
+  "Let capsules be off. Without switches the model is a plain RBM.",
 )
 flags.set_default(runs.NUM_STEPS, 12000)
 
@@ -46,7 +50,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 def begin(
   model: rbm.CapsuleRBM, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Gives the pixels the biases of the training set."""
+  """Sets the biases of the pixels from the mean of the training set."""
   del validation
   images = train_step.as_intensities(jnp.asarray(train.images))
   model.visible[...] = rbm.independent_units(boltzmann.VISIBLE.value, images)

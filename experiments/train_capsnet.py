@@ -1,4 +1,4 @@
-r"""Trains CapsNet, a relative of it or a convolutional baseline on images.
+r"""Trains CapsNet, a related network or a convolutional baseline on images.
 
   python -m experiments.train_capsnet --workdir=runs/mnist --dataset=mnist \
     --data_dir=DIR --flagfile=experiments/presets/capsnet/mnist_paper.cfg
@@ -49,7 +49,7 @@ def loss(
 def measure(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """What is said of each image when the label is not used to draw it."""
+  """Measures each image; it is reconstructed from the predicted class."""
   if networks.is_baseline():
     logits = model(images)
     return {

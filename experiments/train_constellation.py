@@ -3,7 +3,7 @@ r"""Trains the constellation capsule autoencoder.
   python -m experiments.train_constellation --workdir=runs/constellation \
     --flagfile=experiments/presets/constellation/constellation.cfg
   python -m experiments.evaluate --workdir=runs/constellation \
-    --suite=gcm,ransac  # patterns known, on the same images
+    --suite=gcm,ransac  # known patterns, on the same images
 
 Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders, section 2.1.
 """
@@ -23,55 +23,59 @@ from experiments.flags import limits, optimizer, rates, runs
 from experiments.training import task, train_step
 
 _WIDTH = flags.DEFINE_integer(
-  "width", 128, "Of tokens in the set transformer.", lower_bound=1
+  "width", 128, "Width of the tokens in the set transformer.", lower_bound=1
 )
 _BLOCKS = flags.DEFINE_integer(
   "blocks",
   4,
-  "Self-attentions of the set transformer.",
+  "Number of self-attention layers in the set transformer.",
   lower_bound=0,
   upper_bound=100,
 )
-_HEADS = flags.DEFINE_integer("heads", 4, "Of attentions.", lower_bound=1)
+_HEADS = flags.DEFINE_integer(
+  "heads", 4, "Number of heads of each attention layer.", lower_bound=1
+)
 _HIDDEN = flags.DEFINE_integer(
-  "hidden", 128, "Units of the networks of an object.", lower_bound=1
+  "hidden", 128, "Hidden units of the networks of an object.", lower_bound=1
 )
 _NOISE = flags.DEFINE_float(
   "noise",
   0.0,
-  "Standard deviation of what is added to the corners of patterns, of which "
-  "the square has sides of 2.",
+  "Standard deviation of the noise added to the corners of patterns; the "
+  "square has sides of length 2.",
   lower_bound=0.0,
 )
 _WITHIN = flags.DEFINE_float(
   "prior_within",
   1.0,
-  "Weight of --sparsity=soft within images.",
+  "Weight of the loss term within images, for --sparsity=soft.",
   lower_bound=0.0,
 )
 _BETWEEN = flags.DEFINE_float(
   "prior_between",
   1.0,
-  "Weight of --sparsity=soft between images.",
+  "Weight of the loss term between images, for --sparsity=soft.",
   lower_bound=0.0,
 )
 _SPARSITY = flags.DEFINE_enum(
   "sparsity",
   "hard",
   ["hard", "soft"],
-  "What sparsity is of: whether presences of objects are above the weight of "
-  "the dummy, as the authors' code has it, without gradient; or the presences.",
+  "Sparsity of the presences of objects: hard compares them with the weight"
+  " of the dummy, without a gradient, as in the authors' code; soft uses "
+  "the presences themselves.",
 )
 _ACTIVITY = flags.DEFINE_float(
   "activity",
   10.0,
-  "Weight of objects' presence against what they explain.",
+  "Weight of the loss term that compares the presence of objects with the "
+  "points that they explain.",
   lower_bound=0.0,
 )
 _DEFORMATION = flags.DEFINE_float(
   "deformation",
   10.0,
-  "Weight of the squares of deformations.",
+  "Weight of the squared deformations in the loss.",
   lower_bound=0.0,
 )
 flags.set_default(runs.DATASET, "constellations")
@@ -80,7 +84,7 @@ flags.set_default(rates.LEARNING_RATE, 1e-4)
 flags.register_validator(
   runs.DATASET,
   lambda name: name == "constellations",
-  message="constellations are points; --dataset can be nothing else",
+  message="this binary trains on constellations only; leave --dataset out",
 )
 
 
@@ -100,7 +104,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[constellations.Constellation, jax.Array]:
-  """Draws a new constellation to train on, whatever the index."""
+  """Samples a new constellation to train on; the index is not used."""
   drawn = constellations.draw(key, noise=_NOISE.value)
   return drawn, labels[index]
 
@@ -108,7 +112,7 @@ def draw(
 def draw_test(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[constellations.Constellation, jax.Array]:
-  """Draws the constellation of a number of the data set."""
+  """Makes the constellation of an index of the data set."""
   del key, images
   drawn = constellations.numbered(labels[index], noise=_NOISE.value)
   return drawn, labels[index]
@@ -140,7 +144,7 @@ def measure(
   drawn: constellations.Constellation,
   labels: jax.Array,
 ) -> train_step.Metrics:
-  """The likelihood, who explains each point, and what is right of that."""
+  """The likelihood, the object of each point, and the segmentation accuracy."""
   del labels
   output = model(drawn.points, drawn.presence)
   found = output.objects()
@@ -157,7 +161,7 @@ def measure(
 
 
 def warn(metrics: dict[str, float]) -> list[str]:
-  """Names what has collapsed."""
+  """Warnings about objects that have collapsed."""
   messages = []
   if metrics.get("dead_parents", 0) > 0:
     messages.append(

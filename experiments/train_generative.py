@@ -28,69 +28,83 @@ from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
-  "num_capsules", ["16", "16"], "Capsules of each layer, from the parts up."
+  "num_capsules",
+  ["16", "16"],
+  "Number of capsules in each layer, from the parts up.",
 )
 _TEMPLATE_SIZE = flags.DEFINE_integer(
-  "template_size", 11, "Rows and columns of a template.", lower_bound=2
+  "template_size",
+  11,
+  "Height and width of a template, in pixels.",
+  lower_bound=2,
 )
 _CONV_FEATURES = flags.DEFINE_list(
   "conv_features", ["128"] * 4, "Channels of the guide's convolutions."
 )
 _WIDTH = flags.DEFINE_integer(
-  "width", 128, "Numbers of a token of the set transformer.", lower_bound=1
+  "width", 128, "Width of the tokens in the set transformer.", lower_bound=1
 )
 _TEMPERATURE = flags.DEFINE_float(
-  "temperature", 0.5, "Of relaxed presences.", lower_bound=1e-3
+  "temperature",
+  0.5,
+  "Temperature of the relaxed presences, at the start.",
+  lower_bound=1e-3,
 )
 _FINAL_TEMPERATURE = flags.DEFINE_float(
   "final_temperature",
   None,
-  "Where --temperature goes by --num_steps, in equal ratios, and what models "
-  "are validated and evaluated at; by default it stays.",
+  "Temperature at --num_steps, approached geometrically from --temperature,"
+  " and used in validation and evaluation; by default the temperature is "
+  "constant.",
   lower_bound=1e-3,
 )
 _PIXEL_SCALE = flags.DEFINE_float(
-  "pixel_scale", 0.15, "Deviation of a pixel.", lower_bound=1e-3
+  "pixel_scale",
+  0.15,
+  "Standard deviation of a pixel's intensity.",
+  lower_bound=1e-3,
 )
 _SCALE_FLOOR = flags.DEFINE_float(
   "scale_floor",
   0.1,
-  "What the deviation of a child's pose stays above.",
+  "Lower limit of the standard deviation of a child's pose.",
   lower_bound=1e-3,
 )
 _OFF_SCALE = flags.DEFINE_float(
   "off_scale",
   2.0,
-  "Standard deviation, sigma_off, of the pose of a child that is not there. "
-  "Where poses are taken as known, a child in the pose that its parent expects "
-  "gains 6 ln(sigma_off / sigma) nats by being there, whatever it draws: 11.6 "
-  "at the default with sigma = 0.29. No value above sigma lets children be "
-  "absent for nothing.",
+  "Standard deviation, sigma_off, of the pose of an absent child. Without "
+  "--gaussian_poses, a child in the pose that its parent predicts gains 6 "
+  "ln(sigma_off / sigma) nats by being present, whatever it renders: 11.6 "
+  "at the default with sigma = 0.29. Every value above sigma makes absence "
+  "cost something.",
   lower_bound=1e-3,
 )
 _SCALE_PRIOR = flags.DEFINE_float(
   "scale_prior",
   None,
-  "Spread of the logs of these deviations about that of --scale_floor, which "
-  "is then the median of their prior and no floor; 0.5 keeps them above 0.22 "
-  "of it.",
+  "Standard deviation of a log-normal prior of the standard deviations of "
+  "poses. --scale_floor is then the median of this prior, not a limit; with"
+  " 0.5 they stay above 0.22 times the median.",
   lower_bound=1e-3,
 )
 _GAUSSIAN_POSES = flags.DEFINE_bool(
   "gaussian_poses",
   False,
-  "The guide gives Gaussians for poses, not poses that are taken as known.",
+  "The guide infers a Gaussian for each pose. Without it poses are point "
+  "estimates.",
 )
 _START_FROM = flags.DEFINE_string(
   "start_from",
   None,
-  "Folder of a run without --gaussian_poses, whose best model is taken over.",
+  "Folder of a run without --gaussian_poses, whose best model initialises "
+  "this one.",
 )
 _NUM_IMPORTANCE = flags.DEFINE_integer(
   "num_importance",
   1,
-  "Samples of the importance-weighted bound that is trained; of more than one "
-  "--gaussian_poses is needed.",
+  "Number of samples of the importance-weighted bound in training; more "
+  "than one needs --gaussian_poses.",
   lower_bound=1,
 )
 flags.set_default(augmentation.MAX_SHIFT, 0)
@@ -101,8 +115,8 @@ flags.register_validator(
 flags.register_multi_flags_validator(
   ["num_importance", "gaussian_poses"],
   lambda given: given["gaussian_poses"] or given["num_importance"] == 1,
-  message="more than one sample needs --gaussian_poses; poses that are taken "
-  "as known give no bound on log p(x)",
+  message="more than one sample needs --gaussian_poses; point estimates of "
+  "poses give no bound on log p(x)",
 )
 
 
@@ -126,7 +140,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 
 
 def describe_first(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The same, with poses that are taken as known."""
+  """The same model with point estimates of poses."""
   maker, arguments = describe(image_shape, num_classes)
   return Spec(maker, arguments | {"gaussian_poses": False})
 
@@ -134,21 +148,21 @@ def describe_first(image_shape: Sequence[int], num_classes: int) -> Spec:
 def begin(
   model: guides.AmortisedCapsules, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Takes over what another run learnt; deviations of poses are added.
+  """Copies the parameters of the run --start_from, without scales of poses.
 
-  A run that resumes from its own state needs the other one no more.
+  A run that resumes from its own state does not read the other run.
   """
   del validation
-  if _START_FROM.value and not _goes_on():
+  if _START_FROM.value and not _resumes():
     run = directory.Run(_START_FROM.value)
-    run.read_summary()  # says so if there is no run
+    run.read_summary()  # fails if there is no run
     task = TASK._replace(describe=describe_first)
     _, earlier, _ = tasks.restore_model(run, task, train, runs.loop_config())
     nnx.update(model, nnx.state(earlier))
 
 
-def _goes_on() -> bool:
-  """Whether the run has a state; makes no folder to look for one."""
+def _resumes() -> bool:
+  """Whether the run has a saved state; makes no folder."""
   run = directory.Run(runs.WORKDIR.value)
   there = (run.workdir / "checkpoints").exists()
   return there and tasks.saved_by(run, TASK, runs.loop_config()).has_state()
@@ -161,7 +175,7 @@ def loss(
   key: jax.Array,
   step: jax.Array,
 ) -> tuple[jax.Array, train_step.Metrics]:
-  """The negative objective of a batch, and that of the scales' log prior."""
+  """The loss of a batch: the negative objective and log prior of scales."""
   del labels
   temperature = temperature_at(step)
   if _NUM_IMPORTANCE.value == 1:
@@ -180,7 +194,7 @@ def loss(
 
 
 def temperature_at(step: jax.Array) -> jax.Array | None:
-  """The temperature after some updates; None for that of the model."""
+  """The temperature at a step; None for the temperature of the model."""
   start, end = _TEMPERATURE.value, _FINAL_TEMPERATURE.value
   if end is None:
     return None
@@ -192,11 +206,11 @@ def temperature_at(step: jax.Array) -> jax.Array | None:
 def measure(
   model: guides.AmortisedCapsules, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """The objective, errors of reconstructions, and what is present.
+  """The objective, reconstruction errors, and numbers of present capsules.
 
-  The objective of one sample is the ELBO where poses are Gaussian, and is then
-  recorded under that name too. Where they are taken as known it is no bound on
-  log p(x): see `guides.elbo`.
+  With Gaussian poses the objective of one sample is the ELBO, and is recorded
+  under that name too. With point estimates it is no bound on log p(x): see
+  `guides.elbo`.
   """
   del labels
   objective = model.elbo(images, jax.random.key(0))
@@ -216,10 +230,10 @@ def measure(
 def features(
   model: guides.AmortisedCapsules, images: jax.Array
 ) -> dict[str, jax.Array]:
-  """Log odds of presence, and poses, of the top for linear probes.
+  """Log odds of presence, and poses, of the top capsules for linear probes.
 
-  Log odds of q(t | x) are what appendix D of Smith et al. (2020) classifies
-  by. Nothing below the top is noisy.
+  Appendix D of Smith et al. (2020) classifies from the log odds of q(t | x).
+  The layers below are computed without noise.
   """
   posteriors, _ = model.guide(images)
   return linear_probes.features(posteriors[-1].log_odds, posteriors[-1].poses)

@@ -1,4 +1,4 @@
-r"""Trains a capsule Helmholtz machine: layer by layer, then by wake and sleep.
+r"""Trains a capsule Helmholtz machine: layer by layer, then by wake-sleep.
 
   python -m experiments.train_helmholtz --workdir=runs/helmholtz \
     --data_dir=DIR --flagfile=experiments/presets/helmholtz/helmholtz_mnist.cfg
@@ -27,16 +27,22 @@ from experiments.training import task as tasks
 from experiments.training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
-  "num_capsules", ["40", "40"], "Capsules of each layer, from the lowest."
+  "num_capsules",
+  ["40", "40"],
+  "Number of capsules in each layer, from the lowest.",
 )
 _PRETRAIN_STEPS = flags.DEFINE_integer(
   "pretrain_steps",
   6000,
-  "Updates of each layer's capsule RBM; 0 to go straight to wake and sleep.",
+  "Number of updates of each layer's capsule RBM; 0 starts with wake-sleep "
+  "training.",
   lower_bound=0,
 )
 _PRETRAIN_RATE = flags.DEFINE_float(
-  "pretrain_learning_rate", 0.02, "Of these, at the start.", lower_bound=0.0
+  "pretrain_learning_rate",
+  0.02,
+  "Learning rate of pretraining, at the start.",
+  lower_bound=0.0,
 )
 limits.require_counts(_NUM_CAPSULES, example="40,40")
 flags.set_default(runs.NUM_STEPS, 6000)
@@ -54,15 +60,15 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 def begin(
   model: helmholtz.CapsuleHM, train: data.Dataset, validation: data.Dataset
 ) -> float:
-  """Trains a capsule RBM for each layer, and starts from them.
+  """Trains a capsule RBM for each layer, and copies their parameters.
 
   Returns:
-    Seconds spent.
+    The seconds spent.
   """
   images = train_step.as_intensities(jnp.asarray(train.images))
   model.visible[...] = rbm.independent_units(boltzmann.VISIBLE.value, images)
   if not _PRETRAIN_STEPS.value:
-    print("no pretraining: wake and sleep begin with drawn weights", flush=True)
+    print("no pretraining: wake-sleep starts from random weights", flush=True)
     return 0.0
   machines, total = [], 0.0
   count = len(_num_capsules())
@@ -78,7 +84,7 @@ def begin(
     total += seconds
     _, stack, _ = tasks.restore_model(run, task, train, config)
     machines = list(stack.machines)
-  print("wake and sleep of all layers", flush=True)
+  print("wake-sleep training of all layers", flush=True)
   wake_sleep.start_from(model, machines)
   return total
 
@@ -101,7 +107,7 @@ def loss(
 def measure(
   model: helmholtz.CapsuleHM, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """The errors of reconstructions, and how many capsules are active."""
+  """Reconstruction errors, and numbers of active capsules."""
   del labels
   layers = model.infer(images, num_iterations=boltzmann.num_iterations())
 
@@ -138,21 +144,24 @@ def _describe_layer(
 def _layer_record(
   below: Sequence[rbm.CapsuleRBM], dataset: data.Dataset
 ) -> dict[str, Any]:
-  """The machine that a layer's run trains; those below are of other runs."""
+  """The spec of the RBM that a layer's run trains, without the layers below."""
   shape = dataset.images.shape[1:]
   return tasks.spec_record(_describe_layer(below, shape), dataset)
 
 
 def _layer_task(below: Sequence[rbm.CapsuleRBM], pixels: jax.Array) -> Task:
-  """To train a capsule RBM on top of others, or on images with such biases."""
+  """The task of a capsule RBM on top of others, or on images.
+
+  On images, `pixels` are the biases of the visible units.
+  """
   number = len(below)
   common = dict(boltzmann.COMMON)
   if below:
-    del common["diverged"]  # it bounds errors of pixels, not of units below
+    del common["diverged"]  # it limits errors of pixels, not of units below
 
   def make_stack(image_shape, rngs):
-    del rngs  # the layer's own seed draws it
-    # Copies, since training gives its buffers away.
+    del rngs  # the layer has its own seed
+    # Copies, since training donates its buffers.
     machines = jax.tree.map(jnp.copy, list(below))
     seed = nnx.Rngs(runs.SEED.value + number)
     top = _describe_layer(below, image_shape).make(seed)

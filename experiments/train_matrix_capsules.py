@@ -30,15 +30,20 @@ _MODEL = flags.DEFINE_enum(
   "model", "capsules", ["capsules", "baseline"], "Network to train."
 )
 _FEATURES = flags.DEFINE_integer(
-  "features", 32, "A, channels of the first convolution.", lower_bound=1
+  "features",
+  32,
+  "Channels of the first convolution, A in the paper.",
+  lower_bound=1,
 )
 _TYPES = flags.DEFINE_list(
-  "types", ["32", "32", "32"], "B, C, D, types of capsules of the layers."
+  "types",
+  ["32", "32", "32"],
+  "Capsule types of the three capsule layers, B, C and D in the paper.",
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
   "num_iterations",
   3,
-  "Of EM routing in every layer.",
+  "Number of iterations of EM routing in each layer.",
   lower_bound=1,
   upper_bound=100,
 )
@@ -52,41 +57,46 @@ _START = flags.DEFINE_enum(
   "start",
   "identity",
   list(matrix_capsules.STARTS),
-  "Scales of the parameters: transforms near the identity, or all as in the "
-  "authors' code.",
+  "Initial scales of the parameters: identity starts transforms near the "
+  "identity; official uses the scales of the authors' code.",
 )
 _FINAL_INVERSE_TEMPERATURE = flags.DEFINE_float(
   "final_inverse_temperature",
   0.01,
-  "Limit of lambda over the iterations of EM routing; above 0.",
+  "Limit of the inverse temperature lambda over the iterations of EM "
+  "routing; above 0.",
 )
 _DATA_AMOUNT = flags.DEFINE_float(
   "data_amount",
   100.0,
-  "Children that a parent of any layer counts as having in its cost, as in "
-  "IBM's code. 0: as many as it has, as in the paper.",
+  "Number of children that each parent's cost is scaled to, in every layer,"
+  " as in IBM's code. 0 uses the actual number, as in the paper.",
   lower_bound=0.0,
 )
 _COORDINATES = flags.DEFINE_enum(
   "coordinates",
   "relative",
   list(matrix_capsules.COORDINATES),
-  "How votes for the classes say where they come from.",
+  "How votes for the classes encode the position of the child.",
 )
 _POSE = flags.DEFINE_enum(
-  "pose", "matrix", ["matrix", "vector"], "Of capsules."
+  "pose", "matrix", ["matrix", "vector"], "Form of a capsule's pose."
 )
 _PADDING = flags.DEFINE_enum(
-  "padding", "VALID", ["VALID", "SAME"], "Of windows at the borders."
+  "padding", "VALID", ["VALID", "SAME"], "Padding of windows at the borders."
 )
 _LOSS = flags.DEFINE_enum(
-  "loss", "spread", ["spread", "margin", "cross_entropy"], "Of the classes."
+  "loss",
+  "spread",
+  ["spread", "margin", "cross_entropy"],
+  "Loss of the class activations.",
 )
 _MARGIN_STEPS = flags.DEFINE_float(
   "margin_steps",
   None,
-  "Timescale of the spread loss's margin, which is halfway at four of them; by "
-  "default a fortieth of --num_steps, as 50,000 of the authors' 2,000,000.",
+  "Time constant of the spread loss's margin, in steps; the margin is "
+  "halfway after four of them. By default a fortieth of --num_steps, as "
+  "50,000 of the 2,000,000 steps of the authors' code.",
   lower_bound=1.0,
 )
 _CNN_FEATURES = flags.DEFINE_list(
@@ -98,30 +108,31 @@ _CNN_DENSE = flags.DEFINE_integer(
 _WEIGHT_DECAY = flags.DEFINE_float(
   "weight_decay",
   2e-7,
-  "Half the squares of all parameters are added to the loss by this weight.",
+  "Weight of half the sum of squares of all parameters in the loss.",
   lower_bound=0.0,
   upper_bound=1.0,
 )
 _MAX_SHIFT = flags.DEFINE_integer(
   "max_shift",
   2,
-  "Pixels that images are shifted by at most; of no stereo pairs.",
+  "Largest shift of an image, in pixels; not used for stereo pairs.",
   lower_bound=0,
 )
 _AUGMENTATION = flags.DEFINE_enum(
   "augmentation",
   "official",
   list(stereo.PIPELINES),
-  "Of stereo pairs: brightness, contrast and crops in the order and by the "
-  "amounts of the authors' code or of IBM's.",
+  "Brightness, contrast and crops of stereo pairs: order and amounts of the"
+  " authors' code or of IBM's code.",
 )
 _VIEWPOINTS = flags.DEFINE_enum(
   "viewpoints",
   "all",
   ["all", "azimuth", "elevation"],
-  "Train on a third of the azimuths or on the lowest three elevations only. As "
-  "in the paper, validation is then on the test set's figures from these "
-  "viewpoints, so that --stop_accuracy matches networks by them.",
+  "Viewpoints to train on: all, a third of the azimuths, or the three "
+  "lowest elevations. For the last two, as in the paper, validation uses "
+  "test images from the viewpoints of training, so that --stop_accuracy "
+  "gives networks of equal accuracy on them.",
 )
 flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
@@ -134,7 +145,7 @@ _CAPSULE_FLAGS = (
   "final_inverse_temperature", "data_amount", "coordinates", "pose", "padding",
   "loss",
 )  # fmt: skip
-# Of the authors' 2,000,000 steps the timescale of the margin is 50,000.
+# The authors' code has 2,000,000 steps and a time constant of 50,000.
 _MARGIN_SHARE = 40
 _BASELINE_FLAGS = ("cnn_features", "cnn_dense")
 _FAMILIAR = {
@@ -179,15 +190,15 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 
 
 def prepare(image: jax.Array) -> jax.Array:
-  """Makes an image in [0, 1] smaller and crops it, if it is a stereo pair."""
+  """Downsamples and crops an image in [0, 1], if it is a stereo pair."""
   return stereo.centre_crop(stereo.downsample(image)) if is_stereo() else image
 
 
 def standardise(image: jax.Array) -> jax.Array:
-  """What the network sees of an image in [0, 1].
+  """The network's input for an image in [0, 1].
 
-  Of a stereo pair the crop is standardised, as in the authors' code. The text
-  of the paper crops what was standardised.
+  The crop of a stereo pair is standardised, as in the authors' code. The text
+  of the paper standardises first and then crops.
   """
   return stereo.standardise(255 * image) if is_stereo() else image
 
@@ -195,7 +206,7 @@ def standardise(image: jax.Array) -> jax.Array:
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws one image to train on."""
+  """Makes one training example, with random augmentation."""
   image = train_step.as_intensities(images[index])
   if not is_stereo():
     shifted = augment.shift(key, image, max_shift=_MAX_SHIFT.value)
@@ -263,7 +274,7 @@ def measure(
 
 
 def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
-  """[B J] of images in [0, 1], the higher the likelier."""
+  """Scores [B J] of the classes, for images in [0, 1]."""
   output = model(jax.vmap(standardise)(images))
   return output if _MODEL.value == "baseline" else output.activations
 
@@ -271,19 +282,19 @@ def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
 def losses_of(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> jax.Array:
-  """[B], the cross-entropy of the scores, to attack any network by."""
+  """The cross-entropy [B] of the scores, for attacks on any network."""
   return optax.softmax_cross_entropy_with_integer_labels(
     scores(model, images), labels
   )
 
 
 def familiar(factors: dict[str, np.ndarray]) -> np.ndarray:
-  """Which examples are seen from the viewpoints that are trained on."""
+  """Which examples [N] are seen from the viewpoints of training."""
   if not factors:
     raise ValueError(
-      f"--viewpoints={_VIEWPOINTS.value}: {runs.DATASET.value} as it is "
-      "there does not tell viewpoints; take viewpoint_solids, or smallnorb "
-      "from its own files or TensorFlow Datasets"
+      f"--viewpoints={_VIEWPOINTS.value}: this copy of {runs.DATASET.value} "
+      "does not tell viewpoints; use viewpoint_solids, or smallnorb from its "
+      "own files or TensorFlow Datasets"
     )
   return _FAMILIAR[_VIEWPOINTS.value](factors)
 
@@ -291,7 +302,7 @@ def familiar(factors: dict[str, np.ndarray]) -> np.ndarray:
 def split(
   train: data.Dataset, test: data.Dataset
 ) -> tuple[data.Dataset, data.Dataset]:
-  """What to train on and to validate on."""
+  """The training set and the validation set."""
   if _VIEWPOINTS.value == "all":
     return loop.split_validation(
       train, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
@@ -303,10 +314,10 @@ def split(
 
 
 def suites_of(model: nnx.Module) -> list[str]:
-  """The evaluations that the flags leave a sense to."""
+  """The names of the suites that apply to a model, given the flags."""
   del model
   names = ["attacks", "multi_crop" if is_stereo() else "views"]
-  # Where validation is on test figures, only the novel views are a test.
+  # Where validation uses test images, only novel viewpoints are a test.
   names.append("accuracy" if _VIEWPOINTS.value == "all" else "viewpoints")
   return names
 

@@ -4,9 +4,9 @@ r"""Trains CapsNet, or a convolutional baseline, on overlapping digits.
     --data_dir=DIR \
     --flagfile=experiments/presets/multimnist/multimnist_paper.cfg
 
-Two images of different classes, each shifted on its own, are laid over each
-other on the device as they are needed; any data set will do. The accuracy is
-that of both classes together (Sabour, Frosst, Hinton, 2017, section 6).
+Two images of different classes, each shifted independently, are overlaid on the
+device in each step, from any data set. An image counts as correct if both
+classes are (Sabour, Frosst, Hinton, 2017, section 6).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from experiments.training.task import Task
 _PAD = flags.DEFINE_integer(
   "pad",
   4,
-  "Pixels of black frame around each image.",
+  "Width in pixels of the black frame around each image.",
   lower_bound=0,
   upper_bound=10_000,
 )
@@ -71,7 +71,7 @@ def loss(
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, multimnist.Objects]:
-  """Draws one image of two objects, as the flags say."""
+  """Makes one image of two objects, as the flags say."""
   return multimnist.draw(
     key,
     index,
@@ -92,7 +92,7 @@ def prepare_image(image: jax.Array) -> jax.Array:
 def begin(
   model: nnx.Module, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Sees to it that there are images of two classes to overlay."""
+  """Checks that there are images of at least two classes."""
   del model, validation
   overlap.require_two_classes(train.labels)
 

@@ -23,65 +23,78 @@ from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
-  "num_parts", 40, "Part capsules, each with a template.", lower_bound=1
+  "num_parts",
+  40,
+  "Number of part capsules; each has a template.",
+  lower_bound=1,
 )
 _NUM_OBJECTS = flags.DEFINE_integer(
-  "num_objects", 32, "Object capsules.", lower_bound=1
+  "num_objects", 32, "Number of object capsules.", lower_bound=1
 )
 _TEMPLATE_SIZE = flags.DEFINE_integer(
-  "template_size", 11, "Pixels along each side of a template.", lower_bound=2
+  "template_size",
+  11,
+  "Height and width of a template, in pixels.",
+  lower_bound=2,
 )
 _NUM_FEATURES = flags.DEFINE_integer(
-  "num_features", 16, "Special features of a part.", lower_bound=1
+  "num_features", 16, "Number of special features of a part.", lower_bound=1
 )
 _ENCODER_FEATURES = flags.DEFINE_integer(
   "encoder_features",
   128,
-  "Channels of the convolutions that find parts.",
+  "Channels of the part encoder's convolutions.",
   lower_bound=1,
 )
 _NONLINEARITY = flags.DEFINE_enum(
-  "nonlinearity", "sigmoid", ["sigmoid", "relu1"], "Of templates and colours."
+  "nonlinearity",
+  "sigmoid",
+  ["sigmoid", "relu1"],
+  "Nonlinearity of templates and colours.",
 )
 _MIXING = flags.DEFINE_enum(
   "mixing",
   "alpha",
   ["alpha", "coupled"],
-  "Which part a pixel shows: by learned alphas, or the brighter ones.",
+  "How parts share a pixel: alpha uses learned alpha channels; coupled "
+  "prefers brighter parts.",
 )
 _KIND = flags.DEFINE_enum(
-  "kind", "affine", ["affine", "similarity"], "Of the poses of objects."
+  "kind", "affine", ["affine", "similarity"], "Kind of the poses of objects."
 )
 _NORMALISE = flags.DEFINE_enum(
   "normalise",
   "none",
   ["none", "votes", "all"],
-  "Weights of votes as they are, as in the authors' code; or with sum 1 over "
-  "the votes for a part; or over all, as in the paper.",
+  "Normalisation of the weights of votes: none, as in the authors' code; "
+  "votes, sum 1 over the votes for a part; or all, sum 1 over all votes, as "
+  "in the paper.",
 )
 _MASKING = flags.DEFINE_enum(
   "masking",
   "log_presence",
   ["log_presence", "near_hard"],
-  "How attention ignores absent parts; near_hard is the authors' code.",
+  "How attention ignores absent parts; near_hard is that of the authors' code.",
 )
 _NOISE = flags.DEFINE_bool(
-  "noise", True, "Jitter the logits of presence while training."
+  "noise", True, "Add noise to the logits of presence in training."
 )
 _EDGES = flags.DEFINE_bool(
-  "edges", False, "Parts explain the strength of edges, not intensities."
+  "edges",
+  False,
+  "Let parts explain the strength of edges instead of intensities.",
 )
 _WEIGHTS = {
   name: flags.DEFINE_float(f"{name}_weight", default, text, lower_bound=0.0)
   for (name, default), text in zip(
     scae.SCRIPT_WEIGHTS._asdict().items(),
     (
-      "Of the log-likelihood of parts, that of images having 1.",
-      "Of the squares by which relations change from image to image.",
-      "Of the number of objects in an image, squared from its share.",
-      "Of the number of images of an object, squared from its share.",
-      "Of the entropy of the objects that explain an image.",
-      "Of the entropy of the objects that explain all.",
+      "Weight of the log-likelihood of parts; that of images has weight 1.",
+      "Weight of the squared changes of relations between images.",
+      "Weight of the squared error of the number of objects in an image.",
+      "Weight of the squared error of the number of images of an object.",
+      "Weight of the entropy over objects within an image.",
+      "Weight of the entropy over objects of the mean over images.",
     ),
     strict=True,
   )
@@ -117,7 +130,7 @@ def loss(
   key: jax.Array,
   step: jax.Array,
 ) -> tuple[jax.Array, train_step.Metrics]:
-  """The loss of a batch, its terms, and how much of the model is idle."""
+  """The loss of a batch, its terms, and the shares of inactive objects."""
   del step
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
   value, terms = scae.loss(
@@ -133,7 +146,7 @@ def loss(
 def measure(
   model: scae.SCAE, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """Log-likelihoods, what the probes say, and presences of the objects."""
+  """Log-likelihoods, accuracies of the probes, and presences of objects."""
   output = model(images)
   targets = model.targets(images)
   explained = model.decoder.explain(targets, output.parts)

@@ -1,12 +1,12 @@
-r"""Trains transforming auto-encoders: capsules that are told how images move.
+r"""Trains transforming auto-encoders, which render images after known shifts.
 
   python -m experiments.train_transforming --workdir=runs/transforming \
     --data_dir=DIR \
     --flagfile=experiments/presets/transforming/transforming_mnist.cfg
 
 Hinton, Krizhevsky, Wang (2011), Transforming auto-encoders. The input is an
-image moved at random, for coordinates would mean nothing if all images were
-centred; the target is that image after a further, known, movement.
+image moved at random, since coordinates would have no meaning if all images
+were centred; the target is that image after a further, known transformation.
 """
 
 from collections.abc import Sequence
@@ -29,54 +29,58 @@ _POSE = flags.DEFINE_enum(
   "pose",
   "shift",
   list(transforming.POSES),
-  "Of capsules, and what images are transformed by.",
+  "Form of a capsule's pose, and of the transformations of images.",
 )
 _OUTPUT = flags.DEFINE_enum(
   "output",
   "sigmoid",
   list(transforming.OUTPUTS),
-  "Of the sum of what capsules draw; the paper's is linear.",
+  "Nonlinearity applied to the sum of the capsules' outputs; the paper uses"
+  " a linear output.",
 )
 _NUM_CAPSULES = flags.DEFINE_integer(
-  "num_capsules", 30, "Capsules.", lower_bound=1
+  "num_capsules", 30, "Number of capsules.", lower_bound=1
 )
 _RECOGNITION_UNITS = flags.DEFINE_integer(
-  "recognition_units", 10, "Of each capsule.", lower_bound=1
+  "recognition_units", 10, "Recognition units of each capsule.", lower_bound=1
 )
 _GENERATION_UNITS = flags.DEFINE_integer(
-  "generation_units", 20, "Of each capsule.", lower_bound=1
+  "generation_units", 20, "Generation units of each capsule.", lower_bound=1
 )
 _MAX_JITTER = flags.DEFINE_integer(
   "max_jitter",
   5,
-  "Pixels that inputs are shifted by at most, whole ones for --pose=shift; 0 "
-  "leaves coordinates without meaning.",
+  "Largest shift of the input in pixels, by whole pixels for --pose=shift. "
+  "With 0 the coordinates have no meaning.",
   lower_bound=0,
 )
 _MAX_SHIFT = flags.DEFINE_integer(
   "max_shift",
   5,
-  "Pixels of the known shift at most, whole ones for --pose=shift.",
+  "Largest known shift in pixels, by whole pixels for --pose=shift.",
   lower_bound=0,
 )
 _MAX_ROTATION = flags.DEFINE_float(
   "max_rotation",
   20.0,
-  "Degrees at most, of the input and again of what is known; for affine poses.",
+  "Largest rotation in degrees, of the input and of the known "
+  "transformation; for affine poses.",
   lower_bound=0.0,
   upper_bound=180.0,
 )
 _MAX_SCALING = flags.DEFINE_float(
   "max_scaling",
   0.2,
-  "Changes of width and height at most, as shares; as --max_rotation.",
+  "Largest relative change of width and of height; otherwise as "
+  "--max_rotation.",
   lower_bound=0.0,
   upper_bound=0.9,
 )
 _MAX_SHEAR = flags.DEFINE_float(
   "max_shear",
   0.2,
-  "What x gains for each pixel of y at most; as --max_rotation.",
+  "Largest shear, in pixels along x for each pixel along y; otherwise as "
+  "--max_rotation.",
   lower_bound=0.0,
   upper_bound=10.0,
 )
@@ -90,7 +94,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     image_shape,
     _MAX_JITTER.value + _MAX_SHIFT.value,
     ["max_jitter", "max_shift"],
-    left=2,  # for shifts that are not seen in training
+    left=2,  # for shifts that do not occur in training
   )
   arguments = dict(
     image_shape=tuple(image_shape),
@@ -104,7 +108,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 
 
 def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
-  """Draws a movement [3 3], in pixels about the middle of the image."""
+  """Samples a movement [3 3], in pixels about the centre of the image."""
   if _POSE.value == "shift":
     x, y = jax.random.randint(key, (2,), -max_shift, max_shift + 1)
     return geometry.affine_matrix(1.0, 1.0, 0.0, 0.0, x, y)
@@ -118,13 +122,13 @@ def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[Moved, jax.Array]:
-  """Draws an image moved at random, and that image moved further."""
+  """Makes a randomly moved image, and its target after a known movement."""
   del labels
   image = train_step.as_intensities(images[index])
   place_key, movement_key = jax.random.split(key)
   place = draw_movement(place_key, _MAX_JITTER.value)
   movement = draw_movement(movement_key, _MAX_SHIFT.value)
-  # Drawn from the whole image: nothing is lost that comes back.
+  # Rendered from the whole image, so that parts can return into the frame.
   target = rendering.transform(image, geometry.compose(movement, place))
   return Moved(rendering.transform(image, place), movement, place), target
 
@@ -149,7 +153,7 @@ def measure(
   inputs: Moved,
   targets: jax.Array,
 ) -> train_step.Metrics:
-  """What is said of each image."""
+  """The reconstruction loss of each image, and its presences."""
   poses, presences = model.recognise(inputs.image)
   moved = model.move(poses, as_transforms(model, inputs.movement))
   drawn = model.generate(moved, presences)
@@ -160,7 +164,7 @@ def measure(
 
 
 def suites_of(model: nnx.Module) -> list[str]:
-  """The evaluations that the flags leave a sense to."""
+  """The names of the suites that apply to a model, given the flags."""
   del model
   names = ["errors", "unseen_shifts", "few_labels"]
   return names + (["coordinates"] if _MAX_JITTER.value else [])

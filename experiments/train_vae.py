@@ -21,12 +21,13 @@ from experiments.training import train_step
 from experiments.training.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
-  "num_latents", 40, "Gaussian latents.", lower_bound=1
+  "num_latents", 40, "Number of Gaussian latent variables.", lower_bound=1
 )
 _PIXEL_SCALE = flags.DEFINE_float(
   "pixel_scale",
   None,
-  "Deviation of Gaussian pixels; by default pixels are Bernoulli variables.",
+  "Standard deviation of Gaussian pixels; by default pixels are Bernoulli "
+  "variables.",
   lower_bound=1e-3,
 )
 flags.set_default(runs.BATCH_SIZE, 100)
@@ -59,7 +60,7 @@ def loss(
 def measure(
   model: baselines.ConvVAE, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """The errors of reconstructions, and the ELBO by one sample of each image."""
+  """Reconstruction errors, and the ELBO with one sample for each image."""
   del labels
   errors = jnp.abs(model.reconstruct(images) - images)
   return {

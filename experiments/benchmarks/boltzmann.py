@@ -23,15 +23,20 @@ from experiments.benchmarks import harness
 from experiments.flags import limits
 from experiments.training import train_step
 
-_BATCH = flags.DEFINE_integer("batch", 100, "Images and chains.", lower_bound=1)
+_BATCH = flags.DEFINE_integer(
+  "batch", 100, "Number of images and of chains.", lower_bound=1
+)
 _ITERATIONS = flags.DEFINE_integer(
-  "iterations", 10, "Of mean field.", lower_bound=1
+  "iterations", 10, "Iterations of mean field.", lower_bound=1
 )
 _SWEEPS = flags.DEFINE_integer(
-  "sweeps", 20, "Of Gibbs sampling.", lower_bound=1
+  "sweeps", 20, "Sweeps of Gibbs sampling.", lower_bound=1
 )
 _STEPS = flags.DEFINE_integer(
-  "steps", 50, "Iterations that are timed; of NumPy a tenth.", lower_bound=10
+  "steps",
+  50,
+  "Number of timed iterations; NumPy runs a tenth of them.",
+  lower_bound=10,
 )
 _M, _K, _J = 784, 40, 16
 _RATE = 0.01

@@ -1,7 +1,7 @@
-"""A trained classifier on images unlike those it was trained on.
+"""Suites for classifiers: images that differ from the training images.
 
-Suites of `experiments.evaluate`. Each draws into the run's folder, together
-with the curves of the runs beside which it is to be seen.
+Each suite plots into the run's folder, together with the curves of the runs
+that the user compares with.
 """
 
 import functools
@@ -49,14 +49,15 @@ _SHOWN_VIEWS = 4  # rows of the sheet of affine views
 def affnist_like(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Classifies affine views of the test images (Sabour et al., 2017, 5.2).
+  """Measures accuracy on random affine views of the test images, as in affNIST.
 
-  The views are drawn as affNIST's are, on the model's canvas. Where the folder
-  of data sets has one named `affnist`, its images are classified too; they need
-  a canvas of 40x40.
+  Sabour et al. (2017, section 5.2). The views are sampled from the distribution
+  of affNIST's and placed on the model's canvas. Where the folder of data sets
+  holds `affnist`, the images of affNIST are classified too; the model must then
+  take images of 40x40.
 
   Returns:
-    Accuracy on the views, and on the test images as they are.
+    Accuracy on the views, and on the unchanged test images.
   """
   canvas = models.canvas(trained)[:2]
   draw = models.draw_affine_view(trained)
@@ -96,10 +97,10 @@ def affnist_like(
 
 @suite("images", compares=True)
 def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Accuracy against rotation, shift and scale of the test images.
+  """Measures accuracy against rotation, shift and scale of the test images.
 
   Returns:
-    For each of them its values, and the accuracy at each.
+    For each of the three, its values and the accuracy at each value.
   """
   images, labels = models.first(trained, options.images)
   scores, shown, names, panels = {"num_images": len(images)}, [], [], []
@@ -131,7 +132,7 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
       names.append(f"{name} {value:g}")
   repeated = np.tile(labels[:_NUM_SHOWN], len(names))
   _sheet(run, trained, "views_sheet", jnp.concatenate(shown), repeated, names)
-  lines = beside(run, options, "views", scores)
+  lines = compared(run, options, "views", scores)
   curves.accuracy_curves(
     [
       curves.Panel("", axis, "accuracy (%)", lines_of(lines, x, y))
@@ -145,16 +146,16 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 @suite("images", compares=True)
 def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Accuracy and success of attacks on the first test images against eps.
+  """Measures accuracy under FGSM and BIM attacks of increasing strength.
 
-  White-box FGSM, and BIM of 10 steps: untargeted, which raise the loss, and
-  targeted, which lower that of another class, drawn at random (Hinton et al.,
-  2018, section 6). The loss is the cross-entropy of the scores, for networks
-  with capsules too: see `Task.losses`.
+  White-box FGSM, and BIM with 10 steps, for several eps. Untargeted attacks
+  raise the loss of the true class; targeted attacks lower the loss of another
+  class, sampled at random (Hinton et al., 2018, section 6). The loss is the
+  cross-entropy of the scores, also for capsule networks: see `Task.losses`.
 
   Returns:
-    For each attack, by eps, the accuracy when it is untargeted, and the share
-    of images taken for the target when it is targeted.
+    For each attack, by eps, the accuracy under the untargeted attack, and the
+    share of images classified as the target under the targeted attack.
   """
   images, labels = models.first(trained, options.images or _NUM_ATTACKED)
   images = jax.vmap(trained.task.prepare)(
@@ -197,7 +198,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   names = [f"eps {eps:g}" for eps in _EPSILONS]
   repeated = np.tile(labels[:_NUM_SHOWN], len(names))
   _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
-  lines = beside(run, options, "attacks", scores)
+  lines = compared(run, options, "attacks", scores)
   panels = [
     curves.Panel(
       f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
@@ -216,16 +217,17 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def diagnostics(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """What the routing does with the test images, and with turned ones.
+  """Measures routing entropy, inactive capsules, and agreement under rotation.
 
   Returns:
-    Entropy of the coefficients (1 is uniform) and which class capsules never
-    wake (`tasks.summarise`), over the test set; and, by the angle to which
-    images are turned, how alike they and the upright ones are parsed
-    (`diagnostics.parse_agreement`), their entropy and accuracy.
+    Over the test set, the entropy of the routing coefficients (1 is uniform)
+    and the class capsules that are never active (`tasks.summarise`). For each
+    angle of rotation, the agreement between the parses of the rotated and the
+    upright images (`diagnostics.parse_agreement`), the entropy and the
+    accuracy.
   """
   images, labels = models.first(trained, options.images or _NUM_PARSED)
-  # Of capsules that have a position.
+  # Primary capsules that have a position.
   num_types = getattr(trained.model.primary, "num_types", None)
 
   def draw(key, index, images, labels, angle):
@@ -266,7 +268,7 @@ def diagnostics(
     trained.test.labels,
     run.figure("activations"),
   )
-  lines = beside(run, options, "diagnostics", scores)
+  lines = compared(run, options, "diagnostics", scores)
   turned = [
     curves.Panel(
       "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
@@ -323,7 +325,7 @@ def _sheet(
   labels: np.ndarray,
   row_labels: Sequence[str],
 ) -> None:
-  """Draws rows of images with what the model takes them for."""
+  """Plots rows of images with the predicted classes."""
   scores = jax.jit(trained.task.scores)(trained.model, images)
   shape = (len(row_labels), -1)
   curves.contact_sheet(
@@ -336,20 +338,20 @@ def _sheet(
   )
 
 
-def beside(
+def compared(
   run: directory.Run, options: Options, suite: str, scores: Scores
 ) -> dict[str, Scores]:
-  """The scores of this run and of those beside it, by a name for each."""
-  every = [run, *options.beside]
+  """The scores of this run and of those compared with, by a label for each."""
+  every = [run, *options.compare_with]
   labels = models.distinct_labels(
     [one.workdir for one in every], [_label(one) for one in every]
   )
-  others = [x.read_evaluation(suite)["metrics"] for x in options.beside]
+  others = [x.read_evaluation(suite)["metrics"] for x in options.compare_with]
   return dict(zip(labels, [scores, *others], strict=True))
 
 
 def _label(run: directory.Run) -> str:
-  """What a run is called in figures: its model, and a routing of its own."""
+  """The label of a run in figures: its model, and any non-default routing."""
   given = run.flags()
   routing = given.get("routing", "dynamic")
   if given["model"] == "capsnet" and routing != "dynamic":

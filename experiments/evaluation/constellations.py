@@ -17,10 +17,10 @@ from experiments.run import directory
 from kernels.matching import constellations as generative
 from kernels.matching import ransac as consensus
 
-_NUM_IMAGES = 500  # that patterns are inferred in
+_NUM_IMAGES = 500  # images in which patterns are inferred
 _NUM_RESTARTS = 20
 _PRECISIONS = (1e4, 3e3, 1e3)
-_NUM_TRIED = 100  # images by which a precision is chosen
+_NUM_TRIED = 100  # images on which the precision is chosen
 _TOLERANCES = (0.1, 0.2, 0.4, 0.8)
 _AT_ONCE = 50
 _NUM_SHOWN = 10
@@ -29,15 +29,15 @@ _NUM_SHOWN = 10
 def accuracy(
   found: jax.Array, drawn: constellations.Constellation, num_objects: int
 ) -> jax.Array:
-  """The share of points that are right under the best names of few objects.
+  """The share of points assigned to the right object, under the best matching.
 
   Args:
-    found: [B M], objects in 0..num_objects-1.
+    found: [B M], the object of each point, in 0..num_objects-1.
     drawn: constellations of at least one object.
-    num_objects: of which all orders are tried.
+    num_objects: number of objects, of which all permutations are tried.
 
   Returns:
-    [B], as `segmentation.score` has it of each image.
+    [B], the accuracy of each image as in `segmentation.score`.
   """
   orders = list(itertools.permutations(range(num_objects)))
   named = jnp.asarray(orders)[:, found]
@@ -49,11 +49,11 @@ def accuracy(
 def segmentation(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """How well the model tells objects apart; draws a few images.
+  """Measures how well the model assigns points to objects; plots a few images.
 
   Returns:
-    The scores of `segmentation.score` on the test set, and the means of what is
-    measured there and on validation.
+    The scores of `segmentation.score` on the test set, and the mean measures of
+    the test set and the validation set.
   """
   del options
   drawn = _constellations(trained, len(trained.test.labels))
@@ -64,11 +64,11 @@ def segmentation(
 
 @suite("images")
 def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Variational inference with the patterns known, on the same images.
+  """Measures segmentation by variational inference with known patterns.
 
-  Nazabal et al. (2022); the images are the first of the test set. The noise is
-  not known: of a few precisions that is taken under which the bound is highest,
-  in the median of the first hundred images.
+  Nazabal et al. (2022), on the first test images. The noise is not known: of a
+  few precisions, the one with the highest median bound over the first hundred
+  images is used.
 
   Returns:
     The scores of `segmentation.score`, with permutations and with mixtures, the
@@ -108,10 +108,10 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 @suite("images")
 def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Patterns laid on pairs of points, on the same images.
+  """Measures segmentation by RANSAC: known patterns fitted to pairs of points.
 
-  Of a few tolerances each image takes the least with which most of its points
-  are explained.
+  On the first test images. Of a few tolerances, each image uses the smallest
+  with which most of its points are explained.
 
   Returns:
     The scores of `segmentation.score`.
@@ -144,7 +144,7 @@ SUITES = (
 
 
 def _constellations(trained, count) -> constellations.Constellation:
-  """The first of the test set."""
+  """The first examples of the test set."""
   indices = np.arange(min(count, len(trained.test.labels)))
   return models.draw_examples(trained, trained.task.draw_test, indices)[0]
 
@@ -163,7 +163,7 @@ def _scores(prefix, found, drawn) -> Scores:
 
 
 def _picture(run, name, drawn, found):
-  """A few images with most objects, in the colours of the true ones."""
+  """Plots the images with most objects, in the colours of the true objects."""
   points, there, truth = map(np.asarray, drawn)
   shown = np.argsort(-there.sum(axis=1), kind="stable")[:_NUM_SHOWN]
   rows = {"truth": truth[shown]}

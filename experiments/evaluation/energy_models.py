@@ -1,4 +1,4 @@
-"""Suites for models with an energy: what they dream, know and find likely."""
+"""Suites for energy models: samples, receptive fields and likelihoods."""
 
 import functools
 
@@ -21,16 +21,18 @@ _NUM_SWEEPS = 1000  # the paper's
 _NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
 _NUM_TEMPERATURES = 10_000
 _NUM_LIKELY = 1000  # images whose free energies are compared with samples'
-_SANE = (-1.0, 2.0)  # mean pixels of dreams; those of images are in [0, 1]
+_SANE = (-1.0, 2.0)  # range of mean pixels of samples; images are in [0, 1]
 
 
 @suite()
 def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws images by 1000 sweeps of block Gibbs sampling from random ones.
+  """Plots images sampled by 1000 Gibbs sweeps; compares free energies.
+
+  Block Gibbs sampling starts from random images.
 
   Returns:
-    Mean free energies of 100 samples and of 1000 test images, drawn as 0 and 1:
-    of a good model they are alike.
+    The mean free energies of 100 samples and of 1000 binarised test images,
+    which are close to each other for a good model.
   """
   del options
   model = trained.model
@@ -54,16 +56,16 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 @suite()
 def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws what each capsule alone makes of the image, and images in parts.
+  """Plots the image that each capsule produces alone, and images in parts.
 
   The projective field of capsule k is the mean image with only its switch on,
-  after 1000 sweeps over image and hidden units. An image is taken apart by what
-  its most active capsules alone say, with the hidden units they have in it, by
-  the exact posterior.
+  after 1000 sweeps over image and hidden units. An image is split into the mean
+  images of its most active capsules alone, with the hidden units that they have
+  for that image under the exact posterior.
 
   Returns:
-    The spread of the fields over capsules, a mean over pixels: 0 if all are
-    alike.
+    The standard deviation of the fields over capsules, averaged over pixels: 0
+    if all fields are equal.
   """
   del options
   model = trained.model
@@ -86,19 +88,20 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def log_likelihood(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Log-likelihood of test images, each pixel drawn as 0 or 1.
+  """Estimates the log-likelihood of binarised test images by AIS.
 
-  Not for Gaussian pixels: densities depend on how intensities were rounded, and
-  of Gaussian hidden units over them Z need not be finite.
+  Each pixel is sampled as 0 or 1. Not for Gaussian pixels: densities depend on
+  how intensities were rounded, and with Gaussian hidden units Z need not be
+  finite.
 
-  log Z is estimated by annealed importance sampling, which on average is too
-  low, and by the same path walked backwards, which is too high, as far as the
-  chains it starts from have mixed: 1000 sweeps from training images.
+  log Z is estimated by annealed importance sampling (AIS), which is too low on
+  average, and by the same path in reverse, which is too high on average if the
+  chains that it starts from have mixed: 1000 sweeps from training images.
 
   Returns:
-    Nats of an image by either estimate, the standard errors, of log Z and of
-    the mean over images, and the means of the log weights: estimates of bounds
-    between which log Z lies.
+    The log-likelihood of an image in nats by both estimates; the standard
+    errors of log Z and of the mean over images; and the means of the log
+    weights, which estimate a lower and an upper bound of log Z.
   """
   del run
   model = trained.model
@@ -135,17 +138,17 @@ def log_likelihood(
 
 @suite()
 def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws what a Helmholtz machine dreams of.
+  """Plots images sampled from a Helmholtz machine in two ways.
 
-  Once by ancestral sampling, every layer given the one above from the prior of
-  the highest, and once by 1000 rounds of wake and sleep from random images:
-  upwards by the recognition model, downwards by the generative one.
+  First by ancestral sampling: the top layer from its prior, then each layer
+  given the one above. Second by 1000 rounds from random images: upwards by the
+  recognition model, downwards by the generative model.
 
   Returns:
-    The share of either kind of dreams that is sane, with all mean pixels finite
-    and in [-1, 2], and the mean over pixels of these, if any, to compare with
-    that of test images. The others diverged, as Gaussian units can, which
-    each round may enlarge.
+    For both ways, the share of samples whose mean pixels are all finite and in
+    [-1, 2], and the mean pixel of those samples, to compare with that of test
+    images. The other samples diverged: with Gaussian units each round can
+    increase the activities.
   """
   del options
   model = trained.model
@@ -177,7 +180,7 @@ SUITES = (
 
 @jax.jit
 def _dream(model: rbm.CapsuleRBM, key: jax.Array, images: jax.Array):
-  """Capsules and images after many sweeps that start from these images."""
+  """Samples capsules and images by many sweeps that start from these images."""
   start_key, chain_key = jax.random.split(key)
 
   def sweep(index, carry):
@@ -190,7 +193,7 @@ def _dream(model: rbm.CapsuleRBM, key: jax.Array, images: jax.Array):
 
 @jax.jit
 def _ancestral(model: helmholtz.CapsuleHM, key: jax.Array) -> jax.Array:
-  """Mean images of capsules that are drawn from the prior."""
+  """Mean images given capsules that are sampled from the prior."""
   top_key, key = jax.random.split(key)
   top = model.sample_top(top_key, _NUM_SAMPLES)
   return model.reconstruct(model.sample_downwards(key, top))
@@ -234,15 +237,15 @@ def _projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
 
 @jax.jit
 def _decompose(model: rbm.CapsuleRBM, images: jax.Array):
-  """Reconstructions, and what the most active capsules alone draw.
+  """Reconstructions, and the mean images of the most active capsules alone.
 
   Returns:
-    [N H W C], [N S H W C] from the most active capsule on, and the chances
-    [N S] that they are.
+    Reconstructions [N H W C]; mean images [N S H W C], the most active capsule
+    first; and the probability [N S] that each of these capsules is active.
   """
   capsules = model.infer(images)
   count = min(_NUM_FIELDS_SHOWN, capsules.switches.shape[1])
-  chances, chosen = jax.lax.top_k(capsules.switches, count)
+  probabilities, chosen = jax.lax.top_k(capsules.switches, count)
 
   def alone(capsule):
     mask = jax.nn.one_hot(capsule, capsules.switches.shape[1])
@@ -254,11 +257,11 @@ def _decompose(model: rbm.CapsuleRBM, images: jax.Array):
     )
 
   parts = jax.vmap(alone, 1, 1)(chosen)
-  return model.reconstruct(capsules), parts, chances
+  return model.reconstruct(capsules), parts, probabilities
 
 
 def _single_units(model: rbm.CapsuleRBM) -> jax.Array:
-  """[N H W C], the mean image when one hidden unit alone is on."""
+  """The mean images [N H W C] when a single hidden unit is on."""
   shape = model.hidden[...].shape[1:]
   size = shape[0] * shape[1]
   alone = jnp.eye(min(_NUM_SAMPLES, size), size)

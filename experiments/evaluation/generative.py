@@ -1,4 +1,4 @@
-"""Suites for generative capsules: what they dream, and images in parts."""
+"""Suites for generative capsules: samples, bounds and posteriors of poses."""
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,12 @@ _CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 @suite()
 def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws samples of the prior, templates, and images in parts.
+  """Plots samples of the prior, templates, and images split into parts.
 
   Returns:
-    The mean over pixels of the samples, to compare with that of test images,
-    and the least and the median deviation of poses about their parents'.
+    The mean pixel of the samples, to compare with that of test images; the
+    smallest and the median standard deviation of a child's pose about the pose
+    that its parent predicts.
   """
   del options
   model = trained.model
@@ -63,12 +64,12 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def importance(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Bounds on the log density of test images, the more samples the tighter.
+  """Measures importance-weighted bounds on the log density of test images.
 
   Returns:
-    By number of samples, the mean over images of the importance-weighted bound
-    in nats, its standard error, and the mean effective number of samples. One
-    sample gives the ELBO.
+    For each number of samples: the importance-weighted bound in nats as a mean
+    over images, its standard error, and the mean effective number of samples.
+    With one sample the bound is the ELBO; with more it is tighter.
   """
   del run
   count = min(options.images or _NUM_BOUNDED, len(trained.test.labels))
@@ -100,18 +101,19 @@ def importance(
 
 @suite("images")
 def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Sets poses that NUTS samples beside what the guide thinks of them.
+  """Compares the guide's posterior of poses with poses sampled by NUTS.
 
-  Presences stay what the guide holds likeliest. The chains of an image start
-  from draws of the guide, and the selections are summed out. Draws, for each
-  image, the guide's reconstruction and where each chain ends.
+  Presences are fixed at their most probable value under the guide. The chains
+  of an image start from samples of the guide, and the selections are summed
+  out. Plots, for each image, the guide's reconstruction and the last state of
+  each chain.
 
   Returns:
-    The mean log p(x, t, A) of draws of the guide and of the chains, in nats;
-    and for the parts and the layers above, of the numbers of the poses of
-    capsules that are present, medians: of the guide's deviations as shares of
-    the chains', of the distances of its means from theirs in their deviations,
-    and of the split R-hat of the chains, which is 1 where they agree.
+    The mean log p(x, t, A) in nats, of samples of the guide and of the chains.
+    For each layer, medians over the pose parameters of capsules that are
+    present: the guide's standard deviation divided by that of the chains; the
+    distance between both means in standard deviations of the chains; and the
+    split R-hat of the chains, which is 1 where they agree.
   """
   count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
   images, _ = models.draw_examples(
@@ -155,15 +157,15 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 
 def agreement(poses: np.ndarray, posterior: guides.Posterior) -> Scores:
-  """Compares samples of the poses of a layer with what is thought of it.
+  """Compares samples of the poses of a layer with the guide's posterior.
 
   Args:
     poses: [B T S I 6] of T chains, S samples each.
     posterior: with a leading batch axis, and Gaussian poses.
 
   Returns:
-    Medians over the numbers of capsules that are present, as `chains` says;
-    nothing where none is.
+    Medians over the pose parameters of the capsules that are present, as in
+    `chains`; empty where no capsule is present.
   """
   present = np.asarray(posterior.log_odds) > 0
   if not present.any():
@@ -188,7 +190,7 @@ SUITES = (
 
 
 def _chain(capsules, start, image, key):
-  """Samples [S I 6] of each layer of one image, and the mean of their logs."""
+  """Samples [S I 6] of each layer of one image, and their mean log density."""
   start = jax.tree.map(lambda x: x[None], start)
   samples = inference.sample_poses(capsules, start, image, key, **_CHAIN)
 
@@ -205,7 +207,7 @@ def _with_poses(layers, poses):
 
 
 def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
-  """Mean images of samples of the prior."""
+  """Mean images given samples of the prior."""
   draw = infer.Predictive(numpyro_programs.model, num_samples=1)
   return draw(key, capsules, num_images=_NUM_SAMPLES)["mean_image"][0]
 

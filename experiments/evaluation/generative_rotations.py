@@ -1,4 +1,4 @@
-"""Suites for generative capsules: what a rotation breaks, and what repairs it.
+"""Suites for generative capsules: the effect of rotations, and its repair.
 
 Figures 3 and 5 to 7 of Smith et al. (2020).
 """
@@ -26,9 +26,9 @@ from kernels import rendering
 
 _NUM_TURNED, _NUM_SHOWN = 500, 6
 _ANGLES = tuple(range(0, 181, 30))  # degrees
-_INK = 0.2  # of a pixel that shows a part
+_INK = 0.2  # intensity of a pixel that shows a part
 _NEAR = 0.1  # of the squares of a template, left when another is laid on it
-_FLAT = 0.05  # deviation of the pixels of a template; at first it is 0.03
+_FLAT = 0.05  # standard deviation of a template's pixels; 0.03 at the start
 _NUM_REPAIRED, _NUM_STEPS, _NUM_SAMPLES = 32, 100, 20
 _COMPARED = 60  # degrees, at which optimisers are compared
 # Steps of a line search take several evaluations.
@@ -40,15 +40,16 @@ _OPTIMIZERS = {
 
 @suite("images")
 def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Which parts draw an image, and whether they still do when it is turned.
+  """Measures whether pixels keep their part when an image is rotated.
 
-  Each pixel is of the part that adds most to it. The owners in a turned image
-  are turned back; parts that kept their identity would own the same pixels.
-  Draws images in the colours of their parts, turned further in each column.
+  Each pixel is assigned to the part that contributes most to its intensity. The
+  assignment of a rotated image is rotated back; parts that kept their identity
+  have the same pixels. Plots images in the colours of their parts, rotated
+  further in each column.
 
   Returns:
-    The angles in degrees, and at each the share of pixels, of those that parts
-    draw in both, whose owner is the same.
+    The angles in degrees; for each angle, the share of pixels assigned to the
+    same part, among the pixels that parts render in both images.
   """
   images, labels = models.first(trained, options.images or _NUM_TURNED)
 
@@ -82,17 +83,17 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def duplicates(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Which templates are one another's, up to an affine map (figure 6).
+  """Measures which templates are affine copies of one another (figure 6).
 
-  Draws each template and, under it, the other one that comes nearest, moved.
-  Flat templates, as all are at first, would be near any other: they are left
-  out.
+  Plots each template and, below it, the nearest other template after alignment.
+  Flat templates, which all are at initialisation, would be near any other: they
+  are left out.
 
   Returns:
-    Of the templates that are not flat, the share of which the nearest other
-    leaves less than a tenth of the squares, as `alignment.align` counts them,
-    and the mean that is left, with fewer than two 0 and 1; and the share of
-    all that are flat.
+    Over the templates that are not flat: the share whose nearest other template
+    leaves a residual below a tenth, as `alignment.align` measures it, and the
+    mean residual (0 and 1 where there are fewer than two); and the share of all
+    templates that are flat.
   """
   del options
   templates = jnp.asarray(trained.model.capsules.templates.colours)
@@ -132,18 +133,19 @@ def duplicates(
 
 @suite("images")
 def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Redraws turned images, before and after inference of each image's own.
+  """Measures reconstructions of rotated images before and after inference.
 
-  The network says what to start from, and Adam climbs the objective from there
-  (section 2.4, figure 3); at one angle L-BFGS does so too, on fixed noise. The
-  objective bounds log p(x) only where poses are Gaussian.
+  The inference network gives a starting point, from which Adam maximises the
+  objective for each image (section 2.4, figure 3); at one angle L-BFGS does so
+  too, with fixed noise. The objective bounds log p(x) only where poses are
+  Gaussian.
 
   Returns:
-    The angles in degrees; at each the objective in nats, by 20 samples, and the
-    mean squared error of the redrawn pixels, before and after; for each
-    optimiser the objective before each step, on the noise that it climbs on,
-    the seconds that all steps took, and the objective after them, by 20 new
-    samples.
+    The angles in degrees; for each angle, before and after inference, the
+    objective in nats with 20 samples and the mean squared error of the
+    reconstructed pixels. For each optimiser: the objective before each step,
+    with the noise of that step; the seconds that all steps took; and the
+    objective after the last step, with 20 new samples.
   """
   images, _ = models.first(trained, options.images or _NUM_REPAIRED)
   images = jax.vmap(trained.task.prepare)(
@@ -169,7 +171,7 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
         scores[f"{name}_seconds"] = seconds
         bound, _ = _judge(trained.model, way.posteriors, turned)
         scores[f"{name}_objective_after"] = float(bound)
-  rows = jnp.stack(columns, axis=2)  # of pictures: what, which image, angle
+  rows = jnp.stack(columns, axis=2)  # of images: kind, example, angle
   rows = jnp.swapaxes(rows, 0, 1)
   energy_models.tiles(
     rows.reshape(-1, *rows.shape[3:]),
@@ -192,7 +194,7 @@ SUITES = (
 
 
 def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
-  """Counts pixels drawn in images and turned ones, and those of one owner."""
+  """Counts pixels rendered in both images, and those with the same part."""
   before, after = (_intensities(model, images) for images in both)
   after = jax.vmap(views.rotate)(after, -degrees)
   drawn = (before.sum(axis=-1) > _INK) & (after.sum(axis=-1) > _INK)
@@ -204,7 +206,7 @@ def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
 
 
 def _intensities(model: guides.AmortisedCapsules, images: jax.Array):
-  """What each part adds to the pixels, [B H W I]."""
+  """The contribution of each part to the pixels, [B H W I]."""
   _, drawn = model.guide(images)
   return jnp.moveaxis(model.capsules.shares(drawn[0]).mean(axis=-1), 1, -1)
 
@@ -219,7 +221,7 @@ def _see(model: guides.AmortisedCapsules, images: jax.Array):
 
 @jax.jit
 def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
-  """The mean objective, and images redrawn without noise."""
+  """The mean objective, and reconstructions without noise."""
   keys = jax.random.split(jax.random.key(1), _NUM_SAMPLES)
   bounds = jax.lax.map(
     lambda key: inference.bound(model.capsules, posteriors, images, key), keys
@@ -230,7 +232,7 @@ def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
 
 @functools.partial(jax.jit, static_argnames="name")
 def _climb(model: guides.AmortisedCapsules, start, images, *, name: str):
-  """What was found for each image, and the way there."""
+  """The posterior found for each image, and the objective at each step."""
   optimizer, options = _OPTIMIZERS[name]
   return inference.free_form(
     model.capsules,
@@ -244,7 +246,7 @@ def _climb(model: guides.AmortisedCapsules, start, images, *, name: str):
 
 
 def _timed(function: Callable, *arguments, **options):
-  """What a function that is compiled gives, and in how many seconds."""
+  """The result of a compiled function, and the seconds that it took."""
   jax.block_until_ready(function(*arguments, **options))
   begin = time.perf_counter()
   result = jax.block_until_ready(function(*arguments, **options))

@@ -1,4 +1,4 @@
-"""Suites for models with latent variables: what these know, and bounds."""
+"""Suites for models with latent variables: unit activities, and bounds."""
 
 import zipfile
 
@@ -17,7 +17,7 @@ from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
 
-_PER_CLASS = 10  # images of each class whose spectra are drawn
+_PER_CLASS = 10  # images of each class in the figure
 _NUM_INFORMATIVE = 2000  # images from which information is estimated
 _NUM_SAMPLES = 100  # of each image, for the bounds
 _NUM_AT_ONCE = 100  # images
@@ -25,26 +25,27 @@ _NUM_AT_ONCE = 100  # images
 
 @suite()
 def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """The means of what is measured on test and validation."""
+  """Reports the mean measures of the test set and the validation set."""
   del run, options
   return models.means(trained)
 
 
-@suite("beside")
+@suite("compare_with")
 def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws how active the units are in ten images of each class, by layer.
+  """Plots unit activities by class; measures how well they tell the class.
 
-  What a layer says of the class is measured by logistic regression on the
-  activities of training images, and by mutual information. Where other runs
-  stand beside it, their spectra of the same images are drawn under its own.
+  The figure has ten images of each class, by layer. Where the run is compared
+  with others, their activities for the same images are plotted below its own.
 
   Returns:
-    For each layer: accuracy of the regression on the test set; information of
-    the class and one unit's activity in bits, the mean over units and that of
-    the best, by nearest neighbours (Ross, 2014) on 2000 test images; and, where
-    activities are chances, that of the class and the unit drawn as 0 or 1.
+    For each layer: the test accuracy of logistic regression from activities to
+    classes, fitted on training images; the mutual information in bits between
+    the class and one unit's activity, as the mean over units and as that of the
+    best unit, by nearest neighbours (Ross, 2014) on 2000 test images; and,
+    where activities are probabilities, the mutual information between the class
+    and a binary sample of the unit.
   """
-  beside = [_kept_spectra(other) for other in options.beside]
+  others = [_kept_spectra(other) for other in options.compare_with]
   labels = trained.test.labels
   train = trained.load_train()
   learnt, tested = (
@@ -65,31 +66,34 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     ).items():
       scores[f"{key}{suffix}"] = value
   _keep_spectra(run, drawn)
-  if beside:
-    folders = [one.workdir for one in (run, *options.beside)]
+  if others:
+    folders = [one.workdir for one in (run, *options.compare_with)]
     names = models.distinct_labels(folders, [x.resolve().name for x in folders])
-    energy_models.spectra_beside(
+    energy_models.compared_spectra(
       {
         f"{name}{layer.replace('_', ' ')}": classes
-        for name, layers in zip(names, [drawn, *beside], strict=True)
+        for name, layers in zip(names, [drawn, *others], strict=True)
         for layer, classes in layers.items()
       },
-      run.figure("spectra_beside"),
+      run.figure("spectra_compared"),
     )
   return scores
 
 
 @suite("images")
 def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Bounds on the log-likelihood of test images, each pixel drawn as 0 or 1.
+  """Measures the ELBO and the importance-weighted bound of test images.
 
-  Of Gaussian pixels, on the log density of the intensities in [0, 1].
+  Each pixel is sampled as 0 or 1 with its intensity as the probability of 1.
+  For models with Gaussian pixels the bounds are on the log density of the
+  intensities in [0, 1].
 
   Returns:
-    The mean ELBO of an image in nats, and the importance-weighted bound, by 100
-    samples; their standard errors over images. Of a Helmholtz machine whose
-    layers are inferred from samples of those below; and, as `_mean_field`, from
-    their expectations, as wake and sleep train it.
+    The ELBO and the importance-weighted bound in nats, with 100 samples, as
+    means over images, and their standard errors over images. For a Helmholtz
+    machine each layer is inferred from samples of the layer below; in the
+    scores that end in `_mean_field` it is inferred from their expectations, as
+    in wake-sleep training.
   """
   if has_gaussian_pixels(trained.model):
     images = train_step.as_intensities(jnp.asarray(trained.test.images))
@@ -118,13 +122,13 @@ SUITES = (
 
 
 def binary_images(trained: Trained, key: jax.Array) -> jax.Array:
-  """The test images with each pixel drawn as 0 or 1."""
+  """The test images with each pixel sampled as 0 or 1."""
   images = train_step.as_intensities(jnp.asarray(trained.test.images))
   return jax.random.bernoulli(key, images).astype(images.dtype)
 
 
 def has_gaussian_pixels(model: object) -> bool:
-  """Whether a model is one of Gaussian visible units."""
+  """Whether a model has Gaussian visible units."""
   if getattr(model, "pixel_scale", None) is not None:
     return True
   kinds = getattr(model, "families", None)
@@ -135,7 +139,7 @@ def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:
   """Mutual information of binary units with the class.
 
   Args:
-    activities: [N K], the chance that each unit is on in each example.
+    activities: [N K], the probability that each unit is on in each example.
     labels: [N].
 
   Returns:
@@ -173,14 +177,14 @@ def _bounds(
   return scores
 
 
-def _entropy(chance: np.ndarray) -> np.ndarray:
-  chance = np.clip(np.float64(chance), 1e-12, 1 - 1e-12)
-  off = 1 - chance
-  return -(chance * np.log2(chance) + off * np.log2(off))
+def _entropy(probability: np.ndarray) -> np.ndarray:
+  on = np.clip(np.float64(probability), 1e-12, 1 - 1e-12)
+  off = 1 - on
+  return -(on * np.log2(on) + off * np.log2(off))
 
 
 def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
-  """What activities [N K] say of the class."""
+  """Measures how well activities [N K] tell the class."""
   few = slice(None, _NUM_INFORMATIVE)
   bits = feature_selection.mutual_info_classif(
     tested[few], labels[few], random_state=0

@@ -1,6 +1,6 @@
-"""Suites for models without labels: what their capsules say of classes.
+"""Suites for models without labels: linear probes of their capsules.
 
-Presences alone should tell what is seen, in any pose (Smith et al., 2020,
+Presences alone should identify the object in any pose (Smith et al., 2020,
 sections 5.2 and 5.3).
 """
 
@@ -22,7 +22,7 @@ from experiments.training import train_step
 
 
 def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
-  """What the probes read of the top capsules.
+  """The inputs of the probes, from the top capsules.
 
   Args:
     presence: [B J]; posterior presences of a stacked capsule autoencoder, log
@@ -38,20 +38,21 @@ def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
 
 @suite("images", compares=True)
 def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Probes presences, and presences and poses (table 1 and figure 4).
+  """Measures accuracy of linear probes on presences and on poses.
 
-  Logistic regression is fitted to what the model was trained on, and tested on
-  validation images, by which settings can be chosen, and on test images; all
-  are drawn as the model was tested, deformed as in training if it was trained
-  so. The same probe is then tested on images turned by up to 180 degrees, and
-  on affine views as those of affNIST.
+  Smith et al. (2020, table 1 and figure 4). Logistic regression is fitted on
+  the training images, and tested on validation images (to choose settings by)
+  and on test images. All are placed as for testing, and deformed as in training
+  if the model was trained so. The same probe is then tested on images rotated
+  by up to 180 degrees, and on affine views like those of affNIST.
 
-  Beside other runs, the accuracy of all is drawn against the rotations that
-  they were trained on, seeds in the mean.
+  When the run is compared with others, the accuracies are plotted against the
+  largest rotation in training, as means over seeds.
 
   Returns:
-    The accuracy of each probe on each set, those rotations in degrees, and the
-    rows of the images that the model takes: affNIST's have 40.
+    The accuracy of each probe on each set; the largest rotation in training in
+    degrees; and the height of the images that the model takes, which is 40 for
+    affNIST.
   """
   train, validation = models.load_split(trained)
   images, labels = models.first(trained, options.images)
@@ -74,7 +75,7 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
       scores[f"{prefix}{name}_accuracy"] = clustering.probe_accuracy(
         features, train.labels, tested[name], classes
       )
-  if options.beside:
+  if options.compare_with:
     _draw_rotations(run, scores, options)
   return scores
 
@@ -92,7 +93,7 @@ def _see(key, image):
 
 
 def _moved(trained: Trained, move: Callable) -> train_step.Draw:
-  """Draws test images, moved on the model's canvas."""
+  """Makes test images that are moved on the model's canvas."""
 
   def draw(key, index, images, labels):
     image = trained.task.prepare(train_step.as_intensities(images[index]))
@@ -104,7 +105,7 @@ def _moved(trained: Trained, move: Callable) -> train_step.Draw:
 def _features(
   trained: Trained, draw: train_step.Draw, images: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """What the task says can be probed, [N F] of each kind."""
+  """The features of the task, [N F] of each kind."""
 
   def measure(model, images, labels):
     del labels
@@ -120,7 +121,7 @@ def _draw_rotations(
   lines = {}
   of_runs = [(run, scores)] + [
     (other, other.read_evaluation("linear")["metrics"])
-    for other in options.beside
+    for other in options.compare_with
   ]
   for one, values in of_runs:
     model = one.read_summary()["experiment"].removeprefix("train_")

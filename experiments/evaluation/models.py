@@ -1,4 +1,4 @@
-"""A trained model as suites take it, with its data and what users ask for."""
+"""What a suite is given: a trained model, its data, and the user's options."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -20,34 +20,36 @@ Scores = dict[str, float | list[float]]
 
 
 class Options(NamedTuple):
-  """What a user asks of an evaluation.
+  """The options of an evaluation.
 
   Attributes:
-    views: affine views of each test image.
-    images: test images, the first ones; None for as many as each suite takes.
-    beside: runs whose curves, evaluated before, are drawn too.
+    views: number of affine views of each test image.
+    images: number of test images to use, from the first on; None for the
+      default number of each suite.
+    compare_with: other runs, evaluated before, whose curves are plotted too.
   """
 
   views: int = 32
   images: int | None = None
-  beside: Sequence[Run] = ()
+  compare_with: Sequence[Run] = ()
 
 
 class Trained(NamedTuple):
   """A trained model, its data, and its measures of the test set.
 
   Attributes:
-    task: what it was trained for.
-    config: how it was trained; its batches are those of evaluations too.
-    model: the checkpoint to report, in evaluation mode.
-    step: at which it was saved.
-    validation: its scores on validation, by name; empty without validation.
+    task: the task that it was trained for.
+    config: the configuration of its training; evaluations use the same batch
+      size.
+    model: the model of the reported checkpoint, in evaluation mode.
+    step: the step at which that checkpoint was saved.
+    validation: its scores on the validation set, by name; empty without one.
     test: the test set.
     measures: `{name: [N ...]}` of the test set.
-    load_train: `() -> training set`, before any of it is kept for validation.
+    load_train: `() -> training set`, including the validation examples.
     data_dir: the folder of the data sets; None for the default.
-    raw_measures: the same of the weights as they were at that step, where the
-      model has their average.
+    raw_measures: the measures of the weights at that step, where `model` has an
+      average of the weights.
   """
 
   task: tasks.Task
@@ -63,10 +65,10 @@ class Trained(NamedTuple):
 
 
 def means(trained: Trained) -> dict[str, float]:
-  """The means of the test set's measures and of those on validation.
+  """The mean measures of the test set, and the scores on the validation set.
 
-  Where the model has averaged weights, those of the weights as they are have
-  the same names after `raw_`.
+  Where the model has averaged weights, the measures of the raw weights have the
+  same names with the prefix `raw_`.
   """
   scores = {
     f"test_{n}": x for n, x in tasks.summarise(trained.measures).items()
@@ -81,21 +83,21 @@ def means(trained: Trained) -> dict[str, float]:
 
 
 def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
-  """On how many test images each score of a suite was measured.
+  """The number of test images that each score of a suite was measured on.
 
   Args:
-    trained: what the suite was given.
-    scores: of the suite; `num_images` is the count where it is not all of them,
-      and 0 where no test image is looked at.
+    trained: the trained model that the suite was given.
+    scores: the scores of the suite; it names `num_images` where that is not the
+      whole test set, and 0 where the suite uses no test image.
   """
   count = scores.get("num_images", len(trained.test.labels))
   return dict.fromkeys(scores, int(count))
 
 
 def load_split(trained: Trained) -> tuple[data.Dataset, data.Dataset]:
-  """The training set without, and the examples kept for, validation.
+  """The training set without the validation examples, and those examples.
 
-  Of a task without a split of its own.
+  For tasks whose `split` is None.
   """
   config = trained.config
   return loop.split_validation(
@@ -115,9 +117,9 @@ def restore(
   """The model of a run's best checkpoint, with its measures of the test set.
 
   Args:
-    run: where it is.
-    task: what was trained.
-    config: how it was trained.
+    run: the run.
+    task: the task that it was trained for.
+    config: the configuration of its training.
     test: the test set.
     load_train: as in `Trained`.
     data_dir: as in `Trained`.
@@ -147,11 +149,11 @@ def restore(
 def distinct_labels(
   folders: Sequence[pathlib.Path], labels: Sequence[str]
 ) -> list[str]:
-  """The labels of runs, longer where one before has the same.
+  """The labels of runs, made distinct where two are the same.
 
   Args:
-    folders: of the runs, of which the name is added, then that of the folder
-      around it, and a number where these are the same too.
+    folders: the folders of the runs. The second run with a label gets the name
+      of its folder added, then the name of the parent folder, then a number.
     labels: one for each run.
   """
   distinct = []
@@ -166,7 +168,7 @@ def distinct_labels(
 
 
 def draw_affine_view(trained: Trained) -> train_step.Draw:
-  """Draws affine views as those of affNIST, on the model's canvas."""
+  """Samples affine views like those of affNIST, on the model's canvas."""
   size = canvas(trained)[:2]
 
   def draw(key, index, images, labels):
@@ -191,7 +193,7 @@ def first(trained: Trained, count: int | None) -> tuple[np.ndarray, np.ndarray]:
 def draw_examples(
   trained: Trained, draw: train_step.Draw, indices: np.ndarray
 ) -> tuple[Any, Any]:
-  """Draws chosen test examples, with the keys that `make_evaluate` uses."""
+  """Makes chosen test examples, with the random keys of `make_evaluate`."""
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), indices)
   images, labels = map(jnp.asarray, first(trained, None))
   return jax.jit(jax.vmap(draw, (0, 0, None, None)))(

@@ -1,4 +1,4 @@
-"""Images of two overlapping objects: drawn in the step, measured, pictured."""
+"""Images of two overlapping objects: sampling, measures and figures."""
 
 import functools
 from typing import NamedTuple
@@ -20,11 +20,11 @@ from experiments.training import task as tasks
 from experiments.training import train_step
 
 _MAX_SHIFT = 4  # pixels, the paper's
-_NUM_SHOWN = (8, 8)  # right and wrong examples in the figure
+_NUM_SHOWN = (8, 8)  # correct and wrong examples in the figure
 
 
 class Objects(NamedTuple):
-  """What is in an image.
+  """The two objects in an image.
 
   Attributes:
     labels: [2], the classes.
@@ -44,9 +44,9 @@ def draw(
   pad: int,
   max_shift: int = _MAX_SHIFT,
 ) -> tuple[jax.Array, Objects]:
-  """Draws an image laid over one of another class, as `overlap.overlay` does.
+  """Overlays an image with one of another class, as `overlap.overlay` does.
 
-  With `pad` and `max_shift` given, this is what `training` draws examples with.
+  With `pad` and `max_shift` bound, it is a `train_step.Draw`.
   """
   partner_key, place_key = jax.random.split(key)
   classes = overlap.group_by_class(labels)
@@ -62,7 +62,7 @@ def draw(
 def measure(
   model: nnx.Module, images: jax.Array, objects: Objects
 ) -> train_step.Metrics:
-  """What is said of each image: `accuracy` is that both classes are right."""
+  """Measures each image; `accuracy` is 1 where both classes are right."""
   if not hasattr(model, "decode"):  # a network without capsules
     logits = model(images)
     present = losses.multi_hot(objects.labels, logits.shape[1])
@@ -89,16 +89,16 @@ def measure(
 def multimnist(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Finds both of two overlapping test images (Sabour et al., 2017, section 6).
+  """Measures whether both of two overlapping test images are recognised.
 
-  Each test image, in the middle of the model's canvas, is laid over one of
-  another class; both are shifted by up to 4 pixels. The paper's frame of 4
-  pixels keeps the shifted digits whole; a model trained without one (`pad` of 0
-  in the scores) sees them cut.
+  Sabour et al. (2017, section 6). Each test image, centred on the model's
+  canvas, is overlaid with one of another class; both are shifted by up to 4
+  pixels. The paper's frame of 4 pixels keeps the shifted digits whole. A model
+  trained without a frame (`pad` is 0 in the scores) sees digits that are cut.
 
   Returns:
-    The share of images of which both classes are the two highest scores, and
-    the share of the classes that are among them, which is higher.
+    The share of images whose two classes have the two highest scores, and the
+    share of all classes that are among the two highest, which is larger.
   """
   side = trained.test.images.shape[1]
   pad = (models.canvas(trained)[0] - side) // 2
@@ -141,7 +141,7 @@ def _picture(
   draw: train_step.Draw,
   accuracy: np.ndarray,
 ) -> None:
-  """Draws a few images with the two capsules that are most active."""
+  """Plots a few images, reconstructed from the two most active capsules."""
   right, wrong = (
     np.flatnonzero(accuracy == kind)[:count]
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)

@@ -1,7 +1,7 @@
-"""Suites and warnings for stacked capsule autoencoders: what objects know.
+"""Suites and warnings for stacked capsule autoencoders.
 
-Features are the presences of objects, prior or posterior, of images placed as
-at test time, without the noise of training.
+The features of an image are the presences of objects, prior or posterior,
+without the noise of training; images are placed as for testing.
 """
 
 from collections.abc import Callable
@@ -20,38 +20,40 @@ from experiments.figures import scae as object_figures
 from experiments.run import directory
 from experiments.training import task as tasks
 
-_NUM_SHOWN = 20  # images beside their reconstructions
-_NUM_EMBEDDED = 2000  # images, by t-SNE
+_NUM_SHOWN = 20  # images with their reconstructions
+_NUM_EMBEDDED = 2000  # images, embedded by t-SNE
 _KINDS = ("prior", "posterior")
-_FEW_AWAKE = 0.5  # of the objects
-_FLAT = 0.5  # of the templates
-_FEWEST = 0.5  # parts of an image
-_SHARP = 15.0  # nats of a present part; votes of the least scale have 22
+_FEW_AWAKE = 0.5  # share of the objects
+_FLAT = 0.5  # share of the templates
+_FEWEST = 0.5  # present parts of an image
+_SHARP = 15.0  # nats of a present part; votes with the smallest scale give 22
 
 
 def warn(scores: dict[str, float], num_parts: int) -> list[str]:
-  """What has collapsed or exploded in training, by the newest metrics."""
+  """Warnings about what has collapsed or exploded, from the newest metrics."""
   warnings = []
   dead, flat = scores["dead_parents"], scores["flat_templates"]
   if dead > _FEW_AWAKE:
     warnings.append(
       f"{dead:.0%} of the object capsules explain no part best in any image; "
-      "more of --posterior_between_weight may wake them"
+      "a larger --posterior_between_weight may activate them"
     )
   if flat > _FLAT:
-    warnings.append(f"{flat:.0%} of the templates are flat: they draw nothing")
+    warnings.append(
+      f"{flat:.0%} of the templates are flat: they render nothing"
+    )
   present = scores["present_parts"]
   if present < _FEWEST:
     warnings.append(
-      f"images have {present:.2g} of {num_parts} parts in the mean: they have "
-      "vanished; begin anew with a lower --learning_rate or with --max_gradient"
+      f"on average only {present:.2g} of {num_parts} parts are present; "
+      "start again with a lower --learning_rate or with --max_gradient"
     )
   # Parts that are absent add nothing to the likelihood.
   elif (each := scores["part_log_prob"] / present) > _SHARP:
     warnings.append(
-      f"a part has {each:.1f} nats of likelihood, {present:.3g} of {num_parts} "
-      "being present: votes have nearly their least scale, as where poses have "
-      "collapsed to a constant"
+      f"a present part has a log-likelihood of {each:.1f} nats ({present:.3g} "
+      f"of {num_parts} are present): votes are close to their smallest scale, "
+      "as when poses have collapsed to a constant"
     )
   return warnings
 
@@ -60,11 +62,11 @@ def warn(scores: dict[str, float], num_parts: int) -> list[str]:
 def explanations(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Draws templates, and images redrawn from their parts and their objects.
+  """Plots templates, and reconstructions from parts and from objects.
 
   Returns:
-    The mean absolute error of what objects redraw of the images drawn; the
-    share of templates that are flat.
+    The mean absolute error of the reconstructions from objects, over the images
+    in the figure; the share of templates that are flat.
   """
   del options
   model = trained.model
@@ -91,11 +93,11 @@ def explanations(
 
 @suite()
 def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Draws how present objects are by class, and images by posterior presence.
+  """Plots presences of objects by class, and a t-SNE of posterior presences.
 
   Returns:
-    The share of objects that explain no part best in any test image; how many
-    are present in an image, by the sum of their prior presences.
+    The share of objects that explain no part best in any test image; the mean
+    number of objects in an image, as the sum of their prior presences.
   """
   del options
   features = _features(trained, trained.task.draw_test, trained.test.images)
@@ -111,7 +113,7 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
     run.figure("presences"),
   )
   few = slice(None, _NUM_EMBEDDED)
-  # Its own default, unless there are too few images.
+  # The default perplexity, unless there are too few images.
   perplexity = min(30.0, (len(labels[few]) - 1) / 3)
   embed = manifold.TSNE(perplexity=perplexity, random_state=0)
   object_figures.embedding(
@@ -127,16 +129,17 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 @suite()
 def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Classifies without labels, and by probes, from presences (section 3).
+  """Measures accuracy of k-means and of linear probes on presences (section 3).
 
-  Nothing of the validation images is fitted, so that settings can be chosen by
-  what is right of them.
+  Nothing is fitted to the validation images, so that settings can be chosen by
+  the accuracy on them.
 
   Returns:
-    For prior and posterior presence: accuracy of k-means fitted and named on
-    the training set (`match`), the same fitted and named on the test set, as
-    the authors' code does (`refit`), and of logistic regression (`probe`); on
-    the test set, and of the first on validation too.
+    For prior and posterior presences, the test accuracy of three methods:
+    k-means fitted on the training set, with clusters matched to its labels
+    (`match`); k-means fitted and matched on the test set, as in the authors'
+    code (`refit`); and logistic regression (`probe`). For `match` also the
+    accuracy on validation.
   """
   del run, options
   train, validation = models.load_split(trained)
@@ -165,11 +168,12 @@ def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def label_curve(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Classifies by posterior presences with few labels.
+  """Measures accuracy from posterior presences with few labels.
 
   Returns:
-    The numbers of labels; the accuracy at each, of logistic regression and of
-    clusters, with deviations over draws of the labelled images.
+    The numbers of labels; for each, the accuracies of logistic regression and
+    of clusters, with their standard deviations over random choices of the
+    labelled images.
   """
   del run, options
   train = trained.load_train()
@@ -191,10 +195,11 @@ def label_curve(
 def affnist_like_clusters(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Classifies affine views of test images by clusters of training images.
+  """Measures accuracy of k-means clusters on affine views of test images.
 
   Returns:
-    Accuracies of k-means fitted and named on training images as they are.
+    The accuracies of k-means, fitted and matched to labels on unchanged
+    training images.
   """
   del run
   draw = models.draw_affine_view(trained)

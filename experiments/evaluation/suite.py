@@ -1,4 +1,4 @@
-"""What an evaluation suite is."""
+"""The type of an evaluation suite, and the decorator that makes one."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from experiments.run.directory import Run
 
 
 class Main(NamedTuple):
-  """The score of a suite that the summary of all records shows.
+  """The score of a suite that docs/results.md shows.
 
   Attributes:
-    metric: its name.
-    label: of the row; `{canvas}` stands for the canvas of the model.
-    factor: that the score is multiplied by, such as 100 for percent.
+    metric: the name of the score.
+    label: the label of its row; `{canvas}` stands for the model's canvas.
+    factor: the score is multiplied by it, such as 100 for percent.
   """
 
   metric: str
@@ -25,12 +25,13 @@ class Suite(NamedTuple):
   """An evaluation of a trained model.
 
   Attributes:
-    run: `(run, trained, options) -> scores` by name, numbers or the numbers of
-      a curve; it plots into the run's folder. Its name is the suite's, and the
-      first line of its docstring says what it measures.
-    takes: the fields of `Options` that it reads; no others are given to it.
-    compares: whether its figure holds the curves of the runs to compare with,
-      which must have been evaluated by it before.
+    run: `(run, trained, options) -> {name: score}`; a score is a number or the
+      list of numbers of a curve; it writes figures into the run's folder.
+      The function's name is the suite's name, and the first line of its
+      docstring is the suite's summary.
+    takes: the fields of `Options` that it reads; it is given no others.
+    compares: whether its figure also holds the curves of other runs
+      (`Options.compare_with`), which must have been evaluated by it before.
     main: its main score, if it has one.
   """
 
@@ -41,18 +42,18 @@ class Suite(NamedTuple):
 
   @property
   def name(self) -> str:
-    """What it is called on the command line and in records."""
+    """Its name on the command line and in records."""
     return self.run.__name__
 
   @property
   def summary(self) -> str:
-    """What it measures, in a sentence."""
+    """What it measures or plots, in one sentence."""
     return self.run.__doc__.partition("\n")[0]
 
   def __call__(
     self, run: Run, trained: Trained, options: Options | None = None
   ) -> Scores:
-    """Evaluates a trained model; options that it does not take are left out."""
+    """Evaluates a trained model, with only the options that the suite reads."""
     given = (options or Options())._asdict()
     kept = {name: given[name] for name in self.takes}
     return self.run(run, trained, Options(**kept))
@@ -61,6 +62,6 @@ class Suite(NamedTuple):
 def suite(
   *takes: str, compares: bool = False, main: Main | None = None
 ) -> Callable[[Callable[[Run, Trained, Options], Scores]], Suite]:
-  """Makes a suite of a function; the arguments are those of `Suite`."""
-  takes += ("beside",) if compares else ()
+  """Turns a function into a suite; the arguments are fields of `Suite`."""
+  takes += ("compare_with",) if compares else ()
   return lambda run: Suite(run, frozenset(takes), compares, main)

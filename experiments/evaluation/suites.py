@@ -1,7 +1,4 @@
-"""Evaluation suites: functions of a run and of what it trained.
-
-Those of classifiers that no other file holds, and the list of all.
-"""
+"""The list of all evaluation suites, and three suites of classifiers."""
 
 import functools
 from collections.abc import Callable
@@ -31,14 +28,14 @@ from experiments.figures import grids
 from experiments.run import directory
 from experiments.training import train_step
 
-_NUM_SHOWN = (24, 24)  # right and wrong test images beside reconstructions
+_NUM_SHOWN = (24, 24)  # correct and wrong test images in the figure
 _NUM_TWEAKED = 3  # images whose capsules are perturbed
 _OFFSETS = np.arange(-5, 6) * 0.05
 
 
 @suite()
 def accuracy(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """The scores of the test set and those that the model was chosen by."""
+  """Reports the mean scores on the test set and on the validation set."""
   del run, options
   scores = models.means(trained)
   return {**scores, "test_error_percent": 100 * (1 - scores["test_accuracy"])}
@@ -48,10 +45,13 @@ def accuracy(run: directory.Run, trained: Trained, options: Options) -> Scores:
 def reconstructions(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Draws test images beside what their longest capsule redraws; mistakes too.
+  """Plots test images next to their reconstructions; measures the error.
+
+  Each image is reconstructed from its longest class capsule. The figure holds
+  both correctly and wrongly classified images.
 
   Returns:
-    The summed squared error of an image, a mean over the test set.
+    The squared error summed over an image, averaged over the test set.
   """
   del options
   images, labels, classes, poses = _examples(trained)
@@ -70,14 +70,14 @@ def reconstructions(
 def perturbations(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Draws images with each dimension of a capsule tweaked (figure 4).
+  """Plots reconstructions as each dimension of a capsule changes (figure 4).
 
   Returns:
-    How far the tweaks move a pixel at the most.
+    The largest change of a pixel's intensity.
   """
   del options
   _, labels, classes, poses = _examples(trained)
-  # The first right example of each of a few classes.
+  # The first correctly classified example of each of a few classes.
   right = np.flatnonzero(classes == labels)
   _, first = np.unique(labels[right], return_index=True)
   tweaked = right[first][:_NUM_TWEAKED]
@@ -114,12 +114,12 @@ SUITES = {some.name: some for some in _ALL}
 
 
 def taking(option: str) -> set[str]:
-  """The names of the suites that read an option, a field of `Options`."""
+  """The names of the suites that read an option (a field of `Options`)."""
   return {name for name, some in SUITES.items() if option in some.takes}
 
 
 def of_classifier(model: nnx.Module) -> list[str]:
-  """The suites that a classifier can take."""
+  """The names of the suites that apply to a classifier."""
   names = ["accuracy", "multimnist", "affnist_like", "attacks", "views"]
   if hasattr(model, "decode"):  # a network with capsules
     names.append("diagnostics")
@@ -134,12 +134,12 @@ def perturb(
   label: int,
   offsets: np.ndarray,
 ) -> np.ndarray:
-  """Redraws one image with each dimension of its capsule tweaked in turn.
+  """Reconstructs one image with each dimension of its capsule changed in turn.
 
   Args:
     decode: `(poses [B J D], classes [B]) -> images [B H W C]`.
     poses: [J D] of one image.
-    label: the capsule that is tweaked.
+    label: the capsule that is changed.
     offsets: [S], added to one dimension at a time.
 
   Returns:

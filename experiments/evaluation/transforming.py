@@ -1,4 +1,4 @@
-"""Suites for transforming auto-encoders: what coordinates know, and reach."""
+"""Suites for transforming auto-encoders: what their coordinates encode."""
 
 from typing import NamedTuple
 
@@ -18,25 +18,27 @@ from experiments.training import task as tasks
 from experiments.training import train_step
 from kernels import geometry, rendering
 
-# Of a movement [3 3]: where the input is, and how it is turned and stretched.
+# Entries of a movement [3 3]: the position, and the linear part.
 _PLACE = {"x": (0, 2), "y": (1, 2)}
 _STRETCH = {"xx": (0, 0), "xy": (0, 1), "yx": (1, 0), "yy": (1, 1)}
-_NUM_IMAGES = 10_000  # that regressions and analysers learn from
+_NUM_IMAGES = 10_000  # to which regressions and analysers are fitted
 _NUM_MOVED = 1000  # images moved to each place
-_BEYOND = 3  # pixels that they are moved farther than to any trained place
-_NUM_SHOWN = 4  # images that are drawn
+_BEYOND = 3  # pixels beyond the largest shift in training
+_NUM_SHOWN = 4  # images in figures
 _COUNTS = (10, 25, 100, 1000)  # of labels
 _NUM_ANALYSERS = 25
 _NUM_FACTORS = 10
 
 
 class Moved(NamedTuple):
-  """An image that has been moved, and what is known of it.
+  """An image that has been moved, and its transformations.
 
   Attributes:
-    image: [H W C], moved to its place.
-    movement: [3 3], which the model is told, in pixels about the middle.
-    place: [3 3], the movement that made it, which the model is not told.
+    image: [H W C], the moved image.
+    movement: [3 3], the transformation that the model is given, in pixels about
+      the centre.
+    place: [3 3], the transformation that was applied to the image; the model is
+      not given it.
   """
 
   image: jax.Array
@@ -45,7 +47,7 @@ class Moved(NamedTuple):
 
 
 def as_transforms(model: object, movements: jax.Array) -> jax.Array:
-  """Movements [... 3 3] as a model takes them, [... 2] for shifts."""
+  """Movements [... 3 3] in the form of a model's input: [... 2] for shifts."""
   return movements[..., :2, 2] if model.pose == "shift" else movements
 
 
@@ -53,22 +55,22 @@ def as_transforms(model: object, movements: jax.Array) -> jax.Array:
 def coordinates(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Regresses where an input is on what the capsules say of where they are.
+  """Measures how well the position of an input follows from the capsules.
 
-  Linear regression, learnt on moved training images, of the pixels by which an
-  input was moved; for affine poses also of its matrix. Draws them for the test
-  images, and, as in the paper's figure 2, the coordinate of one capsule against
-  its value when the image is shifted.
+  Linear regression, fitted on moved training images, predicts the shift of an
+  input in pixels; for affine poses also its matrix. Plots the predictions for
+  test images, and, as in the paper's figure 2, the coordinate of one capsule
+  before a shift against its coordinate after the shift.
 
   Returns:
-    For x and y, R^2 on test images: `r2` from the coordinates and presences of
-    all capsules and the products of both; `r2_coordinates` from coordinates
-    alone; `r2_weighted` from their mean, weighted by presence; `r2_capsules`
-    from the coordinate of each capsule alone, the best first; `r2_mass` from
-    the centre of mass of the image, which no capsule is needed for;
-    `slope_capsules`, what a capsule's coordinate gains for each pixel, in the
-    same order: 1 for one that is always on the same entity. For affine poses
-    `r2` of the matrix.
+    R^2 of x and of y on test images: `r2` from the coordinates and presences of
+    all capsules and their products; `r2_coordinates` from coordinates alone;
+    `r2_weighted` from the mean coordinate, weighted by presence; `r2_capsules`
+    from the coordinate of each capsule alone, in falling order; `r2_mass` from
+    the centre of mass of the image, as a baseline without capsules.
+    `slope_capsules`, in the order of `r2_capsules`: the change of a capsule's
+    coordinate for each pixel of shift, which is 1 for a capsule that stays on
+    the same entity. For affine poses also `r2` of the matrix.
   """
   learnt = _outputs(trained, _train_images(trained), trained.task.draw_test)
   images = trained.test.images[: options.images]
@@ -125,15 +127,15 @@ def coordinates(
 def unseen_shifts(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Asks for shifts beyond those of the training.
+  """Measures the error for shifts larger than those in training.
 
-  Centred test images, moved left, right, up and down. Draws what comes of four
-  of them, and the error against the distance.
+  Centred test images are shifted left, right, up and down. Plots the outputs
+  for four images, and the error against the distance.
 
   Returns:
-    By distance in pixels: the squared error as a share of the target's squares,
-    and that of the image left where it was; the means over distances that the
-    model was trained to shift by, and over those beyond.
+    For each distance in pixels, the squared error divided by the sum of squares
+    of the target, of the model's output and of the unshifted image; the means
+    of both over the distances in training and over larger ones.
   """
   flags = run.flags()
   known, jitter = flags["max_shift"], flags["max_jitter"]
@@ -146,7 +148,7 @@ def unseen_shifts(
   )
   transforming.errors(
     distances,
-    {"moved by the model": error, "left in place": unmoved},
+    {"shifted by the model": error, "not shifted": unmoved},
     {"shifts trained": known, "places trained": known + jitter},
     run.figure("unseen_shifts"),
   )
@@ -166,20 +168,21 @@ def unseen_shifts(
 def few_labels(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Classifies by few labels, as the factor analysers of Hinton's talk did.
+  """Measures accuracy of classification with few labels, as in Hinton's talk.
 
-  A mixture of 25 factor analysers is fitted to what the capsules say of centred
-  training images, without labels; a few labels name the analysers, and test
-  images take the name of theirs. The talk, as the slides tell of it, learnt
-  about 25 labels; its number of analysers and factors and how labels were
-  chosen are not told. Beside it, the same of as many principal components of
-  pixels, and logistic regression.
+  A mixture of 25 factor analysers is fitted, without labels, to the outputs of
+  the capsules for centred training images. A few labels give each analyser a
+  class, and a test image takes the class of its most probable analyser. The
+  slides of the talk mention about 25 labels; they give neither the numbers of
+  analysers and factors nor how the labels were chosen. For comparison, the same
+  is done with as many principal components of the pixels, and with logistic
+  regression.
 
   Returns:
-    Accuracies on test images, by the number of labels, drawn evenly from the
-    classes: of `capsules` and of `pixels`, by `analysers` and by `linear`; the
-    deviations over ten draws. `central`: the labels are those of the 25
-    training images that suit the analysers best, one each.
+    Accuracies on test images for each number of labels, sampled evenly from the
+    classes: from `capsules` and from `pixels`, by `analysers` and by `linear`;
+    their standard deviations over ten samples. `central`: with the labels of
+    the 25 training images that are most probable under each analyser.
   """
   train = trained.load_train()
   known = slice(None, _NUM_IMAGES)
@@ -213,7 +216,7 @@ SUITES = (
 
 
 def _few_labels(features, labels, tests, test_labels) -> Scores:
-  """By analysers and by regression, and with a label for each analyser."""
+  """Accuracies by analysers, by regression, and with one label an analyser."""
   mixture = factor_analysers.fit_factor_analysers(
     features,
     num_analysers=min(_NUM_ANALYSERS, len(features)),
@@ -249,7 +252,7 @@ def _train_images(trained: Trained) -> np.ndarray:
 
 
 def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
-  """Poses, presences and places of images that are drawn."""
+  """Poses, presences and places for images that are sampled."""
 
   def measure(model, inputs, targets):
     del targets
@@ -266,7 +269,7 @@ def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
 
 
 def _centre_of_mass(image: jax.Array) -> jax.Array:
-  """(x, y) of an image's intensities, in pixels from its middle."""
+  """(x, y) of an image's centre of mass, in pixels from its centre."""
   offsets = geometry.pixel_offsets(*image.shape[:2])
   ink = jnp.mean(image, axis=-1, keepdims=True)
   total = jnp.maximum(jnp.sum(ink), 1e-6)
@@ -274,7 +277,7 @@ def _centre_of_mass(image: jax.Array) -> jax.Array:
 
 
 def _draw_shifted(name, distance) -> train_step.Draw:
-  """Draws images that are all at one place."""
+  """Makes images that are all shifted to one place."""
   shift = distance * jnp.array([name == "x", name == "y"], jnp.float32)
   place = jnp.eye(3).at[:2, 2].set(shift)
 
@@ -287,9 +290,9 @@ def _draw_shifted(name, distance) -> train_step.Draw:
 
 
 def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
-  """Shares of the target's squares [S] for shifts [S directions 2].
+  """Relative squared errors [S] for shifts [S directions 2].
 
-  Of images in the middle, moved by the model and left where they are.
+  Of centred images: after the model's shift, and without any shift.
   """
 
   def measure(model, inputs, targets):
@@ -318,7 +321,7 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw_shifts(run, trained, farthest) -> None:
-  """Draws targets above outputs, of shifts from left to right."""
+  """Plots targets above outputs, with shifts from left to right."""
   known = run.flags()["max_shift"]
   shifts = np.unique(np.linspace(-farthest, farthest, 9).round().astype(int))
   images = _images_of_classes(trained)
@@ -353,13 +356,13 @@ def _coordinate(outputs, name) -> np.ndarray:
 
 
 def _flat(outputs) -> np.ndarray:
-  """[N F], all that capsules say; the last row of a matrix says too."""
+  """[N F], all outputs of the capsules, with all rows of their matrices."""
   poses, presences = outputs["poses"], outputs["presences"]
   return np.concatenate([poses.reshape(len(poses), -1), presences], axis=1)
 
 
 def _products(outputs) -> np.ndarray:
-  """[N F], of which place is nearly linear if capsules take turns."""
+  """[N F], in which the place is nearly linear if one capsule is present."""
   poses, presences = outputs["poses"], outputs["presences"]
   poses = poses.reshape(*presences.shape, -1)
   weighted = poses * presences[..., None]
@@ -368,6 +371,6 @@ def _products(outputs) -> np.ndarray:
 
 
 def _regress(features, truth, tests, seen) -> tuple[np.ndarray, float]:
-  """What linear regression says of tests, and R^2 of it."""
+  """The predictions of linear regression on test examples, and their R^2."""
   model = linear_model.LinearRegression().fit(features, truth)
   return model.predict(tests), float(model.score(tests, seen))

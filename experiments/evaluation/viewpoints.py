@@ -13,7 +13,7 @@ from experiments.run import directory
 from experiments.training import task as tasks
 from experiments.training import train_step
 
-# Of the factors: degrees between two steps, and of the first.
+# For each factor: degrees between two steps, and degrees of the first.
 _ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
 
 
@@ -21,14 +21,14 @@ _ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
 def viewpoints(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Accuracy of test figures from familiar and from novel viewpoints.
+  """Measures accuracy on test images from familiar and from novel viewpoints.
 
-  Hinton et al. (2018, section 5.1). By angle it is drawn too, beside that of
-  other runs.
+  Hinton et al. (2018, section 5.1). Accuracy is also plotted against the angle,
+  with the curves of the runs compared with.
 
   Returns:
-    Both accuracies, the error of either in percent, and accuracy by azimuth and
-    by elevation, in degrees.
+    Both accuracies, both errors in percent, and the accuracy by azimuth and by
+    elevation in degrees.
   """
   right = trained.measures["accuracy"]
   factors = trained.test.factors
@@ -46,7 +46,7 @@ def viewpoints(
     scores[f"{name}_accuracy"] = [
       float(np.mean(right[values == kind])) for kind in kinds
     ]
-  lines = classifiers.beside(run, options, "viewpoints", scores)
+  lines = classifiers.compared(run, options, "viewpoints", scores)
   panels = [
     curves.Panel(
       "",
@@ -64,10 +64,10 @@ def viewpoints(
 def multi_crop(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Accuracy with scores averaged over 13 crops of each test image.
+  """Measures accuracy with scores averaged over 13 crops of each test image.
 
   Returns:
-    That accuracy, and that of the middle crop, of the same images.
+    This accuracy, and the accuracy of the central crop on the same images.
   """
   del run
 

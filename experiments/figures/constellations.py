@@ -19,7 +19,7 @@ def segments(
   objects: Mapping[str, ArrayLike],
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws the points of images, coloured by object, in a row for each method.
+  """Plots the points of images, coloured by object, in a row for each method.
 
   Args:
     points: [N M 2], (x, y) with y down.

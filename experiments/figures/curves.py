@@ -53,7 +53,7 @@ def accuracy_curves(
   *,
   chance: float | None = None,
 ) -> pathlib.Path:
-  """Draws rates in percent against how far images were changed.
+  """Plots rates in percent against how far images were changed.
 
   Such as the accuracy of several models against the eps of an attack and the
   angle of a rotation, one diagram beside the other.
@@ -72,7 +72,7 @@ def accuracy_curves(
 def diagnostic_curves(
   panels: Sequence[Panel], path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws shares, such as the entropy of routing against the training step.
+  """Plots shares, such as the entropy of routing against the training step.
 
   Args:
     panels: the axis of y goes up to 1, and begins at 0 where no line is below.
@@ -89,7 +89,7 @@ def activation_histograms(
   labels: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws how active each class capsule is, with its class and without.
+  """Plots how active each class capsule is, with its class and without.
 
   Shares are logarithmic, so that the few examples on the wrong side show.
 
@@ -144,7 +144,7 @@ def contact_sheet(
   labels: ArrayLike | None = None,
   predictions: ArrayLike | None = None,
 ) -> pathlib.Path:
-  """Draws a table of images, with what a model takes them for.
+  """Plots a table of images, with what a model takes them for.
 
   Such as adversarial examples (a row for each eps), views or samples.
 
@@ -225,7 +225,7 @@ def _draw(
   unit: float,
   chance: float | None = None,
 ) -> pathlib.Path:
-  """Draws panels side by side under one legend; 1 is drawn as `unit`."""
+  """Plots panels side by side under one legend; 1 is drawn as `unit`."""
   panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
   if not any(points for panel in panels for points in panel.lines.values()):
     raise ValueError("no panel has a line with a finite point.")

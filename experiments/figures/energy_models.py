@@ -13,7 +13,7 @@ from experiments.figures import grids
 def tiles(
   images: ArrayLike, path: str | os.PathLike, *, columns: int
 ) -> pathlib.Path:
-  """Draws images side by side, row by row.
+  """Plots images side by side, row by row.
 
   Args:
     images: [N H W C].
@@ -37,7 +37,7 @@ def tiles(
 def spectra(
   activities: Sequence[ArrayLike], path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws a strip of capsule activities for each image, by class.
+  """Plots a strip of capsule activities for each image, by class.
 
   Args:
     activities: for each class [N K], an image in each row.
@@ -57,10 +57,10 @@ def spectra(
   return grids.save(sheet, path)
 
 
-def spectra_beside(
+def compared_spectra(
   models: Mapping[str, Sequence[ArrayLike]], path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws strips of activities of several models, of the same images.
+  """Plots strips of activities of several models, of the same images.
 
   Args:
     models: by the name of each its activities [N K], of each class; models that
@@ -89,7 +89,7 @@ def decompositions(
   chances: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws images, their reconstructions, and what single capsules say.
+  """Plots images, their reconstructions, and what single capsules say.
 
   Args:
     images: [N H W C].
@@ -123,7 +123,7 @@ def decompositions(
 
 
 def _strips(places, classes):
-  """Draws [N K] of each class, in one range of colours; returns the last."""
+  """Plots [N K] of each class, in one range of colours; returns the last."""
   low = min(0, *(np.min(values) for values in classes))
   high = max(1, *(np.max(values) for values in classes))
   for place, values in zip(places, classes, strict=False):

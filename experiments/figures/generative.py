@@ -13,7 +13,7 @@ from experiments.figures import energy_models, grids, plotting
 def coded(
   shares: ArrayLike, columns: int, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws images in the colours of their parts, an image in each row.
+  """Plots images in the colours of their parts, an image in each row.
 
   Args:
     shares: [columns N H W I], what each part adds to the pixels: of all rows of
@@ -35,7 +35,7 @@ def climbs(
   seconds: Mapping[str, float],
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws objectives against steps, and against the seconds that they took.
+  """Plots objectives against steps, and against the seconds that they took.
 
   Args:
     objectives: before each step, in nats, by the optimiser's name.

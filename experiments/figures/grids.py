@@ -33,7 +33,7 @@ def learning_curves(
   *,
   reported: int | None = None,
 ) -> pathlib.Path:
-  """Draws error and losses against the step, for training and validation.
+  """Plots error and losses against the step, for training and validation.
 
   Args:
     metrics: the lines of metrics.jsonl: each has `step` and `split`, and any of
@@ -105,7 +105,7 @@ def reconstructions(
   predictions: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws inputs beside their reconstructions, mistakes last and in red.
+  """Plots inputs beside their reconstructions, mistakes last and in red.
 
   Args:
     images: [N H W C], some fifty examples at most.
@@ -140,7 +140,7 @@ def reconstructions(
 def perturbations(
   grid: ArrayLike, offsets: ArrayLike, labels: Sequence, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws what each dimension of a class capsule means (Sabour et al., fig. 4).
+  """Plots what each dimension of a class capsule means (Sabour et al., fig. 4).
 
   Args:
     grid: [K D S H W C], reconstructions of K examples with one of D dimensions
@@ -224,7 +224,7 @@ def show(
   prediction: object,
   right: bool,
 ) -> None:
-  """Draws an image under its caption, framed if it is a mistake."""
+  """Plots an image under its caption, framed if it is a mistake."""
   text, color = caption(label, prediction, right)
   panel.set_title(text, color=color, size=7, pad=3)
   panel.imshow(image)

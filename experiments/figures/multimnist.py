@@ -25,7 +25,7 @@ def overlaps(
   absent_labels: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws how overlapping digits come apart (Sabour et al., 2017, fig. 5).
+  """Plots how overlapping digits come apart (Sabour et al., 2017, fig. 5).
 
   Each example is a column: the input, its two reconstructions added up and one
   by one, each in its colour, and what is drawn when a class is asked for that

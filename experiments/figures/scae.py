@@ -11,7 +11,7 @@ from experiments.figures import energy_models, grids, plotting
 
 
 def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
-  """Draws templates [M U V C] side by side."""
+  """Plots templates [M U V C] side by side."""
   return energy_models.tiles(images, path, columns=10)
 
 
@@ -23,7 +23,7 @@ def reconstructions(
   by_objects: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws images, and below each what its parts and its objects make of it.
+  """Plots images, and below each what its parts and its objects make of it.
 
   Args:
     images: [N H W C].
@@ -58,7 +58,7 @@ def reconstructions(
 def presences(
   means: Sequence[ArrayLike], names: Sequence[str], path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws the mean presence of each object in images of each class.
+  """Plots the mean presence of each object in images of each class.
 
   Args:
     means: [classes K] of each kind of presence.
@@ -77,7 +77,7 @@ def presences(
 def embedding(
   points: ArrayLike, labels: ArrayLike, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws points [N 2] in the colours of their labels [N]."""
+  """Plots points [N 2] in the colours of their labels [N]."""
   points, labels = np.asarray(points), np.asarray(labels)
   sheet = grids.new_sheet((5, 5))
   place = sheet.subplots()

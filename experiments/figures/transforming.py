@@ -36,7 +36,7 @@ class Axis(NamedTuple):
 def coordinates(
   axes: Sequence[Axis], distance: int, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Draws coordinates against the truth, and as in the paper's figure 2.
+  """Plots coordinates against the truth, and as in the paper's figure 2.
 
   Args:
     axes: a row for each.
@@ -81,7 +81,7 @@ def errors(
   ends: Mapping[str, float],
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Draws errors of shifted images against the distance.
+  """Plots errors of shifted images against the distance.
 
   Args:
     distances: [S] in pixels.

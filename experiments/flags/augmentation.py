@@ -1,4 +1,4 @@
-"""Flags of how images of a data set are deformed and placed."""
+"""Flags for the deformation and the placement of images."""
 
 from collections.abc import Sequence
 
@@ -11,33 +11,34 @@ from experiments.training.augmentation import Placement
 from kernels import checks
 
 MAX_SHIFT = flags.DEFINE_integer(
-  "max_shift", 2, "Pixels that images are shifted by at most.", lower_bound=0
+  "max_shift", 2, "Largest shift of an image, in pixels.", lower_bound=0
 )
 _CANVAS = flags.DEFINE_integer(
   "canvas",
   0,
-  "Side of a black canvas that images are placed on at random; 0 for none.",
+  "Side in pixels of a black canvas on which images are placed at random; 0"
+  " for no canvas.",
   lower_bound=0,
   upper_bound=10_000,
 )
 _MAX_ROTATION = flags.DEFINE_float(
   "max_rotation",
   0.0,
-  "Degrees that images are turned by at most.",
+  "Largest rotation of an image, in degrees.",
   lower_bound=0.0,
   upper_bound=180.0,
 )
 _MAX_SHEAR = flags.DEFINE_float(
   "max_shear",
   0.0,
-  "Shear of images, at most.",
+  "Largest shear of an image, in pixels along x for each pixel along y.",
   lower_bound=0.0,
   upper_bound=10.0,
 )
 _MAX_SCALE = flags.DEFINE_float(
   "max_scale",
   1.0,
-  "Factor that images grow or shrink by, at most.",
+  "Largest factor by which images are enlarged or reduced.",
   lower_bound=1.0,
   upper_bound=10.0,
 )
@@ -45,7 +46,7 @@ DEFORMATIONS = ("canvas", "max_rotation", "max_shear", "max_scale")
 
 
 def placement() -> Placement:
-  """What the flags describe."""
+  """The placement that the flags describe."""
   return Placement(
     max_shift=MAX_SHIFT.value,
     canvas=_CANVAS.value,
@@ -56,10 +57,10 @@ def placement() -> Placement:
 
 
 def canvas_of(image_shape: Sequence[int]) -> tuple[int, int, int]:
-  """The shape of what a model is given of images of a data set.
+  """The shape [H W C] of a model's input for images of this shape.
 
   Raises:
-    ValueError: if both a canvas and shifts are asked for, or images leave the
+    ValueError: if both a canvas and shifts are given, or images would leave the
       canvas or the frame.
   """
   side = _CANVAS.value
@@ -76,7 +77,7 @@ def canvas_of(image_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def augment_image(key: jax.Array, image: jax.Array) -> jax.Array:
-  """Deforms and places one training image as the flags say."""
+  """Deforms and places one training image, as the flags say."""
   return augmentation.augment_image(key, image, placement())
 
 
@@ -91,5 +92,5 @@ def prepare_image(image: jax.Array) -> jax.Array:
 
 
 def test_image(key: jax.Array, image: jax.Array) -> jax.Array:
-  """Deforms and places one test image as the flags say."""
+  """Deforms and places one test image, as the flags say."""
   return augmentation.test_image(key, image, placement())

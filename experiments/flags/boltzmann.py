@@ -1,4 +1,4 @@
-"""What both kinds of Boltzmann machines are trained with: flags and functions.
+"""Flags and functions of training that both Boltzmann machines share.
 
 Li and Zhu (2019), Capsule generative models.
 """
@@ -16,30 +16,33 @@ from capjax.specs import Spec
 from experiments.flags import rates, runs
 from experiments.training import contrastive_divergence, train_step
 
-# Iterations of mean field that a model trained without it is measured by, as
-# the presets train with.
+# Iterations of mean field in the measures of a model that is trained without
+# mean field; the presets that use it have the same number.
 _MEASURED = 20
 CAPSULE_SIZE = flags.DEFINE_integer(
-  "capsule_size", 16, "Hidden units of a capsule.", lower_bound=1
+  "capsule_size", 16, "Number of hidden units in a capsule.", lower_bound=1
 )
 VISIBLE = flags.DEFINE_enum(
-  "visible", "bernoulli", list(rbm.FAMILIES), "Of the visible units."
+  "visible",
+  "bernoulli",
+  list(rbm.FAMILIES),
+  "Distribution of the visible units.",
 )
 HIDDEN = flags.DEFINE_enum(
-  "hidden", "bernoulli", list(rbm.FAMILIES), "Of the hidden units."
+  "hidden", "bernoulli", list(rbm.FAMILIES), "Distribution of the hidden units."
 )
 _MEAN_FIELD = flags.DEFINE_integer(
   "mean_field_iterations",
   10,
-  "Of mean field, for what is expected of the capsules of the data; 0 for what "
-  "is expected exactly.",
+  "Iterations of mean field that estimate the expectations under the data; "
+  "0 uses the exact posterior.",
   lower_bound=0,
   upper_bound=10_000,
 )
 _NUM_SWEEPS = flags.DEFINE_integer(
   "num_sweeps",
   20,
-  "Of Gibbs sampling an update, k.",
+  "Sweeps of Gibbs sampling in each update, k in the paper.",
   lower_bound=1,
   upper_bound=10_000,
 )
@@ -47,31 +50,40 @@ _SWEEP = flags.DEFINE_enum(
   "sweep",
   "gibbs",
   ["gibbs", "block"],
-  "Switches given the old hidden units, as in the paper, or both together.",
+  "How a sweep samples switches: gibbs, given the old hidden units, as in "
+  "the paper; or block, together with the hidden units.",
 )
 _NUM_CHAINS = flags.DEFINE_integer(
   "num_chains",
   100,
-  "Persistent chains; 0 starts new ones from the data at each update.",
+  "Number of persistent chains; 0 starts new chains from the data in each "
+  "update.",
   lower_bound=0,
 )
 _BINARY = flags.DEFINE_bool(
   "binary",
   False,
-  "Draw each pixel as 0 or 1 with its intensity as the chance of 1; otherwise "
-  "intensities are given as they are.",
+  "Sample each pixel as 0 or 1, with its intensity as the probability of 1."
+  " Without it the intensities are used unchanged.",
 )
 _SLOWER_AT = flags.DEFINE_list(
-  "slower_at", [], "Steps at which --decay_rate grows by --slower_by, up to 1."
+  "slower_at",
+  [],
+  "Steps at which --decay_rate is multiplied by --slower_by, up to a limit "
+  "of 1.",
 )
 _SLOWER_BY = flags.DEFINE_float(
-  "slower_by", 1.02, "See --slower_at.", lower_bound=1.0
+  "slower_by",
+  1.02,
+  "Factor by which --decay_rate grows at each step of --slower_at.",
+  lower_bound=1.0,
 )
 _MAX_ERROR = flags.DEFINE_float(
   "max_error",
   0.5,
-  "With a larger reconstruction error of pixels training goes back to the "
-  "older of the two saved states, and the chains start anew.",
+  "Largest mean reconstruction error of a pixel. Above it training has "
+  "diverged: it returns to the older of the two saved states and restarts "
+  "the chains.",
   lower_bound=0.0,
 )
 flags.register_validator(
@@ -86,7 +98,7 @@ flags.set_default(rates.DECAY_STEPS, 120)
 
 
 def refuse_useless_flags() -> None:
-  """Raises a ValueError if a flag is set that others make idle."""
+  """Raises a ValueError if a flag is set that the other flags make useless."""
   runs.refuse("a Boltzmann machine", ["stop_accuracy"])
   if not _SLOWER_AT.value:
     runs.refuse("without --slower_at, training", ["slower_by"])
@@ -95,7 +107,7 @@ def refuse_useless_flags() -> None:
 
 
 def sizes_and_families() -> dict[str, Any]:
-  """What both kinds of machines are made with."""
+  """The constructor arguments that both machines share."""
   return {
     "capsule_size": CAPSULE_SIZE.value,
     "visible": VISIBLE.value,
@@ -116,7 +128,7 @@ def describe_machine(
 
 
 def num_iterations() -> int | None:
-  """Of mean field; None for what is exact."""
+  """Iterations of mean field; None for the exact posterior."""
   return _MEAN_FIELD.value or None
 
 
@@ -137,7 +149,7 @@ def loss(
     num_sweeps=_NUM_SWEEPS.value,
     block=_SWEEP.value == "block",
   )
-  # The model is the update's own copy, whose chains go into the next state.
+  # The update owns this copy of the model; its chains go into the next state.
   model.go_on_from(learned.chains)
   return value, {"reconstruction_error": jnp.mean(learned.errors)}
 
@@ -145,7 +157,7 @@ def loss(
 def measure(
   model: rbm.CapsuleRBM, images: jax.Array, labels: jax.Array
 ) -> train_step.Metrics:
-  """The errors of reconstructions, the free energies, how many are active."""
+  """Reconstruction errors, free energies, and numbers of active capsules."""
   del labels
   capsules = model.infer(images, num_iterations=num_iterations())
   return {
@@ -163,19 +175,19 @@ def measure(
 def reconstruction_errors(
   images: jax.Array, redraw: Callable[[int | None], jax.Array]
 ) -> train_step.Metrics:
-  """The mean absolute errors of images that are redrawn, [B] by inference.
+  """The mean absolute errors [B] of reconstructions, for both inferences.
 
-  Errors of different inference do not compare: what mean field redraws is off
-  by more.
+  The two errors are not comparable: reconstructions by mean field have larger
+  errors.
 
   Args:
     images: [B ...].
-    redraw: `num_iterations -> images`, by mean field; None for the exact
-      posterior.
+    redraw: `num_iterations -> images`, the reconstructions by mean field; with
+      None, by the exact posterior.
 
   Returns:
-    `reconstruction_error_mean_field` and `reconstruction_error_exact`, and as
-    `reconstruction_error` that of the two by which the model is trained.
+    `reconstruction_error_mean_field` and `reconstruction_error_exact`; and as
+    `reconstruction_error` the one whose inference the training uses.
   """
   counts = {"mean_field": num_iterations() or _MEASURED, "exact": None}
   errors = {}
@@ -192,7 +204,7 @@ def reconstruction_errors(
 def draw(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws one image, as intensities or as zeros and ones."""
+  """Makes one example: intensities, or pixels sampled as 0 or 1."""
   image = train_step.as_intensities(images[index])
   if _BINARY.value:
     image = jax.random.bernoulli(key, image).astype(image.dtype)
@@ -200,10 +212,10 @@ def draw(
 
 
 def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
-  """Plain gradient descent that keeps Gaussian units proper.
+  """Gradient descent that keeps the precisions of Gaussian units positive.
 
   Args:
-    rate: at the start; None for that of the flags.
+    rate: the learning rate at the start; None for --learning_rate.
   """
   schedule = contrastive_divergence.falling_rate(
     rates.LEARNING_RATE.value if rate is None else rate,
@@ -223,11 +235,11 @@ def make_optimizer(rate: float | None = None) -> optax.GradientTransformation:
 
 
 def diverged(metrics: dict[str, float]) -> bool:
-  """Whether images are reconstructed too badly: training has diverged."""
+  """Whether training has diverged: the reconstruction error is too large."""
   return metrics["reconstruction_error"] > _MAX_ERROR.value
 
 
-# What `Task`s of all these machines share.
+# Fields that the `Task`s of all these machines share.
 COMMON = {
   "draw": draw,
   "draw_test": draw,

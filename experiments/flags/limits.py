@@ -1,6 +1,6 @@
-"""What no flag may be, whatever it means, and how a binary is started.
+"""Limits that hold for the values of all flags, and the start of a binary.
 
-It defines no flags itself.
+This module defines no flags.
 """
 
 import math
@@ -13,40 +13,40 @@ from absl import app, flags
 from kernels import checks
 
 _LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
-_NO_SIZES = ("seed", "steps", "every", "_at")  # ends of flags' names
+_NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 
 def run(main: Callable[[list[str]], Any]) -> None:
-  """Starts a binary: its flags are parsed and checked, and `main` is called."""
+  """Starts a binary: parses and checks its flags, then calls `main`."""
   app.run(main, flags_parser=_parse)
 
 
 def experiment_flags() -> list[flags.Flag]:
-  """The flags of the experiments, without those of absl and others."""
+  """The flags that this project defines, without those of absl and others."""
   by_module = flags.FLAGS.flags_by_module_dict()
   return [
     flag
     for module in sorted(by_module)
-    # The binary's own flags go by the name of its file.
+    # The flags of the binary itself are listed under the name of its file.
     if module.startswith("experiments.") or module == sys.argv[0]
     for flag in sorted(by_module[module], key=lambda flag: flag.name)
   ]
 
 
 def numbers(flag: flags.Flag) -> list[Any]:
-  """The value of a flag; of a list the whole numbers in it."""
+  """The value of a flag as a list; for a list flag, the whole numbers in it."""
   if isinstance(flag.value, list):
     return [int(word) for word in flag.value if word.isdecimal()]
   return [flag.value]
 
 
 def check_flags() -> None:
-  """Checks the numbers of all flags of the experiments.
+  """Checks the numbers in all flags of this project.
 
   Raises:
-    flags.IllegalFlagValueError: if one is NaN, infinite or beyond what JAX
-      computes with.
+    flags.IllegalFlagValueError: if a value is NaN, infinite, or outside the
+      range of JAX's float32 and int32.
   """
   for flag in experiment_flags():
     for value in numbers(flag):
@@ -58,7 +58,7 @@ def check_flags() -> None:
 
 
 def require_above_zero(*given: flags.FlagHolder) -> None:
-  """Has these flags refuse 0, where they are not None."""
+  """Makes these flags refuse numbers of 0 or less; None is allowed."""
   for flag in given:
     flags.register_validator(
       flag, lambda value: value is None or value > 0, "give a number above 0"
@@ -71,12 +71,12 @@ def require_counts(
   exactly: int | None = None,
   at_least: int = 1,
 ) -> None:
-  """Has lists refuse all but whole numbers above 0.
+  """Makes list flags refuse everything but whole numbers above 0.
 
   Args:
-    *given: flags.
-    example: of a value, for the message.
-    exactly: how many numbers; None for `at_least` or more.
+    *given: the flags.
+    example: a valid value, for the error message.
+    exactly: the number of entries; None for `at_least` or more.
     at_least: see `exactly`.
   """
   many = "" if exactly is None else f"{exactly} "
@@ -98,13 +98,13 @@ def check_shift(
   *,
   left: int = 1,
 ) -> None:
-  """Checks that something is left to be seen of images that are shifted.
+  """Checks that shifted images stay partly inside the frame.
 
   Args:
     image_shape: height, width and channels.
-    pixels: the furthest shift.
-    names: the flags that add up to it.
-    left: pixels of an image that must stay inside.
+    pixels: the largest shift.
+    names: the flags whose values add up to it.
+    left: the number of rows or columns that must stay inside.
 
   Raises:
     checks.ImageShapeError: if images can leave the frame.
@@ -118,7 +118,10 @@ def check_shift(
 
 
 def flags_of_size(shape: Sequence[int]) -> str:
-  """The flag of an array's longest side, or the largest that was raised."""
+  """The names of the flags that set the longest side of an array.
+
+  Where no flag has that value, those of the largest values that the user gave.
+  """
   sizes, raised = {}, {}
   for flag in experiment_flags():
     counts = [n for n in numbers(flag) if type(n) is int]

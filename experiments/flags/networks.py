@@ -1,4 +1,4 @@
-"""The networks that the binaries train, and how: flags and what they make.
+"""Flags of CapsNet and of the networks compared with it, and their losses.
 
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, and the
 networks and routings that are compared with theirs.
@@ -24,47 +24,65 @@ _RECONSTRUCTION = flags.DEFINE_enum(
   "reconstruction",
   "paper",
   list(losses.RECONSTRUCTION_WEIGHTS),
-  "Weight of the reconstruction loss: the paper's, that of the authors' code "
-  "(20 times larger), or none (no decoder).",
+  "Weight of the reconstruction loss: that of the paper, that of the "
+  "authors' code (20 times larger), or none (no decoder).",
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
   "num_iterations",
   None,
-  "Of routing; by default its paper's.",
+  "Number of routing iterations; by default that of the routing's paper.",
   lower_bound=1,
   upper_bound=100,
 )
 ROUTING = flags.DEFINE_enum(
-  "routing", "dynamic", routers.NAMES, "From primary to class capsules."
+  "routing",
+  "dynamic",
+  routers.NAMES,
+  "Routing algorithm from primary to class capsules.",
 )
-_LEAKY = flags.DEFINE_bool("leaky", False, "Route to an orphan class too.")
+_LEAKY = flags.DEFINE_bool(
+  "leaky",
+  False,
+  "Add an orphan class to the routing, which takes parts that belong to no "
+  "class.",
+)
 _CONV_FEATURES = flags.DEFINE_integer(
   "conv_features", 256, "Channels of the first convolution.", lower_bound=1
 )
 _CONV_KERNEL = flags.DEFINE_integer(
-  "conv_kernel", 9, "Its taps along each axis.", lower_bound=1
+  "conv_kernel",
+  9,
+  "Side of the first convolution's kernel, in pixels.",
+  lower_bound=1,
 )
 _NUM_TYPES = flags.DEFINE_integer(
   "num_types", 32, "Primary capsules at each position.", lower_bound=1
 )
 _PART_SIZE = flags.DEFINE_integer(
-  "part_size", 8, "Length of a primary capsule.", lower_bound=1
+  "part_size", 8, "Length of a primary capsule's vector.", lower_bound=1
 )
 _PRIMARY_KERNEL = flags.DEFINE_integer(
-  "primary_kernel", 9, "Taps of the primary capsules.", lower_bound=1
+  "primary_kernel",
+  9,
+  "Side of the kernel of the primary capsules' convolution, in pixels.",
+  lower_bound=1,
 )
 _PRIMARY_STRIDE = flags.DEFINE_integer(
-  "primary_stride", 2, "Stride of the primary capsules.", lower_bound=1
+  "primary_stride",
+  2,
+  "Stride of the primary capsules' convolution.",
+  lower_bound=1,
 )
 _PRIMARY_SCALE = flags.DEFINE_float(
   "primary_scale",
   None,
-  "Factor of the convolution that makes the primary capsules; by default "
-  "1 / num_types, as in the authors' code. With 1 they start saturated.",
+  "Factor that multiplies the output of the primary capsules' convolution; "
+  "by default 1 / num_types, as in the authors' code. With 1 the capsules "
+  "start saturated.",
   lower_bound=0.0,
 )
 _POSE_SIZE = flags.DEFINE_integer(
-  "pose_size", 16, "Length of a class capsule.", lower_bound=1
+  "pose_size", 16, "Length of a class capsule's vector.", lower_bound=1
 )
 _DECODER_FEATURES = flags.DEFINE_list(
   "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
@@ -73,8 +91,8 @@ _DECODER_INIT = flags.DEFINE_enum(
   "decoder_init",
   "lecun",
   list(capsnet.DECODER_INITS),
-  "How the decoder's weights start: as Flax's dense layers, or as in the "
-  "authors' code.",
+  "Initial weights of the decoder: those of Flax's dense layers, or those "
+  "of the authors' code.",
 )
 _CNN_FEATURES = flags.DEFINE_list(
   "cnn_features",
@@ -82,18 +100,21 @@ _CNN_FEATURES = flags.DEFINE_list(
   "Channels of the baseline's convolutions.",
 )
 _CNN_KERNELS = flags.DEFINE_list(
-  "cnn_kernels", ["5", "5", "5"], "Their taps along each axis."
+  "cnn_kernels",
+  ["5", "5", "5"],
+  "Sides of the baseline's convolution kernels, in pixels.",
 )
 _CNN_POOL = flags.DEFINE_integer(
   "cnn_pool",
   1,
-  "Side of the squares that are max-pooled after each of them.",
+  "Side of the max-pooling windows after each convolution of the baseline; "
+  "1 for no pooling.",
   lower_bound=1,
 )
 _CNN_DROPOUT = flags.DEFINE_float(
   "cnn_dropout",
   0.5,
-  "Chance that a unit of the last hidden layer is dropped.",
+  "Probability that a unit of the baseline's last hidden layer is dropped.",
   lower_bound=0.0,
   upper_bound=0.99,
 )
@@ -105,7 +126,9 @@ limits.require_counts(
   _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE, example="512,1024", at_least=0
 )
 _BFLOAT16 = flags.DEFINE_bool(
-  "bfloat16", False, "Convolve in bfloat16; for accelerators."
+  "bfloat16",
+  False,
+  "Compute convolutions in bfloat16, which is faster on accelerators.",
 )
 
 
@@ -123,7 +146,7 @@ _CAPSNET_FLAGS = (
 
 
 def is_baseline() -> bool:
-  """Whether the flags ask for a network without capsules."""
+  """Whether the flags describe a network without capsules."""
   return MODEL.value == "baseline"
 
 
@@ -136,11 +159,11 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   """The network that the flags describe.
 
   Args:
-    image_shape: height, width and channels that it is given.
-    num_classes: J.
+    image_shape: height, width and channels of its input.
+    num_classes: the number of classes J.
 
   Raises:
-    ValueError: if flags are given that the network has no use for.
+    ValueError: if flags are given that the network does not use.
   """
   unused = {
     "capsnet": _CNN_FLAGS,
@@ -185,7 +208,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 
 
 def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
-  """[B J], the higher the likelier: activations, or logits of a baseline."""
+  """Scores [B J] of the classes: activations, or logits of a baseline."""
   output = model(images)
   return output if is_baseline() else output.activations
 
@@ -193,7 +216,7 @@ def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
 def losses_of(
   model: nnx.Module, images: jax.Array, labels: jax.Array
 ) -> jax.Array:
-  """[B], the cross-entropy of the scores, to attack any network by.
+  """The cross-entropy [B] of the scores, for attacks on any network.
 
   Capsules are trained with the margin loss, but its gradient is exactly 0 where
   both margins are kept: an attack that follows it leaves those images alone and

@@ -10,62 +10,62 @@ _OPTIMIZER = flags.DEFINE_enum(
   "optimizer",
   "adam",
   ["adam", "rmsprop"],
-  "RMSProp is that of TensorFlow 1, see --momentum and --epsilon.",
+  "Optimiser. RMSProp is that of TensorFlow 1; see --momentum and --epsilon.",
 )
 _MOMENTUM = flags.DEFINE_float(
   "momentum",
   0.9,
-  "Of RMSProp, below 1.",
+  "Momentum of RMSProp, below 1.",
   lower_bound=0.0,
   upper_bound=0.9999,
 )
 _EPSILON = flags.DEFINE_float(
   "epsilon",
   None,
-  "RMSProp adds it to the mean square, under the root; by default "
-  "(10 batch_size)^-2.",
+  "Number that RMSProp adds to the mean square before taking the root; by "
+  "default (10 batch_size)^-2.",
 )
 _SCHEDULE = flags.DEFINE_enum(
   "schedule",
   "exponential",
   ["exponential", "cosine"],
-  "Of the learning rate: --decay_rate every --decay_steps, or a cosine that "
-  "ends with --num_steps.",
+  "Schedule of the learning rate: exponential is multiplied by --decay_rate"
+  " every --decay_steps; cosine ends at --num_steps.",
 )
 _WARMUP_STEPS = flags.DEFINE_integer(
   "warmup_steps",
   0,
-  "Steps in which the learning rate rises from 0.",
+  "Number of steps in which the learning rate rises from 0.",
   lower_bound=0,
 )
 _FINAL_LEARNING_RATE = flags.DEFINE_float(
   "final_learning_rate",
   1e-6,
-  "The learning rate falls no lower.",
+  "Lower limit of the learning rate.",
   lower_bound=0.0,
 )
 _FINAL_RATE_FRACTION = flags.DEFINE_float(
   "final_rate_fraction",
   None,
-  "Share of --learning_rate that the exponential --schedule comes to at "
-  "--num_steps, whatever their number; in the place of --decay_rate and "
-  "--decay_steps.",
+  "Learning rate at --num_steps as a fraction of --learning_rate, for the "
+  "exponential --schedule; replaces --decay_rate and --decay_steps.",
   lower_bound=1e-9,
   upper_bound=1.0,
 )
 _MAX_GRADIENT = flags.DEFINE_float(
   "max_gradient",
   None,
-  "Longer gradients are shortened to this norm; by default none is.",
+  "Largest norm of the gradient; longer gradients are scaled to it. By "
+  "default gradients are not clipped.",
 )
 limits.require_above_zero(_EPSILON, _MAX_GRADIENT)
 
 
 def make_optimizer() -> optax.GradientTransformation:
-  """--optimizer with --schedule, behind --max_gradient if that is given.
+  """The optimiser that the flags describe, with its schedule and clipping.
 
   Raises:
-    ValueError: if a flag is given that others make idle, or contradicts them.
+    ValueError: if a flag is given that the others make useless or contradict.
   """
   if _SCHEDULE.value == "cosine":
     runs.refuse(
@@ -78,8 +78,9 @@ def make_optimizer() -> optax.GradientTransformation:
   peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
   if warmup >= runs.NUM_STEPS.value:
     raise ValueError(
-      f"--warmup_steps={warmup} lets no step of --num_steps="
-      f"{runs.NUM_STEPS.value} have the whole --learning_rate; give fewer"
+      f"--warmup_steps={warmup} is not below --num_steps="
+      f"{runs.NUM_STEPS.value}, so that no step reaches --learning_rate; give "
+      "fewer"
     )
   if _FINAL_LEARNING_RATE.present and _FINAL_LEARNING_RATE.value > peak:
     raise ValueError(
@@ -92,7 +93,7 @@ def make_optimizer() -> optax.GradientTransformation:
     kind=_SCHEDULE.value,
     warmup_steps=warmup,
     decay_rate=rates.DECAY_RATE.value,
-    # Its holder would refuse None, a default of some binaries.
+    # The flag holder refuses None, which is the default of some binaries.
     decay_steps=flags.FLAGS.decay_steps,
     final=_FINAL_LEARNING_RATE.value,
     final_fraction=_FINAL_RATE_FRACTION.value,

@@ -1,4 +1,4 @@
-"""Flags of every run: its folder, data, seed, length, and how it is saved."""
+"""Flags that all runs share: folder, data, seed, length and checkpoints."""
 
 import contextlib
 import os
@@ -20,67 +20,72 @@ from experiments.training.loop import LoopConfig
 from kernels import checks
 
 WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder that the run writes to and resumes from."
+  "workdir",
+  None,
+  "Folder of the run; training writes to it and resumes from it.",
 )
-DATASET = flags.DEFINE_enum("dataset", "digits", data.NAMES, "Data set.")
+DATASET = flags.DEFINE_enum(
+  "dataset", "digits", data.NAMES, "Name of the data set."
+)
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "Folder with one folder for each data set."
+  "data_dir", None, "Folder that holds one folder for each data set."
 )
 SEED = flags.DEFINE_integer(
   "seed",
   0,
-  "Draws parameters, batch order and augmentation.",
+  "Seed of the initial parameters, the batch order and the augmentation.",
   lower_bound=0,
 )
 NUM_STEPS = flags.DEFINE_integer(
-  "num_steps", 1000, "Updates in all.", lower_bound=1
+  "num_steps", 1000, "Total number of updates.", lower_bound=1
 )
 BATCH_SIZE = flags.DEFINE_integer(
-  "batch_size", 128, "Examples an update.", lower_bound=1
+  "batch_size", 128, "Number of examples in an update.", lower_bound=1
 )
 NUM_VALIDATION = flags.DEFINE_integer(
   "num_validation",
   None,
-  "Training examples, the first ones, kept to choose the checkpoint by; by "
-  "default a sixth (10,000 of MNIST). 0 trains on all of them and reports the "
-  "last checkpoint.",
+  "Number of training examples, from the first on, that are kept for "
+  "validation, by which the checkpoint is chosen; by default a sixth "
+  "(10,000 for MNIST). 0 trains on all examples and reports the last "
+  "checkpoint.",
   lower_bound=0,
 )
 LOG_EVERY = flags.DEFINE_integer(
-  "log_every", 20, "Steps between lines of metrics.", lower_bound=1
+  "log_every", 20, "Number of steps between lines of metrics.", lower_bound=1
 )
 EVAL_EVERY = flags.DEFINE_integer(
-  "eval_every", None, "Steps between validations; default: an epoch.",
+  "eval_every", None, "Steps between validations; by default an epoch.",
   lower_bound=1,
 )  # fmt: skip
 CHECKPOINT_EVERY = flags.DEFINE_integer(
   "checkpoint_every",
   None,
-  "Steps between checkpoints beside those at validations.",
+  "Number of steps between saved states, in addition to those at validations.",
   lower_bound=1,
 )
 CHECKPOINT_MINUTES = flags.DEFINE_float(
   "checkpoint_minutes",
   10.0,
-  "A state is also saved at the first line of metrics after so many minutes "
-  "without; 0 for none. Not in training that may restart from the states that "
-  "are saved, whose numbers would depend on the time.",
+  "Minutes after which a state is also saved, at the next line of metrics; "
+  "0 for never. Not used where training can restart from saved states, "
+  "since its numbers would then depend on the time.",
   lower_bound=0.0,
 )
 STOP_ACCURACY = flags.DEFINE_float(
   "stop_accuracy",
   None,
-  "Training ends at the first validation that reaches this accuracy, so that "
-  "models are compared at the same one.",
+  "Validation accuracy at which training stops, so that models can be "
+  "compared at the same accuracy.",
   lower_bound=0.0,
   upper_bound=1.0,
 )
 AVERAGE_DECAY = flags.DEFINE_float(
   "average_decay",
   0.0,
-  "Of an exponential moving average of the weights over steps, which is then "
-  "validated, reported and evaluated in the place of the newest weights; those "
-  "are scored beside it, as raw. 0 for none.",
+  "Decay of an exponential moving average of the weights over steps; 0 for "
+  "no average. The averaged weights are then validated, reported and "
+  "evaluated; the raw weights are scored too, as raw.",
 )
 flags.register_validator(
   AVERAGE_DECAY,
@@ -88,20 +93,23 @@ flags.register_validator(
   message="give 0 for no average, or a decay below 1 such as 0.999",
 )
 DETERMINISTIC = flags.DEFINE_bool(
-  "deterministic", True, "Same numbers from the same seed on GPUs too."
+  "deterministic",
+  True,
+  "Use deterministic operations, so that a seed gives the same numbers on "
+  "GPUs too.",
 )
 COMPILATION_CACHE = flags.DEFINE_string(
   "compilation_cache",
   "~/.cache/capjax/xla",
-  "Folder of compiled programs, kept between runs; empty for none.",
+  "Folder where compiled programs are kept between runs; empty for none.",
 )
 
-# Those that name the folder of another run: records keep its last part.
+# Flags that name the folder of another run; records keep its last part.
 _OTHER_RUNS = {"start_from"}
 
 
 def loop_config(num_steps: int | None = None) -> LoopConfig:
-  """How the flags say that training goes; `num_steps` in their place."""
+  """The configuration of training; `num_steps` replaces that of the flags."""
   return LoopConfig(
     num_steps=num_steps or NUM_STEPS.value,
     batch_size=BATCH_SIZE.value,
@@ -122,7 +130,7 @@ def load(split: str) -> data.Dataset:
 
 
 def invocation() -> Invocation:
-  """The command line, of which all flags have been parsed."""
+  """The command line of this process, after its flags have been parsed."""
   known = limits.experiment_flags()
   return Invocation(
     experiment=pathlib.Path(sys.argv[0]).stem,
@@ -144,7 +152,7 @@ def invocation() -> Invocation:
 
 @contextlib.contextmanager
 def naming_the_default() -> Iterator[None]:
-  """Adds to a refusal of images that nobody asked for this data set."""
+  """Adds to an error about images that --dataset has its default value."""
   try:
     yield
   except checks.ImageShapeError as error:
@@ -157,10 +165,10 @@ def naming_the_default() -> Iterator[None]:
 
 
 def refuse(what: str, names: Sequence[str]) -> None:
-  """Raises a ValueError if any of the flags is set: `what` ignores them."""
+  """Raises a ValueError if any of these flags, which `what` ignores, is set."""
   given = [name for name in names if not _is_default(name)]
   if given:
-    raise ValueError(f"{what} has no use for --{', --'.join(given)}")
+    raise ValueError(f"{what} does not use --{', --'.join(given)}")
 
 
 def flag_name(word: str) -> str:
@@ -176,7 +184,7 @@ def flag_name(word: str) -> str:
 
 
 def configure() -> None:
-  """Applies the flags that JAX must know before it starts, and quiets Orbax."""
+  """Applies the flags that JAX reads at its start, and reduces Orbax's logs."""
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)
   if DETERMINISTIC.value:
@@ -192,7 +200,7 @@ def configure() -> None:
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-  """Ends the program with the message of an error in what the user gave.
+  """Ends the program with the message of an error in the user's input.
 
   `--verbosity=1` shows where it was raised.
   """
@@ -227,7 +235,7 @@ def _arguments() -> list[str]:
 
 
 def _command() -> str:
-  """The command line, without folders that differ from machine to machine."""
+  """The command line, without folders that differ between machines."""
   arguments = []
   for argument in _arguments():
     name = flag_name(argument)

@@ -47,7 +47,7 @@ def evaluated(train, pair, tmp_path_factory):
   both = f"--suite={','.join(ROBUSTNESS)},multimnist"
   for workdir, *words in (
     (baseline, both, "--views=3"),
-    (capsnet, both, "--views=3", f"--beside={baseline}"),
+    (capsnet, both, "--views=3", f"--compare_with={baseline}"),
     (capsnet, "--suite=diagnostics"),
   ):
     code, printed = train(workdir, *words, "--images=20", binary="evaluate")
@@ -55,10 +55,10 @@ def evaluated(train, pair, tmp_path_factory):
   return copies
 
 
-def test_a_run_beside_must_have_been_evaluated(train, pair):
+def test_a_compared_run_must_have_been_evaluated(train, pair):
   capsnet, baseline = pair
   code, printed = train(
-    capsnet, "--suite=multimnist,views", f"--beside={baseline}", "--images=4",
+    capsnet, "--suite=multimnist,views", f"--compare_with={baseline}", "--images=4",
     binary="evaluate",
   )  # fmt: skip
   assert code == 1
@@ -81,12 +81,12 @@ def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-  "word", ["--beside=nowhere", "--views=3", "--images=5"]
+  "word", ["--compare_with=nowhere", "--views=3", "--images=5"]
 )
 def test_flags_that_no_suite_takes_are_refused(train, pair, word):
   code, printed = train(pair[0], "--suite=accuracy", word, binary="evaluate")
   assert code == 1
-  assert f"no use for {word.partition('=')[0]}" in printed
+  assert f"not use {word.partition('=')[0]}" in printed
   assert "Traceback" not in printed
 
 

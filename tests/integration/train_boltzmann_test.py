@@ -53,13 +53,13 @@ def test_the_last_model_is_the_one_to_report(trained):
   assert summary["restarts"] == 0
 
 
-def test_spectra_stand_beside_those_of_other_runs(train, trained, tmp_path):
+def test_spectra_are_plotted_with_those_of_other_runs(train, trained, tmp_path):
   other = tmp_path / "other"
   shutil.copytree(trained, other)
-  words = ("--suite=spectra", f"--beside={other}")
+  words = ("--suite=spectra", f"--compare_with={other}")
   code, printed = train(trained, *words, binary="evaluate")
   assert code == 0, printed
-  assert (trained / "figures" / "spectra_beside.png").exists()
+  assert (trained / "figures" / "spectra_compared.png").exists()
   kept = other / "figures" / "spectra.npz"
   kept.write_bytes(kept.read_bytes()[:100])
   code, printed = train(trained, *words, binary="evaluate")
@@ -158,7 +158,7 @@ def test_flags_without_use_are_refused(train, tmp_path, words):
   code, printed = train(tmp_path, *SMALL, *words, binary="train_boltzmann")
   assert code == 1
   assert "Traceback" not in printed
-  assert "has no use for" in printed or "needs switches" in printed
+  assert "does not use" in printed or "needs switches" in printed
 
 
 def test_the_preset_goes_with_the_exact_posterior(train, tmp_path):

@@ -226,7 +226,7 @@ def test_baseline_trains_and_refuses_flags_of_capsules(tmp_path):
 
   code, printed = run("--leaky")
   assert code == 1
-  assert "no use for --leaky" in printed and "Traceback" not in printed
+  assert "not use --leaky" in printed and "Traceback" not in printed
   # What was refused does not stand in the way of what is right.
   code, printed = run()
   assert code == 0, printed

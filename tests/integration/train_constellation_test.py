@@ -62,8 +62,8 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
     (("--dataset=digits",), "constellations are points"),
     (("--noise=-1",), "noise"),
     (("--num_validation=20000",), "cannot keep"),
-    (("--stop_accuracy=0.5",), "no use for --stop_accuracy"),
-    (("--prior_between=2",), "has no use for --prior_between"),
+    (("--stop_accuracy=0.5",), "not use --stop_accuracy"),
+    (("--prior_between=2",), "does not use --prior_between"),
   ],
 )
 def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):

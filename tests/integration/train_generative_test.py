@@ -68,7 +68,7 @@ def test_suites_of_rotations(train, trained):
   assert np.less(before, after).all()
   assert repaired["adam_objectives"][0] < repaired["adam_objectives"][-1]
   code, printed = train(
-    trained, "--suite=linear", f"--beside={trained}", binary="evaluate"
+    trained, "--suite=linear", f"--compare_with={trained}", binary="evaluate"
   )
   assert code == 0, printed
   figures = {path.stem for path in (trained / "figures").iterdir()}
@@ -218,4 +218,4 @@ def test_accuracy_is_no_reason_to_stop(train, tmp_path):
     tmp_path, *SMALL, "--stop_accuracy=0.9", binary="train_generative"
   )
   assert code == 1
-  assert "has no use for" in printed and "Traceback" not in printed
+  assert "does not use" in printed and "Traceback" not in printed

@@ -128,7 +128,7 @@ def test_machines_without_pretraining(train, tmp_path):
   code, printed = train(
     tmp_path / "other", *words, "--num_sweeps=3", binary="train_helmholtz"
   )
-  assert code == 1 and "has no use for --num_sweeps" in printed
+  assert code == 1 and "does not use --num_sweeps" in printed
 
 
 @pytest.mark.parametrize(

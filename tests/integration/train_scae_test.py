@@ -69,7 +69,7 @@ def test_tensorflow_optimiser_trains(train, tmp_path):
 def test_useless_flags_are_refused(train, tmp_path):
   code, printed = train(tmp_path, *SMALL, "--momentum=0.5", binary="train_scae")
   assert code == 1
-  assert "--optimizer=adam has no use for --momentum" in printed
+  assert "--optimizer=adam does not use --momentum" in printed
   assert "Traceback" not in printed
 
 

@@ -93,9 +93,9 @@ def test_without_jitter_there_are_no_coordinates_to_ask_for(train, tmp_path):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    (("--max_rotation=10",), "--pose=shift has no use for --max_rotation"),
+    (("--max_rotation=10",), "--pose=shift does not use --max_rotation"),
     (("--max_shift=7",), "leave the frame when shifted by 8 pixels"),
-    (("--stop_accuracy=0.5",), "no use for --stop_accuracy"),
+    (("--stop_accuracy=0.5",), "not use --stop_accuracy"),
     (("--num_capsules=0",), "num_capsules"),
     (("--pose=rotation",), "pose"),
   ],

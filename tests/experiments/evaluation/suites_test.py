@@ -1,4 +1,4 @@
-"""Which suites a model can take, and what runs are called beside each other."""
+"""The suites that a model can take, and the labels of compared runs."""
 
 from types import SimpleNamespace
 
@@ -57,9 +57,9 @@ def test_a_suite_is_given_the_options_that_it_takes_and_no_others():
     seen.append(options)
     return {}
 
-  asked = models.Options(views=3, images=5, beside=("other",))
+  asked = models.Options(views=3, images=5, compare_with=("other",))
   assert some(None, None, asked) == {}
-  assert seen == [models.Options(images=5, beside=("other",))]
+  assert seen == [models.Options(images=5, compare_with=("other",))]
   assert (some.name, some.summary) == ("some", "Measures nothing.")
 
 
@@ -101,16 +101,16 @@ NAMES = ("new/a", "old/a", "b", "c/old/a")
 
 def test_no_run_hides_another_of_the_same_model(tmp_path):
   own, *others = folders(tmp_path, *NAMES)
-  options = models.Options(beside=others)
-  lines = classifiers.beside(own, options, "views", {"of": "new/a"})
+  options = models.Options(compare_with=others)
+  lines = classifiers.compared(own, options, "views", {"of": "new/a"})
   assert {label: line["of"] for label, line in lines.items()} == {
     "capsnet": "new/a",
     "capsnet (a)": "old/a",
     "capsnet (b)": "b",
     "capsnet (old/a)": "c/old/a",
   }
-  twice = classifiers.beside(
-    own, options._replace(beside=[own, own, own]), "views", {"of": "new/a"}
+  twice = classifiers.compared(
+    own, options._replace(compare_with=[own, own, own]), "views", {"of": "new/a"}
   )
   assert len(twice) == 4 and "capsnet (2)" in twice
 
@@ -122,13 +122,13 @@ def test_no_spectra_hide_others_of_folders_of_the_same_name(
   drawn = {}
   figures = latents.energy_models
   monkeypatch.setattr(figures, "spectra", lambda *_: None)
-  monkeypatch.setattr(figures, "spectra_beside", lambda x, _: drawn.update(x))
+  monkeypatch.setattr(figures, "compared_spectra", lambda x, _: drawn.update(x))
   monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
   images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
   for number, run in enumerate([*others, own]):
     activities = {"0": np.full((2, 1), number)}
     monkeypatch.setattr(latents, "_activities", lambda *_, x=activities: x)
-    options = models.Options(beside=others if run is own else ())
+    options = models.Options(compare_with=others if run is own else ())
     some = SimpleNamespace(test=images, load_train=lambda: images)
     latents.spectra(run, some, options)
   assert {name: int(classes[0][0, 0]) for name, classes in drawn.items()} == {

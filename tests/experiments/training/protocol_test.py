@@ -289,4 +289,4 @@ def test_an_accuracy_to_stop_at_needs_validation(train, tmp_path):
     tmp_path, *processes.BASELINE, "--num_validation=0", "--stop_accuracy=0.9"
   )
   assert code == 1
-  assert "--num_validation=0 has no use for --stop_accuracy" in printed
+  assert "--num_validation=0 does not use --stop_accuracy" in printed
