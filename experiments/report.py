@@ -1,9 +1,9 @@
 """Rewrites the tables of docs/results.md and results/ from the records.
 
-`python -m experiments.report` makes one line for each preset in
-docs/results.md, and in results/README.md all that the records hold. Runs of
-presets that end in `_sweep` stand beside each other in results/sweeps.md. With
-`--check` it only compares, and fails where they differ.
+`python -m experiments.report` writes one line for each preset into
+docs/results.md, and all metrics of the records into results/README.md. Runs of
+presets that end in `_sweep` are compared in results/sweeps.md. With `--check`
+it only compares the pages with the records, and fails where they differ.
 """
 
 import pathlib
@@ -33,12 +33,12 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _TITLE = """# Results
 
 Every metric and curve of the records in this folder; written by `python -m
-experiments.report`. Of three and more seeds a cell holds the mean and the
-sample standard deviation, of two both values; of a curve the means alone. A
-metric named `standard_error` is that of the mean over test images, of one seed.
-Seeds share a row only if all their flags and their device agree; where they are
-of several commits, the row names these. "Images" are the test images that a
-metric was measured on, - where the record does not say.
+experiments.report`. For three or more seeds a cell holds the mean and the
+sample standard deviation; for two seeds, both values; for a curve, the means
+only. A metric named `standard_error` is the standard error of the mean over
+test images, for one seed. Seeds share a row only if all their flags and their
+device agree; where their commits differ, the row names them. "Images" is the
+number of test images that a metric was measured on, or - if not recorded.
 """
 _NO_RUNS = "No runs are recorded yet.\n"
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")
@@ -53,19 +53,18 @@ _RUN = (
   "Images/s",
 )
 _METRIC = ("Suite", "Metric", "Value", "Images", "Seeds", "Commit")
-_PROVENANCE = """Every record is of code that its commit holds whole: no other \
-is taken. "Of
-training" is the commit that trained what an evaluation is of, where it is
-recorded, and "at the end" the commit in the folder when a run ended, where it
-was another. Data are the first digits of the SHA-256 of the training and of the
-test set. The numbers of packages are those of this list.
+_PROVENANCE = """Every record was made by committed code; others are refused.
+"Of training" is the commit that trained the evaluated model, where it is
+recorded. "At the end" is the commit when the run ended, if it was another. Data
+are the first digits of the SHA-256 of the training set and of the test set.
+Packages are given as numbers of this list.
 """
 _CARD_COMMITS = ("commit", "training_commit", "commit_at_end")
 _CARD = (
   "Suite", "Seeds", "Commit", "Of training", "At the end", "Data", "Packages"
 )  # fmt: skip
-# The main measure of a run: the first of these that it has, what it is called,
-# and its factor.
+# The main measure of a run is the first of these that it has: name, label and
+# factor.
 _ACCURACY = 100.0
 _RECONSTRUCTION = "test_reconstruction_error"
 _MAIN = {
@@ -73,11 +72,11 @@ _MAIN = {
   published.ERROR: ("test error (%)", 1.0),
   "posterior_match_accuracy": ("accuracy without labels (%)", _ACCURACY),
   "presence_and_pose_accuracy": ("accuracy of a probe (%)", _ACCURACY),
-  "segmentation_accuracy": ("points right (%)", _ACCURACY),
+  "segmentation_accuracy": ("points assigned correctly (%)", _ACCURACY),
   _RECONSTRUCTION: ("reconstruction error", 1.0),
   "r2_coordinates_x": ("R^2 of x, by coordinates", 1.0),
 }
-# In its place, of models with two ways to infer what they redraw.
+# Used instead for models whose reconstructions have two kinds of inference.
 _INFERENCES = {
   f"{_RECONSTRUCTION}_mean_field": (
     "reconstruction error, by mean field", 1.0
@@ -86,7 +85,7 @@ _INFERENCES = {
     "reconstruction error, exact posterior", 1.0
   ),
 }  # fmt: skip
-# Of the evaluations that are main results too.
+# The main scores of evaluation suites.
 _MAIN_OF_SUITES = {
   name: some.main for name, some in suites.SUITES.items() if some.main
 }
@@ -103,7 +102,7 @@ _SUMMARY = (
   "Minutes",
   "Device",
 )
-# Numbers in the scores of a suite that say how it was made.
+# Numbers in the scores of a suite that describe its settings.
 _SETTINGS = (
   "num_images",
   "num_rows",
@@ -116,7 +115,7 @@ _SETTINGS = (
 
 
 def summary(records: Iterable[dict]) -> str:
-  """Returns a Markdown table of main measures, a row or two for each setting.
+  """Returns a Markdown table of main measures, with rows for each setting.
 
   Raises:
     ValueError: if one setting holds a seed twice.
@@ -130,7 +129,7 @@ def summary(records: Iterable[dict]) -> str:
       forms = (".2f", ".2f") if label.endswith("(%)") else (".4g", ".2g")
       size, minutes, _ = _costs(group)
       images = tables.images(group, metric)
-      # Older runs do not say so.
+      # Older runs do not record it.
       images = "all" if images == "-" and not setting.suite else images
       experiment = setting.experiment
       rows.append(
@@ -155,8 +154,8 @@ def table(records: Iterable[dict]) -> str:
   """Returns Markdown of all records, the seeds of one setting in one row.
 
   Runs with a test error make the first table. Evaluations (with a `suite`) and
-  other runs make the second, one row for each metric or curve. What each row
-  was made by and the commands follow.
+  other runs make the second, one row for each metric or curve. The provenance
+  and the commands of each row follow.
 
   Raises:
     ValueError: if one setting holds a seed twice.
@@ -217,7 +216,7 @@ def table(records: Iterable[dict]) -> str:
       ),
     ),
     *tables.section(
-      "Commands, of each row for its lowest seed",
+      "Commands of each row, for its lowest seed",
       "\n".join(["```sh", *commands, "```\n"]),
     ),
   ]
@@ -287,21 +286,21 @@ def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:
 
 
 def _is_routed_at_the_end(record: dict) -> bool:
-  """Whether a routing for many layers stands in the last of a CapsNet."""
+  """Whether a routing meant for many layers is used in CapsNet's last layer."""
   flag = record["flags"].get
   is_capsnet = flag("model", "capsnet") == "capsnet"
   return is_capsnet and flag("routing", "dynamic") != "dynamic"
 
 
 def _suite(setting: tables.Setting) -> str:
-  """Its name; with the canvas where views depend on it."""
+  """The name of the suite; with the canvas where views depend on it."""
   if setting.suite.startswith("affnist_like"):
     return f"{setting.suite}, {tables.canvas(setting.records[0])}"
   return setting.suite or "-"
 
 
 def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
-  """What a row was made by; names of packages are added to `environments`."""
+  """The provenance of a row; package versions are added to `environments`."""
   keys = {}
   for record in setting.records:
     packages = ", ".join(f"{x} {n}" for x, n in record["versions"].items())
@@ -317,7 +316,7 @@ def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
 
 
 def _costs(group: Sequence[dict]) -> list[str]:
-  """Parameters, minutes, images a second."""
+  """The cells of parameters, minutes and images per second."""
   size = group[0]["num_parameters"]
   minutes = statistics.fmean(record["seconds"] for record in group) / 60
   rate = statistics.fmean(record["images_per_second"] for record in group)

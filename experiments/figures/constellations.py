@@ -1,4 +1,4 @@
-"""Figures of points; the conventions are those of `figures`."""
+"""Figures of constellations; the conventions are those of `grids`."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ def segments(
 
   Args:
     points: [N M 2], (x, y) with y down.
-    presence: [N M]; points with 0 are not drawn.
+    presence: [N M]; points with 0 are not plotted.
     objects: by the name of the method, [N M], the object of each point; those
       below 0 are black.
     path: file to write.

@@ -1,6 +1,6 @@
 """Figures of robustness and of routing: pure functions that each write one PNG.
 
-As in `figures`: images are floats in [0, 1], every function makes the folder of
+As in `grids`: images are floats in [0, 1], every function makes the folder of
 its `path` and returns the path.
 """
 
@@ -24,7 +24,7 @@ from experiments.figures.grids import (
 from experiments.figures.plotting import patches, ticker
 
 _MARKERS = "os^Dvp*X"
-_MOST_MARKERS = 25  # More points than that make a chain of markers.
+_MOST_MARKERS = 25  # With more points the markers would overlap.
 _HISTOGRAM_COLUMNS = 5
 _BINS = np.linspace(0, 1, 26)
 _TILE = 0.62  # inches of an image's shorter side on a contact sheet
@@ -34,11 +34,11 @@ class Panel(NamedTuple):
   """One diagram of a figure.
 
   Attributes:
-    title: what the panel is about; may be empty.
-    xlabel: with its unit.
-    ylabel: with its unit.
-    lines: by label, {x: y}, y in [-1, 1]; what is not finite is left out. The
-      same label has the same colour in all panels of a figure.
+    title: the title; may be empty.
+    xlabel: the label of x, with its unit.
+    ylabel: the label of y, with its unit.
+    lines: by label, {x: y}, y in [-1, 1]; points that are not finite are left
+      out. A label has the same colour in all panels of a figure.
   """
 
   title: str
@@ -53,18 +53,18 @@ def accuracy_curves(
   *,
   chance: float | None = None,
 ) -> pathlib.Path:
-  """Plots rates in percent against how far images were changed.
+  """Plots rates in percent against the size of a change of the images.
 
-  Such as the accuracy of several models against the eps of an attack and the
-  angle of a rotation, one diagram beside the other.
+  For example the accuracy of several models against the eps of an attack and
+  the angle of a rotation, in panels side by side.
 
   Args:
     panels: their y are rates in [0, 1]; labels of y should say "(%)".
     path: file to write.
-    chance: the rate of guessing, drawn dotted across every panel.
+    chance: the accuracy of random guessing, a dotted line in every panel.
 
   Raises:
-    ValueError: if there is nothing to draw.
+    ValueError: if there is nothing to plot.
   """
   return _draw(panels, path, unit=100, chance=chance)
 
@@ -79,7 +79,7 @@ def diagnostic_curves(
     path: file to write.
 
   Raises:
-    ValueError: if there is nothing to draw.
+    ValueError: if there is nothing to plot.
   """
   return _draw(panels, path, unit=1)
 
@@ -89,9 +89,9 @@ def activation_histograms(
   labels: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots how active each class capsule is, with its class and without.
+  """Plots histograms of class activations, with the class present and absent.
 
-  Shares are logarithmic, so that the few examples on the wrong side show.
+  Shares are on a logarithmic scale, which makes the few errors visible.
 
   Args:
     activations: [N J] in [0, 1].
@@ -144,17 +144,17 @@ def contact_sheet(
   labels: ArrayLike | None = None,
   predictions: ArrayLike | None = None,
 ) -> pathlib.Path:
-  """Plots a table of images, with what a model takes them for.
+  """Plots a table of images with the classes that a model predicts.
 
-  Such as adversarial examples (a row for each eps), views or samples.
+  For example adversarial examples (a row for each eps), views or samples.
 
   Args:
     images: [R S H W C].
     row_labels: [R], to the left of the rows.
     column_labels: [S], above the columns.
     path: file to write.
-    labels: [S] or [R S], the classes; without them nothing stands below images.
-    predictions: [R S]; where they differ from `labels` there stands label →
+    labels: [S] or [R S], the classes; without them images have no captions.
+    predictions: [R S]; where they differ from `labels` the caption is label →
       prediction, in red.
 
   Raises:
@@ -225,7 +225,7 @@ def _draw(
   unit: float,
   chance: float | None = None,
 ) -> pathlib.Path:
-  """Plots panels side by side under one legend; 1 is drawn as `unit`."""
+  """Plots panels side by side under one legend; 1 is plotted as `unit`."""
   panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
   if not any(points for panel in panels for points in panel.lines.values()):
     raise ValueError("no panel has a line with a finite point.")

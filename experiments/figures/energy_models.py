@@ -1,4 +1,4 @@
-"""Figures of energy models; the conventions are those of `figures`."""
+"""Figures of energy models; the conventions are those of `grids`."""
 
 import os
 import pathlib
@@ -60,11 +60,11 @@ def spectra(
 def compared_spectra(
   models: Mapping[str, Sequence[ArrayLike]], path: str | os.PathLike
 ) -> pathlib.Path:
-  """Plots strips of activities of several models, of the same images.
+  """Plots strips of capsule activities of several models, for the same images.
 
   Args:
-    models: by the name of each its activities [N K], of each class; models that
-      know fewer classes leave the last columns white.
+    models: by the name of each model, its activities [N K] of each class;
+      models with fewer classes leave the last columns white.
     path: file to write.
   """
   columns = max(len(classes) for classes in models.values())
@@ -86,20 +86,23 @@ def decompositions(
   images: ArrayLike,
   reconstructions: ArrayLike,
   parts: ArrayLike,
-  chances: ArrayLike,
+  probabilities: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots images, their reconstructions, and what single capsules say.
+  """Plots images, their reconstructions, and the images of single capsules.
 
   Args:
     images: [N H W C].
     reconstructions: [N H W C].
-    parts: [N S H W C], by falling activity.
-    chances: [N S], that each capsule is active; one that is not is left white.
+    parts: [N S H W C], the images of capsules, by falling activity.
+    probabilities: [N S], that each capsule is active; capsules below 0.1 are
+      left white.
     path: file to write.
   """
   parts = np.where(
-    np.asarray(chances)[..., None, None, None] > 0.1, np.asarray(parts), 1.0
+    np.asarray(probabilities)[..., None, None, None] > 0.1,
+    np.asarray(parts),
+    1.0,
   )
   rows = np.concatenate(
     [np.asarray(images)[:, None], np.asarray(reconstructions)[:, None], parts],
@@ -113,7 +116,7 @@ def decompositions(
   place.imshow(picture, interpolation="nearest")
   place.set_yticks([])
   width = picture.shape[1] / shape[1]
-  names = ["image", "redrawn", *map(str, range(1, shape[1] - 1))]
+  names = ["image", "reconstruction", *map(str, range(1, shape[1] - 1))]
   place.set_xticks(
     (np.arange(shape[1]) + 0.5) * width, names, fontsize=6, rotation=0
   )

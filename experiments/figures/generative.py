@@ -1,4 +1,4 @@
-"""Figures of parts that draw images; the conventions are those of `figures`."""
+"""Figures of generative capsules; the conventions are those of `grids`."""
 
 import os
 import pathlib
@@ -16,9 +16,9 @@ def coded(
   """Plots images in the colours of their parts, an image in each row.
 
   Args:
-    shares: [columns N H W I], what each part adds to the pixels: of all rows of
-      the first column, then of those of the second.
-    columns: of the sheet.
+    shares: [columns N H W I], the contribution of each part to the pixels: for
+      all rows of the first column, then for the second.
+    columns: number of columns of the figure.
     path: file to write.
   """
   shares = np.asarray(shares)
@@ -39,7 +39,7 @@ def climbs(
 
   Args:
     objectives: before each step, in nats, by the optimiser's name.
-    seconds: that all steps took.
+    seconds: the time of all steps, by the optimiser's name.
     path: file to write.
   """
   sheet = grids.new_sheet((7.5, 3.2))

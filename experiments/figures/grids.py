@@ -1,7 +1,7 @@
 """Figures of a run: pure functions of arrays that each write one PNG.
 
 Images are floats in [0, 1], the last axes H W C: grey (C = 1), colour (C = 3),
-or a stereo pair (C = 2), which is drawn side by side. Other images raise a
+or a stereo pair (C = 2), which is plotted side by side. Other images raise a
 ValueError. Every function makes the folder of its `path` and returns the path.
 """
 
@@ -38,12 +38,12 @@ def learning_curves(
   Args:
     metrics: the lines of metrics.jsonl: each has `step` and `split`, and any of
       `accuracy`, `loss` and names that end in `_loss`. Other entries, other
-      splits and what is not finite are left out.
+      splits and numbers that are not finite are left out.
     path: file to write.
     reported: the step of the checkpoint that is reported, which is marked.
 
   Raises:
-    ValueError: if there is nothing to draw.
+    ValueError: if there is nothing to plot.
   """
   curves = _curves(metrics)
   kinds = [k for k in ("error", "loss") if any(n.endswith(k) for n in curves)]
@@ -80,8 +80,8 @@ def choose_examples(
   Args:
     labels: [N].
     predictions: [N].
-    num_correct: how many right ones, where so many exist.
-    num_mistakes: how many mistakes, where so many exist.
+    num_correct: largest number of correctly classified examples.
+    num_mistakes: largest number of wrongly classified examples.
 
   Returns:
     Up to num_correct + num_mistakes indices.
@@ -105,7 +105,7 @@ def reconstructions(
   predictions: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots inputs beside their reconstructions, mistakes last and in red.
+  """Plots inputs next to their reconstructions, mistakes last and in red.
 
   Args:
     images: [N H W C], some fifty examples at most.
@@ -119,7 +119,7 @@ def reconstructions(
   height, width = pairs.shape[2:4]
   columns = max(1, min(8 * height // width, len(labels)))
   right = labels == predictions
-  # Mistakes begin on a row of their own.
+  # Mistakes start on a new row.
   rows = [
     members[start : start + columns]
     for members in (np.flatnonzero(right), np.flatnonzero(~right))
@@ -140,7 +140,9 @@ def reconstructions(
 def perturbations(
   grid: ArrayLike, offsets: ArrayLike, labels: Sequence, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Plots what each dimension of a class capsule means (Sabour et al., fig. 4).
+  """Plots the effect of each dimension of a class capsule (figure 4).
+
+  Sabour et al. (2017).
 
   Args:
     grid: [K D S H W C], reconstructions of K examples with one of D dimensions
@@ -213,7 +215,7 @@ def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
 
 
 def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
-  """What is said of an image, and in which colour: mistakes in red."""
+  """The caption of an image, and its colour: red for a mistake."""
   return (str(label), GREY) if right else (f"{label} → {prediction}", RED)
 
 

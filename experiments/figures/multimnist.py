@@ -1,4 +1,4 @@
-"""Figures of images of two overlapping objects, in the manner of `figures`."""
+"""Figures of two overlapping objects; the conventions are those of `grids`."""
 
 import math
 import os
@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from experiments.figures import grids
 
-# They add up to white, differ to the colour-blind too, and leave red for
-# mistakes. The paper has red and green.
+# Two colours that add up to white and that colour-blind readers distinguish.
+# Red marks mistakes. The paper uses red and green.
 _COLOURS = np.array([[1.0, 0.55, 0.0], [0.0, 0.45, 1.0]])
 _ROWS = ("input", "both", "first", "second", "absent")
 _COLUMNS = 8
@@ -25,13 +25,13 @@ def overlaps(
   absent_labels: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots how overlapping digits come apart (Sabour et al., 2017, fig. 5).
+  """Plots the separation of overlapping digits (Sabour et al., 2017, fig. 5).
 
-  Each example is a column: the input, its two reconstructions added up and one
-  by one, each in its colour, and what is drawn when a class is asked for that
-  is neither in the image nor predicted: nearly nothing, from a good model. The
-  classes that were drawn are in the corners. Examples of which not both classes
-  are right come last and in red.
+  Each example is a column: the input, the sum of its two reconstructions, each
+  reconstruction in its own colour, and the reconstruction of a class that is
+  neither in the image nor predicted, which is nearly black for a good model.
+  The reconstructed classes are in the corners. Examples whose predicted classes
+  are not both correct come last and in red.
 
   Args:
     images: [N H W 1] in [0, 1], some forty examples at most.

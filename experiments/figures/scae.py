@@ -1,4 +1,4 @@
-"""Figures of stacked capsule autoencoders; conventions as in `figures`."""
+"""Figures of stacked capsule autoencoders; conventions as in `grids`."""
 
 import os
 import pathlib
@@ -23,14 +23,14 @@ def reconstructions(
   by_objects: ArrayLike,
   path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots images, and below each what its parts and its objects make of it.
+  """Plots images, and below them reconstructions from parts and from objects.
 
   Args:
     images: [N H W C].
-    targets: [N H W C], what was explained.
+    targets: [N H W C], the images that parts explain.
     by_parts: [N H W C].
-    coefficients: [N M+1 H W 1 or C], of the parts and the background; drawn in
-      a colour for each part, as bright as the reconstruction.
+    coefficients: [N M+1 H W 1 or C], of the parts and the background; plotted
+      with a colour for each part and the brightness of the reconstruction.
     by_objects: [N H W C].
     path: file to write.
   """
@@ -61,8 +61,8 @@ def presences(
   """Plots the mean presence of each object in images of each class.
 
   Args:
-    means: [classes K] of each kind of presence.
-    names: of the kinds.
+    means: [classes K], one array for each kind of presence.
+    names: the names of the kinds.
     path: file to write.
   """
   sheet = grids.new_sheet((0.2 * np.shape(means[0])[1] + 1.5, 5))

@@ -1,4 +1,4 @@
-"""Figures of transforming auto-encoders; conventions are those of `figures`."""
+"""Figures of transforming auto-encoders; conventions are those of `grids`."""
 
 import os
 import pathlib
@@ -14,15 +14,15 @@ _MOST_POINTS = 2000
 
 
 class Axis(NamedTuple):
-  """What capsules know of one axis, x or y; all of N images.
+  """Coordinates along one axis, x or y, for N images.
 
   Attributes:
-    name: of it.
-    truth: pixels that the image was moved by.
-    readout: what regression on all capsules makes of them.
+    name: `x` or `y`.
+    truth: the shift of each image in pixels.
+    readout: the shift predicted by regression on all capsules.
     own: the coordinate of the best capsule.
-    still: that of the images in the middle.
-    shifted: that of the same images, shifted.
+    still: its coordinate for the centred images.
+    shifted: its coordinate for the same images after a shift.
   """
 
   name: str
@@ -36,18 +36,18 @@ class Axis(NamedTuple):
 def coordinates(
   axes: Sequence[Axis], distance: int, path: str | os.PathLike
 ) -> pathlib.Path:
-  """Plots coordinates against the truth, and as in the paper's figure 2.
+  """Plots coordinates against the true shift, and as in the paper's figure 2.
 
   Args:
-    axes: a row for each.
-    distance: pixels, of what is shifted; a capsule that stays on its entity
-      lies on the line above the diagonal by as much.
+    axes: the axes, one row each.
+    distance: the shift in pixels of the shifted images; a capsule that stays
+      on its entity lies on the line that is higher than the diagonal by this.
     path: file to write.
   """
   sheet = grids.new_sheet((9.3, 3.1 * len(axes) + 0.2))
   grid = sheet.subplots(len(axes), 3, squeeze=False)
   few = slice(None, _MOST_POINTS)
-  # Whole pixels would hide how many points lie on each other.
+  # Jitter, since points at whole pixels would hide each other.
   spread = np.random.default_rng(0).uniform(-0.3, 0.3, _MOST_POINTS)
   dots = dict(s=3, alpha=0.35, linewidths=0, color="C0")
   line = dict(color=grids.RED, linewidth=1)
@@ -66,7 +66,7 @@ def coordinates(
     ends = np.array([still.min(), still.max()])
     pair.plot(ends, ends + distance, **line, label=f"{distance} more")
     pair.set_xlabel(f"{axis.name} of the capsule")
-    readout.set_ylabel(f"{axis.name} read off all capsules")
+    readout.set_ylabel(f"{axis.name} predicted from all capsules")
     own.set_ylabel(f"{axis.name} of the best capsule")
     pair.set_ylabel(f"after a shift by {distance} pixels")
     for panel in (readout, own, pair):
@@ -85,8 +85,8 @@ def errors(
 
   Args:
     distances: [S] in pixels.
-    lines: [S] each, shares of the target's squares.
-    ends: distances to which something holds, drawn as vertical lines.
+    lines: [S] each, squared errors divided by the target's sum of squares.
+    ends: by label, distances that are marked by vertical lines.
     path: file to write.
   """
   sheet = grids.new_sheet((4.6, 3.6))

@@ -1,4 +1,4 @@
-"""Tables of how likely models find test images, in nats."""
+"""Tables of the log-likelihood of test images, in nats."""
 
 import statistics
 from collections.abc import Iterable, Iterator
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from experiments.records import tables
 
-# The suites that measure it.
+# The suites that measure the log-likelihood.
 _SUITES = ("bound", "importance", "log_likelihood")
-# What the suite `importance` measures, by the names of the suite `bound`.
+# Metrics of the suite `importance`, by the names that the suite `bound` uses.
 TITLE = "Densities of test images"
 _ALIASES = {"bound_1": "elbo", "bound_100": "importance_bound"}
 _NUM_SAMPLES = 100  # where a record does not say
@@ -18,7 +18,7 @@ _ESTIMATORS = {
   "log_likelihood": "annealed importance sampling",
   "log_likelihood_backwards": "annealed importance sampling, backwards",
 }
-# What the layers of a Helmholtz machine are inferred from, by a metric's end.
+# Inputs of inference in a Helmholtz machine, by the suffix of a metric.
 _INPUTS = {"": "", "_mean_field": ", from expectations below"}
 _FULL = (
   "Preset",
@@ -47,23 +47,23 @@ _COMPACT = (
   "Images",
   "Seeds",
 )
-_NOTE = """Nats of a test image. An ELBO and an importance bound are below \
-log p(x) on average.
-Annealed importance sampling (AIS) is above it on average, and backwards below
-it as far as its chains have mixed. Pixels are drawn as 0 or 1 with their
-intensities, or are intensities with a density: nats of the two kinds do not
-compare. Models are to be compared at one learning rate, or each at its best.
+_NOTE = """Mean log-likelihood of a test image, in nats. The ELBO and the
+importance bound are below log p(x) on average. Annealed importance sampling
+(AIS) is above it on average; backwards it is below it on average, if its chains
+have mixed. Pixels are either sampled as 0 or 1, with their intensity as the
+probability of 1, or are intensities with a density; the two kinds cannot be
+compared. Compare models at the same learning rate, or each at its best one.
 """
 
 
 class _Estimate(NamedTuple):
-  """A number that the seeds of a setting have.
+  """An estimate of the log-likelihood that the seeds of a setting have.
 
   Attributes:
-    setting: of an evaluation.
-    metric: in its records.
-    name: of the estimator, a key of `_ESTIMATORS`.
-    inputs: a key of `_INPUTS`.
+    setting: the setting of an evaluation.
+    metric: the name of the metric in its records.
+    name: the estimator, a key of `_ESTIMATORS`.
+    inputs: the inputs of inference, a key of `_INPUTS`.
   """
 
   setting: tables.Setting
@@ -76,7 +76,7 @@ class _Estimate(NamedTuple):
     return tables.mean(self.values(self.metric), ".1f", ".2f")
 
   def values(self, metric: str) -> list[float]:
-    """Of the seeds that have the metric."""
+    """The values of a metric, for the seeds that have it."""
     found = (record["metrics"] for record in self.setting.records)
     return [metrics[metric] for metrics in found if metric in metrics]
 
@@ -134,7 +134,7 @@ def _noted(table: str) -> str:
 
 
 def _estimates(records: Iterable[dict]) -> Iterator[_Estimate]:
-  """By data set and kind of pixels, the likeliest model first."""
+  """By data set and kind of pixels, the highest likelihood first."""
   found = []
   kept = [record for record in records if record.get("suite") in _SUITES]
   for setting in tables.settings(kept):

@@ -1,9 +1,9 @@
-"""What papers report of the runs that we record."""
+"""Results that papers report, for the runs that are recorded here."""
 
 import shlex
 
 ERROR = "test_error_percent"
-# Flags that say nothing of what is trained but its seed.
+# Flags that change nothing of a run but its seed.
 FREE_FLAGS = ("seed", "workdir", "data_dir", "compilation_cache")
 # Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
 # 2021): of CapsNet by number of iterations and whether it reconstructs.
@@ -18,14 +18,14 @@ _PAPER = {
   ("train_multimnist", "capsnet", 3, True): 5.2,
   ("train_multimnist", "baseline"): 8.1,
 }
-# What the networks of those figures have.
+# Flags of the networks in those tables.
 _PAPER_FLAGS = {
   ("train_capsnet", "capsnet"): {"conv_features": 256, "num_types": 32},
   ("train_multimnist", "capsnet"): {"conv_features": 256, "num_types": 32},
   ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
   ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
 }
-# The main measures of other papers, by preset, as it is.
+# Main measures of other papers, by preset, for runs without other flags.
 _PAPER_PRESETS = {
   **dict.fromkeys(("boltzmann_mnist", "boltzmann_mnist_paper"), 0.07),
   **dict.fromkeys(("helmholtz_mnist", "helmholtz_mnist_slow"), 0.058),
@@ -38,14 +38,14 @@ _PAPER_PRESETS = {
 
 
 def changes(command: str) -> list[str]:
-  """The words of a command that make it another run than its preset's."""
+  """The words of a command that change the run of its preset."""
   free = {f"--{name}" for name in (*FREE_FLAGS, "flagfile")}
   words = [word for word in shlex.split(command) if word.startswith("--")]
   return [word for word in words if word.partition("=")[0] not in free]
 
 
 def figure(record: dict, metric: str) -> str:
-  """What a paper says of the same network on the same data, if it does."""
+  """The value that a paper reports for the same network and data, if any."""
   if metric == ERROR and (error := _published_error(record)) is not None:
     return f"{error:g}"
   known = _PAPER_PRESETS.get(record["preset"])

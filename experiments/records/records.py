@@ -1,4 +1,4 @@
-"""Records of runs: a JSON object a line, like a run's summary.json."""
+"""Records of runs: one JSON object on each line, like a run's summary.json."""
 
 import json
 import math
@@ -16,7 +16,7 @@ _FIELDS = {
   **dict.fromkeys(("preset", "suite"), str | None),
 }
 _OLD_PRESET = re.compile(r"(experiments/presets/)(?=[^/\s]+\.cfg)")
-# What metrics of older records are called now.
+# Current names of the metrics of older records.
 _RENAMED = {
   "elbo_error": "elbo_standard_error",
   "importance_bound_error": "importance_bound_standard_error",
@@ -30,8 +30,8 @@ _RENAMED = {
   },
 }
 
-# The same, of one binary: with poses that are taken as known these are bounds
-# of nothing.
+# The same for one binary: with point estimates of poses these metrics are not
+# bounds.
 _RENAMED_OF = {
   "train_generative": {
     "test_elbo": "test_objective",
@@ -53,16 +53,16 @@ _RENAMED_OF = {
 def read(folder: str | pathlib.Path) -> list[dict]:
   """Returns the records in a folder's *.jsonl files, by file name and line.
 
-  What a record did where it is older than a flag is told by its flags and by
-  its command, which gives the same numbers again, and is `filled` beside them.
+  Flags that are newer than a record are added to its flags and its command, so
+  that the command gives the same numbers again; `filled` lists them.
 
   Args:
-    folder: its files, and those of folders within it, have one object a
-      line, each like a run's summary.json.
+    folder: holds the files, at any depth; each line is an object like a run's
+      summary.json.
 
   Raises:
-    ValueError: if the folder is missing, or a line is no such object, or one
-      of code that no commit holds; names the file, the line and the fault.
+    ValueError: if the folder is missing, or a line is not a record of committed
+      code; names the file, the line and the fault.
   """
   folder = pathlib.Path(folder)
   if not folder.is_dir():
@@ -79,7 +79,7 @@ def parse_lines(lines: Iterable[str], path: pathlib.Path) -> list[dict]:
 
   Args:
     lines: one object each.
-    path: where they stand, for the message of an error.
+    path: the file that holds them, for error messages.
 
   Raises:
     ValueError: if a line is no record; names the file, the line and the fault.
@@ -121,7 +121,7 @@ def _parse(line: str) -> dict:
 
 
 def _refuse_unknown_code(record: dict) -> None:
-  """Raises a ValueError unless a commit holds all code that a record is of."""
+  """Raises a ValueError unless a record was made by committed code."""
   for name in ("commit", "commit_at_end", "training_commit"):
     optional = name != "commit" and name not in record
     if not optional and not re.fullmatch("[0-9a-f]{40}", str(record.get(name))):

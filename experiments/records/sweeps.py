@@ -1,4 +1,4 @@
-"""Short runs of one preset beside each other, as a page of tables."""
+"""A page of tables that compare short runs of one preset."""
 
 import collections
 import re
@@ -8,19 +8,19 @@ from experiments.records import densities, published, tables
 
 _TITLE = """# Sweeps
 
-Short runs of one preset, each with other flags; written by `python -m
-experiments.report`. Accuracies are of probes: of the presences of objects (t),
-and of these with their poses; on test images as in training, on images turned
-by any angle, and in affine views. Settings are to be chosen by the columns of
-validation; older runs do not have them all. The objective of generative
-capsules is the ELBO with `--gaussian_poses`. Without, where poses are taken as
-known, it bounds no log p(x): it depends on the unit of poses, grows as their
-scales fall, and so ranks neither floors and priors of scales nor numbers of
-capsules.
+Short runs of one preset with different flags; written by `python -m
+experiments.report`. Accuracies are those of linear probes, of the presences of
+objects (t) or of presences and poses; on test images placed as in training, on
+images rotated by any angle, and on affine views. Choose settings by the columns
+of validation, which some older runs lack. The objective of generative capsules
+is the ELBO with `--gaussian_poses`. Without it poses are point estimates and
+the objective is no bound on log p(x): it depends on the unit of poses and grows
+as their scales fall, so it cannot compare floors or priors of scales, or
+numbers of capsules.
 """
 _SWEPT = ("Seeds", "Commit", "Device")
 _ACCURACY = 100.0
-# What the columns of sweeps are, in order, where any run has them.
+# The columns of sweeps, in order; those that no run has are left out.
 _COMPARED = {
   "validation_objective": ("validation: objective (nats)", 1.0),
   "validation_reconstruction_loss": ("validation: squared error", 1.0),
@@ -43,8 +43,8 @@ _COMPARED = {
   "posterior_match_accuracy": ("without labels (%)", _ACCURACY),
   "presence_accuracy": ("t (%)", _ACCURACY),
   "presence_and_pose_accuracy": ("t, poses (%)", _ACCURACY),
-  "rotated_presence_accuracy": ("turned: t (%)", _ACCURACY),
-  "rotated_presence_and_pose_accuracy": ("turned: t, poses (%)", _ACCURACY),
+  "rotated_presence_accuracy": ("rotated: t (%)", _ACCURACY),
+  "rotated_presence_and_pose_accuracy": ("rotated: t, poses (%)", _ACCURACY),
   "affnist_like_presence_accuracy": ("views: t (%)", _ACCURACY),
   "affnist_like_presence_and_pose_accuracy": (
     "views: t, poses (%)", _ACCURACY
@@ -55,7 +55,7 @@ _COMPARED = {
 def page(records: Iterable[dict]) -> str:
   """Returns Markdown of sweeps: one table for each preset, a row a setting.
 
-  What was measured in training and by evaluations stands in one row.
+  A row holds the metrics of training and of the evaluations.
   """
   presets = collections.defaultdict(lambda: collections.defaultdict(list))
   for record in records:
@@ -86,7 +86,7 @@ def page(records: Iterable[dict]) -> str:
 def _compared(
   name: tuple[str, str], group: Sequence[dict], columns: dict[str, tuple]
 ) -> list[str]:
-  """The cells of a row of sweeps: what any record of each seed measured."""
+  """The cells of a row of sweeps, from all records of each seed."""
   seeds = collections.defaultdict(dict)
   for record in group:
     seeds[record["seed"]].update(record["metrics"])

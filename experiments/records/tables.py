@@ -1,4 +1,4 @@
-"""Records grouped by setting, and their numbers as cells of Markdown tables."""
+"""Groups records by setting, and formats their numbers as Markdown tables."""
 
 import collections
 import statistics
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from experiments.records import published
 
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
-# Flags with a column of their own, and of how often a run is looked at.
+# Flags that have a column, and flags of how often a run is logged or validated.
 _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 
-# Of the images of data sets that have views.
+# Sides of the images of data sets that have views.
 _ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
 
 
@@ -21,10 +21,10 @@ class Setting(NamedTuple):
   Attributes:
     experiment: the binary.
     dataset: the data set.
-    name: the preset and the flags that tell the setting from others.
+    name: the preset and the flags that distinguish the setting from others.
     steps: the mean number of updates, and the restarts if there were any.
-    device: what all seeds were computed on.
-    suite: of an evaluation; empty of a training run.
+    device: the device of all seeds.
+    suite: the suite of an evaluation; empty for a training run.
     records: one for each seed, from the lowest.
   """
 
@@ -45,8 +45,8 @@ class Setting(NamedTuple):
 def settings(records: Iterable[dict]) -> Iterator[Setting]:
   """Yields each setting with its seeds, sorted by name and number of steps.
 
-  Seeds share a row only if all their flags agree, whichever commits they are
-  of. A flag that an older record lacks agrees with one that is off.
+  Seeds share a row only if all their flags agree; their commits may differ. A
+  flag that an older record lacks counts as off.
 
   Raises:
     ValueError: if one setting holds a seed twice, or seeds of different data.
@@ -54,7 +54,7 @@ def settings(records: Iterable[dict]) -> Iterator[Setting]:
   groups = collections.defaultdict(list)
   for record in records:
     key = tuple(record.get(name) or "" for name in _GROUP)
-    # Runs that stop at an accuracy make as many steps as each needs.
+    # Runs that stop at an accuracy differ in their number of steps.
     stops = record["flags"].get("stop_accuracy") is not None
     key += (0 if stops else record["num_steps"],)
     groups[key].append(record)
@@ -102,14 +102,14 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   """The flags of a record that are not the same in all of its peers.
 
   Returns:
-    Their values by name; None of a flag that the record is older than, and
+    Their values by name; None for a flag that the record is older than, and
     that is on in a peer.
   """
   names = {name for peer in peers for name in peer["flags"]}
   found = {}
   for name in sorted(names - set(published.FREE_FLAGS)):
     known = [p["flags"][name] for p in peers if name in p["flags"]]
-    # What a record that lacks the flag did: what the flag turns off.
+    # A record that lacks the flag did what the flag does when it is off.
     off = next((value for value in known if not value), None)
     has_off = any(not value for value in known)
     values = [_value(peer, name, off, has_off) for peer in peers]
@@ -124,11 +124,11 @@ def words_apart(record: dict, peers: Sequence[dict]) -> list[str]:
 
 
 def commits(records: Sequence[dict], field: str = "commit") -> str:
-  """The commits of some seeds; where there are several, with the seeds.
+  """The commits of some seeds; several commits are followed by their seeds.
 
   Args:
-    records: of the seeds.
-    field: of the records; those without it are left out.
+    records: the records of the seeds.
+    field: the field that holds the commit; records without it are left out.
   """
   found = collections.defaultdict(dict)
   for record in records:
@@ -140,14 +140,14 @@ def commits(records: Sequence[dict], field: str = "commit") -> str:
 
 
 def seeds(records: Sequence[dict]) -> str:
-  """How many seeds there are, and of how many commits if of more than one."""
+  """The number of seeds, and of their commits if there is more than one."""
   count = len({record["commit"] for record in records})
   mark = f" of {count} commits" if count > 1 else ""
   return f"{len(records)}{mark}"
 
 
 def images(records: Sequence[dict], metric: str) -> str:
-  """On how many test images a metric was measured; - if none or not said."""
+  """The number of test images of a metric; - if none or not recorded."""
   counts = {_num_images(record, metric) for record in records} - {None, 0}
   if len(counts) > 1:
     return f"{min(counts):,} to {max(counts):,}"
@@ -155,9 +155,9 @@ def images(records: Sequence[dict], metric: str) -> str:
 
 
 def canvas(record: dict) -> str:
-  """Rows and columns of the images that a model takes, such as 40x40.
+  """Height and width of the images that a model takes, such as 40x40.
 
-  By what the suite says, or by the flag `--canvas`, or those of the data set.
+  From the scores of the suite, or the flag `--canvas`, or the data set.
   """
   rows = record["metrics"].get("num_rows") or record["flags"].get("canvas")
   rows = rows or _ROWS.get(record["dataset"])
@@ -167,8 +167,8 @@ def canvas(record: dict) -> str:
 def mean(values: Sequence[float], form: str, spread_form: str) -> str:
   """Numbers of several seeds as one cell.
 
-  Of three and more the mean and the sample standard deviation; of two, whose
-  deviation would say next to nothing, both.
+  For three or more, the mean and the sample standard deviation. For two both
+  values, since their standard deviation would mean little.
   """
   if len(values) < 3:
     return ", ".join(f"{value:{form}}" for value in values)
@@ -177,19 +177,19 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
 
 
 def section(title: str, text: str) -> list[str]:
-  """A heading and what stands under it; nothing where there is no text."""
+  """A heading and its text; empty where there is no text."""
   return [f"## {title}\n", text] if text else []
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A table; nothing where there are no rows."""
+  """A Markdown table; empty where there are no rows."""
   lines = [header, ["---"] * len(header), *rows] if rows else []
   lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
   return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
-  """The flags that tell a run from its preset, and from its peers."""
+  """The flags that distinguish a run from its preset, and from its peers."""
   changes = published.changes(record["command"]) if record["preset"] else []
   given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
   given |= {name: str(x) for name, x in record.get("filled", {}).items()}
@@ -221,6 +221,6 @@ def _steps(records: Sequence[dict]) -> str:
 
 
 def _num_images(record: dict, metric: str) -> int | None:
-  # Older evaluations have no count but that of the suite.
+  # Older evaluations have only one count, that of the suite.
   of_suite = record["metrics"].get("num_images")
   return record.get("num_images", {}).get(metric, of_suite)

@@ -1,4 +1,4 @@
-"""How training images are deformed and placed."""
+"""Random deformation and placement of training images."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,15 @@ from capjax.data.transforms import augment
 
 
 class Placement(NamedTuple):
-  """How far images are moved and deformed.
+  """The largest shifts and deformations of images.
 
   Attributes:
-    max_shift: pixels that images are shifted by at most, without a canvas.
+    max_shift: largest shift in pixels, without a canvas.
     canvas: side in pixels of a black canvas on which images are placed; 0 for
-      none.
-    max_rotation: degrees at most.
-    max_shear: at most.
-    max_scale: factor that images grow or shrink by, at most.
+      no canvas.
+    max_rotation: largest rotation in degrees.
+    max_shear: largest shear, in pixels along x for each pixel along y.
+    max_scale: largest factor by which images are enlarged or reduced.
   """
 
   max_shift: int = 2
@@ -74,11 +74,10 @@ def prepare_image(image: jax.Array, placement: Placement) -> jax.Array:
 def test_image(
   key: jax.Array, image: jax.Array, placement: Placement
 ) -> jax.Array:
-  """Deforms and places one image as in training, but for `max_shift`.
+  """Deforms and places one test image as in training, without `max_shift`.
 
-  For models whose data is what deformed images are, not only made more by
-  deforming them: on a canvas Kosiorek et al. (2019) place test digits at random
-  too.
+  For models of the distribution of deformed images, where deformation is more
+  than augmentation: Kosiorek et al. (2019) place test digits at random too.
   """
   deform_key, place_key = jax.random.split(key)
   image = deform_image(deform_key, image, placement)

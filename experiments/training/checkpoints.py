@@ -1,9 +1,10 @@
 """Checkpoints: the newest states to resume from, and the best model to report.
 
-Each is whole or absent, and has checksums of its files. In the folder of a
-series, STEP is a checkpoint; STEP.partial is being written, STEP.deleted being
-deleted; STEP.replaced is what STEP was before, until its new form is in place;
-STEP.damaged was found damaged, and is kept for its owner to look at.
+Each checkpoint is whole or absent, and has checksums of its files. In the
+folder of a series, STEP is a checkpoint; STEP.partial is being written;
+STEP.deleted is being deleted; STEP.replaced is the former STEP, until the new
+one is in place;
+STEP.damaged was found damaged, and is kept for inspection.
 """
 
 import contextlib
@@ -33,10 +34,10 @@ class Checkpoints:
 
   `latest` holds the training states of the last two saved steps; `best` the
   models with the two highest `score`s on validation so far, with their metrics;
-  of equal scores the later step counts as higher. Two, so that one damaged on
-  disk does not end the run: it is passed over with a warning, and renamed to
-  `STEP.damaged` when the next one is saved. Without a `score` the last model is
-  the best. Reading changes no file.
+  of equal scores the later step counts as higher. Two are kept so that a run
+  survives one that is damaged on disk: it is skipped with a warning, and
+  renamed to `STEP.damaged` when the next one is saved. Without a `score` the
+  last model is the best. Reading changes no file.
   """
 
   def __init__(
@@ -90,15 +91,15 @@ class Checkpoints:
     return restored and restored[1]
 
   def step_back(self, template: Any, change: Callable[[Any], Any]) -> Any:
-    """Goes back to the older of the saved states and changes it there.
+    """Returns to the older of the saved states, and changes it.
 
-    Whatever was saved later is forgotten. A process that is killed meanwhile
-    leaves a state to resume from: the changed one, or one from which training
-    comes here again.
+    Everything saved later is deleted. A process that is killed meanwhile leaves
+    a state to resume from: the changed one, or one from which training reaches
+    this call again.
 
     Args:
       template: as for `restore`.
-      change: of the state; the changed one is saved in its place.
+      change: `state -> state`; its result is saved in place of the state.
 
     Returns:
       The changed state.
@@ -111,7 +112,7 @@ class Checkpoints:
     step, state = self._latest.restore(template, order)
     state = change(state)
     written = self._latest.write(step, state)
-    # Later models first: they belong to no state that is kept.
+    # Later models are deleted first: they belong to no state that is kept.
     self._best.delete_after(step)
     self._latest.delete_after(step)
     self._latest.replace(step, written)
@@ -162,10 +163,10 @@ class _Series:
     # Not in the background: the state is donated to the next step, and must be
     # on disk before.
     self._orbax = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-    self._faults: dict[int, str | None] = {}  # of the steps looked at so far
+    self._faults: dict[int, str | None] = {}  # by step
 
   def steps(self) -> list[int]:
-    """Those without a fault, newest last."""
+    """The steps of checkpoints without a fault, the newest last."""
     for step in self._numbered():
       if step not in self._faults:
         self._note(step, self._fault(step))
@@ -187,7 +188,7 @@ class _Series:
     self._put_damaged_aside()
     written.rename(self._folder / str(step))
     self._faults[step] = None
-    # Of a run that resumed from before the best one, and does better now.
+    # For a run that resumed from before the best one, and now does better.
     self.delete_after(step)
     for old in self.steps()[:-_NUM_KEPT]:
       self._delete(old)
@@ -195,7 +196,7 @@ class _Series:
   def write(
     self, step: int, tree: Any, metrics: dict | None = None
   ) -> pathlib.Path:
-    """Writes a checkpoint that does not count yet; gives its folder."""
+    """Writes a checkpoint that is not yet valid; returns its folder."""
     self._clear()
     partial = self._folder / f"{step}.partial"
     try:
@@ -219,9 +220,9 @@ class _Series:
     return partial
 
   def replace(self, step: int, written: pathlib.Path) -> None:
-    """Puts what was written in the place of a step."""
+    """Replaces the checkpoint of a step by the one that was written."""
     path, old = self._folder / str(step), self._folder / f"{step}.replaced"
-    if path.exists():  # or else what is there is `old` already
+    if path.exists():  # otherwise it is `old` already
       path.rename(old)
     written.rename(path)
     self._faults[step] = None
@@ -235,7 +236,7 @@ class _Series:
   def restore(
     self, template: Any, order: Iterable[int] | None = None
   ) -> tuple[int, Any] | None:
-    """The first in `order` that can be read, by default from the newest on."""
+    """The first readable checkpoint in `order`; by default the newest first."""
     names = _named_leaves(template)
     for step in order or reversed(self.steps()):
       path = self._path(step)
@@ -244,7 +245,7 @@ class _Series:
           leaves = self._orbax.restore(
             path / _ARRAYS, args=ocp.args.StandardRestore(names)
           )
-      # The kinds of errors are many here too.
+      # Orbax raises many kinds of errors here too.
       except Exception as error:
         self._note(step, atomic_files.first_line(error))
         continue
@@ -258,8 +259,8 @@ class _Series:
       )
       raise ValueError(
         f"no checkpoint in {self._folder} can be read ({faults}): they are "
-        "damaged, or of another model. Put intact ones back, or start anew in "
-        "another --workdir"
+        "damaged, or of another model. Restore them from a copy, or train "
+        "again in another --workdir"
       )
     return None
 
@@ -273,7 +274,7 @@ class _Series:
     return path if path.exists() else self._folder / f"{step}.replaced"
 
   def _fault(self, step: int) -> str | None:
-    """What is wrong with a checkpoint, as far as its files tell."""
+    """The fault of a checkpoint, from its files; None without one."""
     path = self._path(step)
     if not (path / _ARRAYS).is_dir():
       return f"it has no folder {_ARRAYS}"
@@ -306,7 +307,7 @@ class _Series:
     shutil.rmtree(deleted)
 
   def _put_damaged_aside(self) -> None:
-    """Makes room: training comes to the damaged steps again."""
+    """Renames damaged checkpoints; training will save these steps again."""
     for step in [step for step, fault in self._faults.items() if fault]:
       aside = self._folder / f"{step}.damaged"
       shutil.rmtree(aside, ignore_errors=True)  # the same step, damaged before
@@ -314,7 +315,7 @@ class _Series:
       del self._faults[step]
 
   def _clear(self) -> None:
-    """Removes what does not count, as a killed process leaves it."""
+    """Removes partial checkpoints that a killed process has left."""
     for path in self._folder.glob("*"):
       replaced = path.suffix == ".replaced" and path.with_suffix("").exists()
       if path.suffix in (".partial", ".deleted") or replaced:
@@ -323,7 +324,7 @@ class _Series:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Lets Orbax raise its errors without logging them too, pages of each."""
+  """Stops Orbax from logging, at length, the errors that it raises."""
   verbosity = logging.get_verbosity()
   if verbosity < logging.INFO:
     logging.set_verbosity(logging.FATAL)

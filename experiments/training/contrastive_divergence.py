@@ -1,4 +1,4 @@
-"""Gradient descent as energy models want it, and how they start again."""
+"""The learning rate, the constraints and the restart of energy models."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,13 +20,13 @@ def falling_rate(
   slower_at: Sequence[int] = (),
   slower_by: float = 1.0,
 ) -> Callable[[jax.Array], jax.Array]:
-  """A learning rate that falls in steps, and ever more slowly.
+  """A learning rate that falls in steps, by less and less.
 
   Args:
-    rate: at the start.
-    factor: by which it falls.
-    every: steps between falls.
-    slower_at: steps at which the factor grows by `slower_by`, up to 1.
+    rate: the learning rate at the start.
+    factor: multiplies the learning rate every `every` steps.
+    every: number of steps between changes.
+    slower_at: steps at which `factor` is multiplied by `slower_by`, up to 1.
     slower_by: see `slower_at`.
 
   Returns:
@@ -44,11 +44,11 @@ def falling_rate(
 
 
 def keep_proper(names: Sequence[str]) -> optax.GradientTransformation:
-  """Keeps the precisions of Gaussian units within bounds.
+  """Limits the precisions of Gaussian units to a range of positive numbers.
 
   Args:
-    names: parameters [2 ...] of Gaussian units, the second of which is half the
-      negative precision.
+    names: parameters [2 ...] of Gaussian units; the second entry is minus half
+      the precision.
   """
 
   def bound(path, change, value):
@@ -65,10 +65,10 @@ def keep_proper(names: Sequence[str]) -> optax.GradientTransformation:
 
 
 def restart(state: train_step.TrainState) -> train_step.TrainState:
-  """Starts the chains of a model anew, with other random numbers."""
+  """Restarts the persistent chains of a model, with new random numbers."""
   fantasy = getattr(state.model, "fantasy", None)
   if fantasy is not None:
     fantasy.set_value(fantasy.get_value()._replace(age=jnp.float32(0)))
-  # Not one of the two that an update splits off.
+  # A third key, different from the two that an update splits off.
   *_, key = jax.random.split(state.key, 3)
   return state._replace(key=key)

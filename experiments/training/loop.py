@@ -1,4 +1,4 @@
-"""The host's side of training: when to log, validate, save and stop."""
+"""The training loop on the host: when to log, validate, save and stop."""
 
 import math
 import sys
@@ -14,28 +14,29 @@ from capjax import data
 from experiments.run import directory, interrupts
 from experiments.training import checkpoints, train_step
 
-_MAX_RESTARTS = 20  # of one sitting
+_MAX_RESTARTS = 20  # in one process
 
 
 class LoopConfig(NamedTuple):
-  """How long training goes, and when it is logged, validated and saved.
+  """The length of training, and when it is logged, validated and saved.
 
   Attributes:
-    num_steps: updates in all.
-    batch_size: examples of an update.
-    seed: of parameters, batches and augmentation.
-    num_validation: training examples, the first ones, that are kept for
-      validation; None for a sixth, 0 for none.
+    num_steps: total number of updates.
+    batch_size: number of examples in an update.
+    seed: seed of the parameters, the batches and the augmentation.
+    num_validation: number of training examples, from the first on, that are
+      kept for validation; None for a sixth, 0 for none.
     log_every: steps between lines of metrics.
     eval_every: steps between validations; None for an epoch.
-    checkpoint_every: steps between states that are saved beside those at
+    checkpoint_every: steps between saved states, in addition to those at
       validations; None for none.
-    checkpoint_minutes: a state is also saved at the first line of metrics after
-      so many minutes without; 0 for never. Not where training restarts from
-      saved states, whose numbers would depend on the time.
-    stop_accuracy: training ends at the first validation that reaches this
+    checkpoint_minutes: minutes after which a state is also saved, at the next
+      line of metrics; 0 for never. Not used where training can restart from
+      saved states, since its numbers would depend on the time.
+    stop_accuracy: training stops at the first validation that reaches this
       accuracy; None for never.
-    average_decay: of the exponential moving average of the weights; 0 for none.
+    average_decay: decay of the exponential moving average of the weights; 0 for
+      no average.
   """
 
   num_steps: int
@@ -53,19 +54,21 @@ class LoopConfig(NamedTuple):
 def split_validation(
   dataset: data.Dataset, num_validation: int | None, batch_size: int
 ) -> tuple[data.Dataset, data.Dataset]:
-  """Sets the first examples of the training set apart (Sabour et al., 2017).
+  """Splits off the first training examples for validation.
+
+  Sabour et al. (2017).
 
   Args:
     dataset: the training set.
-    num_validation: how many; None for a sixth, 10,000 of MNIST's 60,000; 0 to
-      train on all.
-    batch_size: examples an update, of which some must be left.
+    num_validation: number of validation examples; None for a sixth, 10,000 of
+      MNIST's 60,000; 0 to train on all.
+    batch_size: number of examples in an update.
 
   Returns:
-    What is left to train on, and the validation set, which may be empty.
+    The remaining training set, and the validation set, which may be empty.
 
   Raises:
-    ValueError: if no batch would be left to train on.
+    ValueError: if the remaining training set is smaller than a batch.
   """
   total = len(dataset.images)
   count = total // 6 if num_validation is None else num_validation
@@ -116,32 +119,32 @@ def fit(
 ) -> tuple[int, float]:
   """Trains to the last step; resumes from the newest checkpoint, if any.
 
-  The model that `saved` scores highest on validation is kept as its best; of
-  several with the same score, the last. Without validation no model is scored:
-  it is the last of all. Where the state has an average of the weights, models
-  are pairs, with averaged and with raw weights, of which the first is scored.
+  The model with the highest `saved` score on validation is kept as the best; of
+  several with the same score, the last. Without validation the last model is
+  the best. Where the state has an average of the weights, a checkpoint holds a
+  pair of models, with averaged and with raw weights; the first is scored.
 
   Args:
-    run: where metrics go.
-    saved: where states go.
-    state: that of a new run.
+    run: the run that gets the metrics.
+    saved: the checkpoints that get the states.
+    state: the state of a new run.
     update: as `train_step.make_update` builds it.
     evaluate: as `train_step.make_evaluate` builds it; for `stop_accuracy` it
       measures `accuracy`.
-    train: to draw batches from.
-    validation: to choose the model by; its measures hold what `saved` scores.
-      It may be empty, if `saved` has no score.
+    train: the training examples.
+    validation: the examples by which the best model is chosen; their measures
+      include the one that `saved` scores. May be empty if `saved` has no score.
     mesh: the devices.
     config: see `LoopConfig`.
-    summarise: makes one number of each measure, to be logged.
-    diverged: whether training has diverged, by its metrics; it always has where
-      a number is not finite.
+    summarise: reduces each measure to one number, to be logged.
+    diverged: `metrics -> bool`, whether training has diverged; it always has
+      where a number is not finite.
     restart: changes the older of the two saved states, from which training then
       resumes; without it, training ends.
-    warn: messages about metrics of training and validation, to be printed.
+    warn: `metrics -> messages` about training and validation, to be printed.
 
   Returns:
-    Updates done and seconds spent, in all sittings.
+    The number of updates and the seconds spent, summed over resumed processes.
 
   Raises:
     ValueError: if no checkpoint of the run can be read, or they are gone.
@@ -160,10 +163,10 @@ def fit(
   if restored is None:
     if run.has_begun() or saved.best_metrics():
       raise ValueError(
-        f"{run.workdir} holds a run whose states to resume from are gone: put "
-        "its folder checkpoints/latest back, or train anew in another --workdir"
+        f"{run.workdir} holds a run without states to resume from: restore its "
+        "folder checkpoints/latest, or train again in another --workdir"
       )
-    # From here on a run has a state to resume from, or go back to.
+    # From here on the run has a state to resume from, or to return to.
     restored = state, 0.0
     saved.save(0, restored)
   state, earlier = restored
@@ -174,7 +177,7 @@ def fit(
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
-  # Where training goes back to a saved state, time must not say which one.
+  # Where training can return to a saved state, time must not decide which one.
   patience = 0.0 if restart else 60 * config.checkpoint_minutes
   saved_at = started
 
@@ -258,7 +261,7 @@ def _fault(
   model: Any,
   diverged: Callable[[dict[str, float]], bool],
 ) -> str | None:
-  """What went wrong, if anything did."""
+  """The reason why training cannot continue; None where it can."""
   if not all(math.isfinite(x) for x in metrics.values()):
     return "the loss became infinite or NaN"
   if not train_step.all_finite(model):

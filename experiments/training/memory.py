@@ -1,4 +1,4 @@
-"""What training takes of a device's memory at least, told beforehand."""
+"""A lower bound of the memory that training needs, checked before it starts."""
 
 import math
 import os
@@ -19,10 +19,10 @@ from experiments.training.loop import LoopConfig
 class Estimate(NamedTuple):
   """Bytes that one device holds at the same time in an update.
 
-  A lower bound: activations and XLA's own buffers come on top.
+  A lower bound: activations and XLA's own buffers need more.
 
   Attributes:
-    parts: bytes by what they are for.
+    parts: bytes, by purpose.
     largest: name and shape of the largest array.
   """
 
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
   @property
   def total(self) -> int:
-    """Of all parts."""
+    """The sum of all parts."""
     return sum(self.parts.values())
 
 
@@ -42,18 +42,19 @@ def check(
   *,
   remedy: Callable[[Sequence[int]], str] = lambda shape: "the size of a batch",
 ) -> None:
-  """Checks that a device can hold what training takes at least.
+  """Checks that a device has the least memory that training needs.
 
-  Makes the model and the optimiser in shapes alone, which takes no memory.
+  Evaluates the model and the optimiser by shape only, which takes no memory.
 
   Args:
-    task: what to train.
+    task: the task to train for.
     dataset: the training set.
-    config: batches, and whether weights are averaged.
-    remedy: names what to lower, given the shape of the largest array.
+    config: the configuration of training.
+    remedy: `shape of the largest array -> text` that says what to lower.
 
   Raises:
-    ValueError: if it cannot, or there is no such model for these images.
+    ValueError: if memory is too small, or the task has no model for these
+      images.
   """
   need, free = estimate(task, dataset, config), available()
   if free is None or need.total <= free:
@@ -73,7 +74,7 @@ def check(
 def estimate(
   task: tasks.Task, dataset: data.Dataset, config: LoopConfig
 ) -> Estimate:
-  """What an update for a task holds of one device's memory at least."""
+  """The least memory of one device that an update for a task needs."""
   batch_size = config.batch_size
   optimizer = task.make_optimizer()
 
@@ -112,7 +113,7 @@ def estimate(
 
 
 def available() -> int | None:
-  """Bytes that are free on the first device; None where nothing tells."""
+  """Free bytes of the first device; None where that is unknown."""
   device = jax.devices()[0]
   stats = device.memory_stats()
   if stats and "bytes_limit" in stats:
@@ -121,13 +122,13 @@ def available() -> int | None:
 
 
 def _free_of_host() -> int | None:
-  """What programs can take, on Linux, or else all that the host has."""
+  """Bytes available to programs on Linux; elsewhere all memory of the host."""
   free = None
   try:
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     fields = dict(line.split(":") for line in lines)
     free = 1024 * int(fields["MemAvailable"].split()[0])
-    # Of a container.
+    # The limit of a container.
     limit = pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip()
     return min(free, int(limit)) if limit != "max" else free
   except (OSError, KeyError, ValueError):

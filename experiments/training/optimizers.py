@@ -1,4 +1,4 @@
-"""Optimisers, and schedules of their learning rate."""
+"""Optimisers and schedules of their learning rate."""
 
 import jax.numpy as jnp
 import optax
@@ -20,18 +20,19 @@ def make_schedule(
   `exponential` is that of the code of Sabour et al. (2017): max(peak *
   decay_rate^(step / decay_steps), final), continuous in the step; with
   `final_fraction` it is max(peak * final_fraction^(step / num_steps), final),
-  of steps after the warm-up. `cosine` falls to `final` at the last step.
+  where steps count from the end of the warm-up. `cosine` falls to `final` at
+  the last step.
 
   Args:
-    num_steps: updates in all.
-    peak: the rate after the warm-up.
+    num_steps: total number of updates.
+    peak: the learning rate after the warm-up.
     kind: `exponential` or `cosine`.
-    warmup_steps: steps in which the rate rises from 0.
-    decay_rate: factor of the rate every `decay_steps`.
+    warmup_steps: number of steps in which the learning rate rises from 0.
+    decay_rate: factor that multiplies the learning rate every `decay_steps`.
     decay_steps: None for a hundredth of `num_steps`.
-    final: the rate falls no lower; at most `peak`.
-    final_fraction: share of `peak` that an exponential comes to at the last
-      step, in the place of `decay_rate` and `decay_steps`.
+    final: lower limit of the learning rate; at most `peak`.
+    final_fraction: learning rate at the last step as a fraction of `peak`, for
+      `exponential`; replaces `decay_rate` and `decay_steps`.
   """
   final, falling = min(final, peak), max(1, num_steps - warmup_steps)
   if kind == "cosine":
@@ -43,7 +44,7 @@ def make_schedule(
     if final_fraction is not None:
       rate, every = final_fraction, falling
 
-    # optax's takes a rate of 0 for none, and of 1 for growth.
+    # optax treats a rate of 0 as no decay, and refuses a rate of 1.
     def schedule(step):
       return jnp.maximum(peak * rate ** (step / every), final)
 
@@ -58,8 +59,8 @@ def tensorflow_rmsprop(
 ) -> optax.GradientTransformation:
   """RMSProp as in TensorFlow 1.
 
-  Means of squares start at 1 and forget at 0.9, `epsilon` is added under the
-  root, and momentum adds up steps that are already scaled by the learning rate.
+  The mean squares start at 1 and have a decay of 0.9; `epsilon` is added before
+  the root; momentum accumulates steps already scaled by the learning rate.
   """
   return optax.rmsprop(
     schedule,

@@ -16,46 +16,46 @@ from experiments.run import directory
 from experiments.training import checkpoints, train_step
 from experiments.training.loop import LoopConfig
 
-# Of the validation losses, the first that is measured breaks ties.
+# Validation losses; the first one that is measured breaks ties.
 _LOSSES = ("loss", "margin_loss")
 
 
 class Task(NamedTuple):
-  """A model and what is asked of it.
+  """A model, its training, its measures and its evaluations.
 
   Attributes:
     describe: `(shape [H W C] of the data, num_classes) -> spec` of the model.
     loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch.
-    measure: `(model, inputs, targets) -> {name: [B ...]}`; of a classifier with
-      `accuracy`, of its capsules `activations` [B J].
-    draw: makes an example to train on, as `train_step.make_update` says.
-    draw_test: makes one to validate and test on.
+    measure: `(model, inputs, targets) -> {name: [B ...]}`; for a classifier
+      with `accuracy`, for class capsules with `activations` [B J].
+    draw: makes a training example; see `train_step.Draw`.
+    draw_test: makes a validation or test example.
     make_optimizer: `() -> optimiser` of the parameters.
-    suites: `model -> names` of the evaluations that it can take.
-    after_training: those of them that every run ends with.
-    chosen_by: the measure of which the checkpoint to report has most, on
-      validation; of several with as much, the one with the lowest validation
-      loss, then the last. None, or no validation at all, for the last one.
+    suites: `model -> names` of the evaluation suites that apply to it.
+    after_training: the suites that run at the end of training.
+    chosen_by: the validation measure whose highest value chooses the reported
+      checkpoint; ties go to the lowest validation loss, then to the last step.
+      None, or an empty validation set, for the last checkpoint.
     split: `(training set, test set) -> (training set, validation)`; None keeps
       the first `--num_validation` of the training set; with 0 the validation
       set is empty.
-    begin: `(model, training set, validation)`, sets what a fresh model takes
-      from the data; if that takes training, the seconds spent are returned.
-    diverged: `metrics -> bool`, whether training has diverged; then, and where
-      a number is not finite, it goes back to the older of the two states that
-      are saved, which `restart` changes. Without `restart` it ends there.
+    begin: `(model, training set, validation)` initialises a new model from the
+      data; if this trains, it returns the seconds spent.
+    diverged: `metrics -> bool`, whether training has diverged. Then, and where
+      a number is not finite, training returns to the older of the two saved
+      states, changed by `restart`. Without `restart` it ends.
     restart: `state -> state`.
     warn: `metrics -> messages` about the newest metrics of training and
       validation, printed at each validation.
-    familiar: `factors -> [N]`, which examples are seen from viewpoints that it
-      was trained on; None where there are no others.
-    prepare: `image [H W C] in [0, 1] -> image` as the model takes it; not of
-      every task.
-    features: of a model without labels, `(model, images) -> {name: [B F]}`,
-      what linear probes are given.
-    scores: of a classifier, `(model, images) -> [B J]`, the higher the
-      likelier.
-    losses: of a classifier, `(model, images, labels) -> [B]`, of images with
+    familiar: `factors -> [N]`, which examples are seen from the viewpoints of
+      training; None where training uses all viewpoints.
+    prepare: `image [H W C] in [0, 1] -> image`, the input of the model; only
+      some tasks have it.
+    features: for a model without labels, `(model, images) -> {name: [B F]}`,
+      the inputs of linear probes.
+    scores: for a classifier, `(model, images) -> [B J]`, the scores of the
+      classes.
+    losses: for a classifier, `(model, images, labels) -> [B]`, for images with
       one label each.
   """
 
@@ -91,8 +91,8 @@ def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
   """A new model for a data set, initialised by a seed, in evaluation mode.
 
   Raises:
-    ValueError: if the task describes none.
-    checks.ImageShapeError: if it describes none for such images.
+    ValueError: if the task has no model for these flags.
+    checks.ImageShapeError: if the task has no model for images of this shape.
   """
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
   model = spec.make(nnx.Rngs(seed))
@@ -101,7 +101,7 @@ def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
 
 
 def model_record(task: Task, dataset: data.Dataset) -> dict[str, Any]:
-  """The spec of the model for a data set, with what it is for, as JSON.
+  """The spec of the model for a data set, as JSON.
 
   Raises:
     ValueError: as `make_model`.
@@ -111,7 +111,7 @@ def model_record(task: Task, dataset: data.Dataset) -> dict[str, Any]:
 
 
 def spec_record(spec: Spec, dataset: data.Dataset) -> dict[str, Any]:
-  """A spec with the data that its model is for, as JSON."""
+  """A spec with the shape of its images and its number of classes, as JSON."""
   return {
     **spec.as_json(),
     "image_shape": list(dataset.images.shape[1:]),
@@ -133,11 +133,11 @@ def make_evaluate(
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
-  """The means of the measures, and which capsules never wake.
+  """The means of the measures, and statistics of inactive capsules.
 
-  `dead_parents` is the share of those whose activation stays below a threshold
-  that suits lengths of vectors; `least_peak` needs none: of the highest
-  activation of each capsule, the lowest.
+  `dead_parents` is the share of capsules whose activation stays below a
+  threshold, which is meant for lengths of vectors. `least_peak` has no
+  threshold: it is the minimum over capsules of the highest activation.
   """
   scores = train_step.means(measures)
   if "activations" in measures:
@@ -149,7 +149,7 @@ def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def data_record(train: data.Dataset, test: data.Dataset) -> dict[str, str]:
-  """The fingerprints of both sets, as loaded, and how they are made."""
+  """The fingerprints of both sets, and how fingerprints are computed."""
   return {
     "fingerprint": "sha256 of dtype, shape and bytes of images and of labels",
     "train": data.fingerprint(train),
@@ -168,12 +168,12 @@ def saved_by(
 
 
 def reports_last(task: Task, config: LoopConfig) -> bool:
-  """Whether the last state is reported, none being chosen on validation."""
+  """Whether the last checkpoint is reported, without choice on validation."""
   return task.chosen_by is None or config.num_validation == 0
 
 
 def _score(task: Task, metrics: dict[str, float]) -> tuple[float, float]:
-  """The higher the better: of equal measures, that of the lower loss."""
+  """A key to compare checkpoints by: the measure, then minus the loss."""
   loss = next((metrics[x] for x in _LOSSES if x in metrics), 0.0)
   return metrics[task.chosen_by], -loss
 
@@ -186,10 +186,10 @@ def restore_model(
   A run that averages its weights gives the model with the average.
 
   Args:
-    run: where it is.
-    task: what was trained.
-    dataset: with images of the shape that the model was made for.
-    config: how it was trained.
+    run: the run.
+    task: the task that it was trained for.
+    dataset: a data set with the image shape of the model.
+    config: the configuration of its training.
 
   Raises:
     ValueError: if the run has no checkpoint that can be read.
@@ -205,7 +205,7 @@ def restore_models(
   mesh = train_step.data_mesh(config.batch_size)
   model = make_model(task, dataset, config.seed)
   template = train_step.replicate(model, mesh)
-  # Of the run, for it may be another one that this one starts from.
+  # The flags of that run, which may be another one that this one starts from.
   averages = bool(run.flags().get("average_decay"))
   restored = saved_by(run, task, config).restore_best(
     (template, template) if averages else template

@@ -1,7 +1,7 @@
 """Training as pure functions: many updates in one jitted loop on the device.
 
 The data set stays on the device as uint8. The batch of step t is a function of
-the key and t alone, so a run that is cut and resumed sees the same batches.
+the key and t alone, so a run that is stopped and resumed has the same batches.
 """
 
 import math
@@ -18,14 +18,14 @@ from jax.sharding import PartitionSpec as P
 
 
 class TrainState(NamedTuple):
-  """Everything that training changes.
+  """Everything that training changes, and its random key.
 
   Attributes:
     step: updates done so far.
     model: the module with its parameters.
     opt_state: of the optax optimiser.
-    key: fixed; batch order and augmentation are folded out of it.
-    average: of the weights so far, see `make_update`; None if none is kept.
+    key: a constant, from which batch order and augmentation are derived.
+    average: average of the weights so far, see `make_update`; None for none.
   """
 
   step: jax.Array
@@ -35,15 +35,15 @@ class TrainState(NamedTuple):
   average: nnx.State | None = None
 
 
-# What is averaged over steps: weights, and the statistics that go with them.
+# Variables that are averaged over steps: weights and their statistics.
 _AVERAGED = (nnx.Param, nnx.BatchStat)
 
 Metrics = dict[str, jax.Array]
 Loss = Callable[
   [Any, Any, Any, jax.Array, jax.Array], tuple[jax.Array, Metrics]
 ]
-# (key, index, images uint8 [N H W C], labels [N]) -> (inputs, targets): one
-# example, made from any of the data.
+# (key, index, images uint8 [N H W C], labels [N]) -> (inputs, targets): makes
+# one example from any of the data.
 Draw = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
 
 
@@ -54,20 +54,20 @@ def init(
   *,
   average: bool = False,
 ) -> TrainState:
-  """The state before the first step; with `average`, one is kept."""
+  """The state before the first step; with `average`, weights are averaged."""
   model = jax.tree.map(_strongly_typed, model)
   opt_state = optimizer.init(nnx.state(model, nnx.Param))
   first = None
-  if average:  # a copy, for updates give away the buffers of both
+  if average:  # a copy, since updates donate the buffers of both
     first = jax.tree.map(jnp.copy, nnx.state(model, _AVERAGED))
   return TrainState(jnp.int32(0), model, opt_state, key, first)
 
 
 def averaged(state: TrainState) -> nnx.Module:
-  """The model with the average of its weights; as it is if none is kept.
+  """The model with the average of its weights; unchanged without an average.
 
-  What is neither weight nor statistic, such as the chains of a Boltzmann
-  machine, is that of the newest step.
+  Other variables, such as the chains of a Boltzmann machine, are those of the
+  newest step.
   """
   if state.average is None:
     return state.model
@@ -76,10 +76,10 @@ def averaged(state: TrainState) -> nnx.Module:
 
 
 def _strongly_typed(x):
-  """An array of a dtype that is its own.
+  """An array whose dtype is not weak.
 
-  Weakly typed, as `jnp.full(3, 0.5)` is, it would come back from the first
-  update as another type, and updates would be compiled again, twice.
+  A weakly typed array, such as `jnp.full(3, 0.5)`, would return from the first
+  update with another type, and updates would be compiled twice again.
   """
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
     return x
@@ -89,13 +89,13 @@ def _strongly_typed(x):
 def draw_labelled(
   transform: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> Draw:
-  """Draws an image and its label.
+  """Makes examples of one image and its label.
 
   Args:
     transform: `(key, image [H W C] in [0, 1]) -> image`.
 
   Returns:
-    What `make_update` and `make_evaluate` draw an example with.
+    A `Draw`, for `make_update` and `make_evaluate`.
   """
 
   def draw(key, index, images, labels):
@@ -114,7 +114,7 @@ def data_mesh(batch_size: int) -> Mesh:
     The mesh; with one device, the trivial one.
 
   Raises:
-    ValueError: if the devices cannot share the batch evenly.
+    ValueError: if the batch size is not a multiple of the number of devices.
   """
   num_devices = jax.device_count()
   if batch_size % num_devices:
@@ -146,17 +146,17 @@ def make_update(
   Args:
     loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch;
       `step` counts the updates done before. The model is in training mode;
-      what it keeps beside its parameters, such as the statistics of batch
-      normalisation, goes on as the call leaves it.
+      its other variables, such as the statistics of batch normalisation, keep
+      the values that the call leaves.
     optimizer: applied to the gradient of the parameters (`nnx.Param`).
     draw: makes one example; `index` runs over the data in a random order.
-    batch_size: examples a step; what is left over at the end of an epoch waits
-      for the next order.
+    batch_size: number of examples in a step; the examples that remain at the
+      end of an epoch are skipped in that epoch.
     mesh: with an axis `data`.
-    average_decay: d in [0, 1), of the average in the state, if it keeps one:
+    average_decay: d in [0, 1), the decay of the average in the state, if any:
       sum_i d^(t-i) w_i / sum_i d^(t-i) of the weights after steps i = 1..t. The
       sum of its shares is 1 from the first step on (as in Adam's correction of
-      its means; Kingma and Ba, 2015), so that the drawn weights have none. The
+      its means; Kingma and Ba, 2015), so that initial weights do not count. The
       running statistics of batch normalisation are averaged likewise.
 
   Returns:
@@ -242,14 +242,14 @@ def make_evaluate(
   Args:
     measure: `(model, inputs, targets) -> {name: [B ...]}` of a batch.
     draw: makes one example; its key is a function of the index alone, so that
-      every model is asked the same.
+      all models are measured on the same examples.
     batch_size: examples at a time.
     mesh: with an axis `data`.
 
   Returns:
     `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1)`,
-    giving the measures `{name: [N views ...]}` of `views` examples drawn at
-    each index, in order. `arguments` go on to `draw`, after the labels.
+    giving the measures `{name: [N views ...]}` of `views` examples for each
+    index, in order. `arguments` are passed to `draw`, after the labels.
   """
   split = NamedSharding(mesh, P("data"))
 
@@ -292,12 +292,12 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def num_parameters(model: nnx.Module) -> int:
-  """How many numbers are trained."""
+  """The number of trained parameters."""
   return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
 def means(measures: dict[str, np.ndarray]) -> dict[str, float]:
-  """Averages over examples what is one floating-point number of each."""
+  """The means over examples of the measures with one number an example."""
   return {
     name: float(np.mean(x))
     for name, x in measures.items()

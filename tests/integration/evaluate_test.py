@@ -58,7 +58,8 @@ def evaluated(train, pair, tmp_path_factory):
 def test_a_compared_run_must_have_been_evaluated(train, pair):
   capsnet, baseline = pair
   code, printed = train(
-    capsnet, "--suite=multimnist,views", f"--compare_with={baseline}", "--images=4",
+    capsnet, "--suite=multimnist,views", f"--compare_with={baseline}",
+    "--images=4",
     binary="evaluate",
   )  # fmt: skip
   assert code == 1

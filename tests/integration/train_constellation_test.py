@@ -59,7 +59,7 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    (("--dataset=digits",), "constellations are points"),
+    (("--dataset=digits",), "trains on constellations only"),
     (("--noise=-1",), "noise"),
     (("--num_validation=20000",), "cannot keep"),
     (("--stop_accuracy=0.5",), "not use --stop_accuracy"),

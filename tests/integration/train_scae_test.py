@@ -84,7 +84,7 @@ def test_collapse_is_named():
   for name, value, word in (
     ("dead_parents", 0.6, "60% of the object capsules"),
     ("flat_templates", 0.7, "70% of the templates are flat"),
-    ("part_log_prob", 157.5, "17.5 nats of likelihood, 9 of 40"),
+    ("part_log_prob", 157.5, "17.5 nats (9 of 40 are present)"),
     ("present_parts", 1e-3, "0.001 of 40 parts"),
     ("present_parts", 0.0, "0 of 40 parts"),
   ):

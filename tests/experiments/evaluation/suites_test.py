@@ -110,7 +110,10 @@ def test_no_run_hides_another_of_the_same_model(tmp_path):
     "capsnet (old/a)": "c/old/a",
   }
   twice = classifiers.compared(
-    own, options._replace(compare_with=[own, own, own]), "views", {"of": "new/a"}
+    own,
+    options._replace(compare_with=[own, own, own]),
+    "views",
+    {"of": "new/a"},
   )
   assert len(twice) == 4 and "capsnet (2)" in twice
 
