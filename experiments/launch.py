@@ -111,7 +111,7 @@ def train(task: tasks.Task) -> None:
       )
     run = directory.Run(runs.WORKDIR.value)
     memory.check(task, train_set, config, remedy=limits.flags_of_size)
-    run.claim(runs.invocation())
+    run.lock(runs.invocation())
     for name, record in records.items():
       run.note(name, record)
     step, seconds = fit(task, run, train_set, validation, config)

@@ -78,7 +78,7 @@ def begin(
     task = _layer_task(machines, model.visible[...])
     config = runs.loop_config(_PRETRAIN_STEPS.value)
     memory.check(task, train, config, remedy=limits.flags_of_size)
-    run.claim(runs.invocation())
+    run.lock(runs.invocation())
     run.note("model", _layer_record(machines, train))
     _, seconds = launch.fit(task, run, train, validation, config)
     total += seconds

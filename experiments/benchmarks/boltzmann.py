@@ -1,10 +1,10 @@
-"""Times one iteration of the capsule RBM against loops over capsules in NumPy.
+"""Times an iteration of the capsule RBM against loops over capsules in NumPy.
 
   python -m experiments.benchmarks.boltzmann
 
-Both do on noise what the authors' script does on MNIST: mean field on 100
-images and their reconstruction, 20 sweeps of 100 persistent chains, gradients
-and an update (Li and Zhu, 2019), in float32.
+On noise, both compute the same as the authors' script on MNIST, in float32:
+mean field on 100 images and their reconstruction, 20 sweeps of 100 persistent
+chains, gradients and an update (Li and Zhu, 2019).
 """
 
 import time
@@ -101,15 +101,17 @@ def numpy_loops(steps: int) -> float:
   h = [np.zeros((batch, _J), single) for _ in range(_K)]
   z = np.zeros((batch, _K), single)
 
-  def draw(chance):
-    return (random.random(chance.shape, single) < chance).astype(single)
+  def sample(probability):
+    return (random.random(probability.shape, single) < probability).astype(
+      single
+    )
 
   start = time.perf_counter()
   for _ in range(steps):
     noise = 0.1 * random.standard_normal((batch, _K), single)
     mean_z = special.expit(c + noise)
     mean_h = [None] * _K
-    # Mean field leaves the images as they are, and so what they drive.
+    # Mean field does not change the images, nor the input that they give.
     drives = [images @ weights[k] for k in range(_K)]
     for _ in range(_ITERATIONS.value):
       for k in range(_K):
@@ -124,11 +126,11 @@ def numpy_loops(steps: int) -> float:
       natural = np.tile(a, (batch, 1))
       for k in range(_K):
         natural += z[:, k, None] * (h[k] @ weights[k].T)
-      x = draw(special.expit(natural))
+      x = sample(special.expit(natural))
       for k in range(_K):
         drive = x @ weights[k]
-        z[:, k] = draw(special.expit(c[k] + np.sum(drive * h[k], axis=1)))
-        h[k] = draw(special.expit(b[k] + z[:, k, None] * drive))
+        z[:, k] = sample(special.expit(c[k] + np.sum(drive * h[k], axis=1)))
+        h[k] = sample(special.expit(b[k] + z[:, k, None] * drive))
     a += _RATE * (np.mean(images, 0) - np.mean(x, 0))
     c += _RATE * (np.mean(mean_z, 0) - np.mean(z, 0))
     for k in range(_K):

@@ -1,12 +1,12 @@
-"""Races CapsNet's training step and its costly layer against textbook forms.
+"""Compares CapsNet's training step and its costliest layer with textbook forms.
 
   python -m experiments.benchmarks.capsnet
 
 The textbook form uses XLA's own convolution and the routing of Procedure 1 with
-stored votes. On a CPU its step takes over a minute at batch 128: `--notextbook`
-leaves it out. The floor counts the operations of the direct sums at the
-device's matmul rate; convolving at frequencies needs fewer, so our step can
-pass below it.
+stored votes. On a CPU its step takes over a minute at batch 128;
+`--notextbook` leaves it out. The lower bound ("floor") divides the operations
+of the direct sums by the device's matmul rate. Fast convolutions need fewer
+operations, so our step can take less time.
 """
 
 import functools
@@ -35,7 +35,7 @@ _STEPS = flags.DEFINE_integer(
 
 
 class TextbookCapsNet(capjax.CapsNet):
-  """The same network and parameters in the forms that are usually written."""
+  """The same network and parameters in the usual forms."""
 
   def __call__(self, images: jax.Array) -> routing.RoutingOutput:
     features = jax.nn.relu(_direct(self.conv, images))
@@ -78,7 +78,7 @@ def time_step(
 
 
 def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
-  """Fewest seconds for the operations and the bytes of a training step.
+  """Lower bounds in seconds from operations and bytes of a training step.
 
   Operations: those of the direct sums, forward and twice backward (the images
   need no gradient). Bytes: Adam reads parameters, gradients and two moments and
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _bench_primary(batch: int, rate: float) -> None:
-  """XLA's own convolution beside ours, forward and with gradients."""
+  """Compares XLA's convolution with ours, forward and with gradients."""
   kernel = 0.05 * jax.random.normal(jax.random.key(0), (9, 9, 256, 256))
   images = jax.random.normal(jax.random.key(1), (batch, 20, 20, 256))
   forms = [

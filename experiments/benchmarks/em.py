@@ -1,4 +1,4 @@
-"""Races convolutional EM routing without stored votes against the textbook.
+"""Compares convolutional EM routing without stored votes with the textbook.
 
   python -m experiments.benchmarks.em
 
@@ -34,7 +34,7 @@ _LAYERS = flags.DEFINE_list(
 _MEMORY = flags.DEFINE_float(
   "memory",
   8.0,
-  "GB that the textbook form may take beside its arguments.",
+  "Memory in GB that the textbook form may use in addition to its arguments.",
   lower_bound=0.0,
 )
 _STEPS = flags.DEFINE_integer(
@@ -104,7 +104,7 @@ def theirs(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
 
 
 def num_votes(size: int, types: int, parents: int, stride: int) -> int:
-  """How many votes an example casts."""
+  """The number of votes of an example."""
   positions = ((size - _KERNEL) // stride + 1) ** 2
   return positions * _KERNEL**2 * types * parents
 
@@ -116,7 +116,7 @@ def floors(
   rates: tuple[float, float],
   backward: bool,
 ) -> tuple[float, float]:
-  """Fewest seconds that the operations and the bytes take.
+  """Lower bounds in seconds from the operations and the bytes.
 
   Once formed (a product of 4x4 matrices), votes cost an M-step in each
   iteration (two weighted sums) and an E-step between two (a weighted distance),

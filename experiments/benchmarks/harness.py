@@ -1,4 +1,4 @@
-"""Measuring compiled functions: time, temporary memory, and the floor."""
+"""Time and memory of compiled functions, and their lower bounds."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Of `race`, after the label.
+# Header of the rows of `race`, after the label.
 COLUMNS = (
   "batch pass              textbook          ours   faster  leaner"
   "   floor: flops, bytes"
@@ -16,11 +16,11 @@ COLUMNS = (
 
 
 class Cost(NamedTuple):
-  """What one call of a compiled function costs.
+  """The cost of one call of a compiled function.
 
   Attributes:
-    seconds: of one call, the median over rounds.
-    temporary_bytes: that XLA allocates beside arguments and results.
+    seconds: time of a call, the median over rounds.
+    temporary_bytes: memory that XLA allocates besides arguments and results.
   """
 
   seconds: float
@@ -30,12 +30,12 @@ class Cost(NamedTuple):
 def measure_all(
   functions: Sequence[Callable[..., Any]], *arguments: Any, rounds: int = 5
 ) -> list[Cost]:
-  """Compiles functions and times them in turns, so that noise hits all alike.
+  """Compiles functions and times them in turns, so that noise affects all.
 
   Args:
-    functions: of the same arguments; results are pytrees of arrays.
-    *arguments: passed to each.
-    rounds: timed calls of each, after one to warm up.
+    functions: take the same arguments, and return pytrees of arrays.
+    *arguments: the arguments of each function.
+    rounds: number of timed calls of each, after one to warm up.
 
   Returns:
     The cost of each function.
@@ -69,14 +69,14 @@ def race(
   """Prints a row of `COLUMNS` for values, and one for gradients with them.
 
   Args:
-    label: what the row is of.
-    batch: examples.
-    forms: the textbook's and ours, of the same arguments.
-    arguments: of which a scalar of the results is differentiated by each.
-    floors: `is with gradients -> (seconds, seconds)`, the fewest that the
-      operations and the bytes take.
-    memory: bytes that the textbook form may take beside its arguments; where it
-      takes more, ours runs alone.
+    label: label of the row.
+    batch: number of examples.
+    forms: the textbook's function and ours, with the same arguments.
+    arguments: the arguments; gradients are with respect to each of them.
+    floors: `with gradients -> (seconds, seconds)`, lower bounds from the
+      operations and from the bytes.
+    memory: bytes that the textbook form may use in addition to its arguments;
+      where it needs more, only ours runs.
   """
   for backward in (False, True):
     textbook, ours = (
@@ -101,7 +101,7 @@ def race(
 
 
 def _with_gradient(form, num_arguments):
-  """Value and gradients by all arguments of a scalar of the results."""
+  """A scalar of the results, and its gradients for all arguments."""
 
   def loss(*arguments):
     return sum(
@@ -119,7 +119,7 @@ def _format(cost: Cost) -> str:
 
 
 def matmul_rate(size: int = 2048, rounds: int = 10) -> float:
-  """Floating-point operations a second of a float32 matrix product."""
+  """Floating-point operations per second of a float32 matrix product."""
   x = jnp.ones((size, size))
   product = jax.jit(lambda a, b: a @ b)
   jax.block_until_ready(product(x, x))
@@ -132,7 +132,7 @@ def matmul_rate(size: int = 2048, rounds: int = 10) -> float:
 
 
 def copy_rate(size: int = 2**25, rounds: int = 10) -> float:
-  """Bytes a second, read and written, of a sum over into a reused array."""
+  """Bytes per second, read and written, of a sum into a reused array."""
   x = jnp.ones(size)
   add = jax.jit(lambda a: a + 1, donate_argnums=0)
   best = float("inf")
@@ -144,7 +144,7 @@ def copy_rate(size: int = 2**25, rounds: int = 10) -> float:
 
 
 def rates() -> tuple[float, float]:
-  """Prints and returns the ceilings of the device: operations, bytes."""
+  """Prints and returns the device's rates: operations and bytes per second."""
   operations, transfer = matmul_rate(), copy_rate()
   print(
     f"device {jax.devices()[0].device_kind}, jax {jax.__version__}; ceilings "

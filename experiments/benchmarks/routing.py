@@ -1,4 +1,4 @@
-"""Races dynamic routing without stored votes against the textbook form.
+"""Compares dynamic routing without stored votes with the textbook form.
 
   python -m experiments.benchmarks.routing
 
@@ -44,7 +44,7 @@ def ours(poses: jax.Array, transforms: jax.Array) -> jax.Array:
 def floors(
   batch: int, num_parts: int, rates: tuple[float, float], backward: bool
 ) -> tuple[float, float]:
-  """Fewest seconds that the operations and the bytes take.
+  """Lower bounds in seconds from the operations and the bytes.
 
   The first iteration needs one product of poses with transforms, each later one
   two (agreement and weighted sum). Backward, each product has two transposes.

@@ -2,11 +2,11 @@
 
   python -m experiments.benchmarks.scae
 
-First the whole step, as trained on MNIST, and what it is made of; then drawing
-the parts of a batch, with its gradient, against the textbook's four gathers,
-both in turns in one process. The floor of the step: the operations of its
-products over the matmul rate, and the bytes of every pixel of every part, drawn
-once and its gradient once, over the memory rate.
+First the whole step, as trained on MNIST, and its components; then rendering
+the parts of a batch, with its gradient, compared with the textbook's four
+gathers, in turns in one process. The lower bounds of the step: the operations
+of its products over the matmul rate; and the bytes of every pixel of every
+part, rendered once and with its gradient once, over the memory rate.
 """
 
 import functools
@@ -55,8 +55,8 @@ def make_step(model: scae.SCAE):
   return step, parameters, optimizer.init(parameters)
 
 
-def draw(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
-  """The parts of one image after another, with a sum to differentiate."""
+def render(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
+  """Renders the parts of each image; returns a sum to differentiate."""
   canvas = (_CANVAS.value,) * 2
 
   @jax.checkpoint
@@ -68,7 +68,7 @@ def draw(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
 
 
 def num_operations(parameters, batch: int) -> int:
-  """Of the products of a step: three times those of its forward pass."""
+  """Operations of the products of a step: three times the forward pass."""
   size, total = _CANVAS.value, 0
   for conv, stride in zip(
     parameters["encoder"]["convs"].values(), (2, 2, 1, 1), strict=True
@@ -140,13 +140,13 @@ def main(argv: Sequence[str]) -> None:
   raw = jax.random.normal(key, (batch, _NUM_PARTS.value, 6)) / 2
   poses = geometry.pose_matrix(raw)
   for name, form in (
-    ("drawing parts", lambda f: f),
-    ("drawing parts, gradient", lambda f: jax.value_and_grad(f, (0, 1))),
+    ("rendering parts", lambda f: f),
+    ("rendering parts, gradient", lambda f: jax.value_and_grad(f, (0, 1))),
   ):
     own, other = harness.measure_all(
       [
-        form(functools.partial(draw, rendering.warp)),
-        form(functools.partial(draw, textbook.warp)),
+        form(functools.partial(render, rendering.warp)),
+        form(functools.partial(render, textbook.warp)),
       ],
       templates,
       poses,

@@ -1,4 +1,4 @@
-"""What a whole training step costs, in a process of its own."""
+"""Time and memory of a whole training step, in its own process."""
 
 import multiprocessing
 import resource
@@ -16,12 +16,12 @@ from experiments.training import train_step
 
 
 class StepCost(NamedTuple):
-  """Of one whole training step: forward, loss, backward, Adam.
+  """The cost of one training step: forward, loss, backward, Adam.
 
   Attributes:
-    seconds: in one compiled loop of many steps.
-    temporary_bytes: that XLA allocates beside state and images.
-    peak_bytes: resident at most in the process, compilation included.
+    seconds: time of a step in a compiled loop of many steps.
+    temporary_bytes: memory that XLA allocates in addition to state and images.
+    peak_bytes: peak resident memory of the process, including compilation.
   """
 
   seconds: float
@@ -29,7 +29,7 @@ class StepCost(NamedTuple):
   peak_bytes: int
 
   def describe(self, batch: int) -> str:
-    """What a benchmark prints."""
+    """The text that a benchmark prints."""
     return (
       f"{self.seconds:.3f} s, {batch / self.seconds:.1f} images/s, "
       f"{self.temporary_bytes / 1e6:.0f} MB temporary, "
@@ -47,16 +47,16 @@ def time_step(
   batch: int,
   num_steps: int,
 ) -> StepCost:
-  """Trains a model on noise; one call in a process, for its peak.
+  """Trains a model on noise; call it once in a process, to measure its peak.
 
   Args:
-    model: what is trained.
+    model: the model to train.
     loss: as for `train_step.make_update`.
-    draw: likewise.
+    draw: as for `train_step.make_update`.
     image_shape: [H, W, C] of the noise.
-    num_classes: of its labels.
-    batch: examples of a step.
-    num_steps: that are timed.
+    num_classes: number of classes of the labels.
+    batch: number of examples in a step.
+    num_steps: number of timed steps.
   """
   mesh = train_step.data_mesh(batch)
   optimizer = optax.adam(1e-3)
@@ -84,7 +84,7 @@ def time_step(
 
 
 def in_process(function: Callable[..., StepCost], *arguments: Any) -> StepCost:
-  """Calls a function of a module in a process of its own."""
+  """Calls a function of a module in a new process."""
   context = multiprocessing.get_context("spawn")
   with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
     return pool.submit(function, *arguments).result()

@@ -1,4 +1,4 @@
-"""Textbook forms: what the benchmarks race against."""
+"""Textbook forms, with which the benchmarks compare."""
 
 from collections.abc import Sequence
 
@@ -99,7 +99,7 @@ def em_convolution(
 def warp(
   template: jax.Array, pose: jax.Array, canvas: tuple[int, int]
 ) -> jax.Array:
-  """Draws a template [U V C] in a pose [3 3]: four gathers of pixels."""
+  """Renders a template [U V C] in a pose [3 3] by four gathers of pixels."""
   rows, columns, _ = template.shape
   points = geometry.apply(geometry.invert(pose), geometry.grid(*canvas))
   x = (points[..., 0] + 1) / 2 * (columns - 1)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and locks on them."""
+"""Files that are whole or absent after a crash, and locks on files."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def locked(path: pathlib.Path) -> IO[str]:
-  """Opens a file that nobody else can open so until it is closed."""
+  """Opens and locks a file; no other process can lock it until it is closed."""
   file = path.open("a")
   if fcntl is None:
     return file
@@ -35,22 +35,22 @@ def locked(path: pathlib.Path) -> IO[str]:
 
 
 def first_line(error: BaseException) -> str:
-  """The first line of what an error says; its kind where it says nothing."""
+  """The first line of an error's message; its type if there is no message."""
   return (str(error).strip() or type(error).__name__).partition("\n")[0]
 
 
 def not_written(path: str | pathlib.Path, error: BaseException) -> OSError:
-  """An error that says in one sentence which file was not written, and why."""
+  """An OSError that says which file was not written, and why."""
   if is_full(error):
     return OSError(
-      f"no space left to write {path}; free some and give the same command "
-      "again: what was saved before is kept, and it resumes from there"
+      f"no space left to write {path}; free some space and repeat the same "
+      "command: it resumes from the last saved state"
     )
   return OSError(f"cannot write {path}: {first_line(error)}")
 
 
 def require_space(folder: pathlib.Path, size: int) -> None:
-  """Raises an OSError where so many bytes do not fit into a folder."""
+  """Raises an OSError if a folder's file system has fewer free bytes."""
   if not hasattr(os, "posix_fallocate"):
     return
   path = folder / "space"
@@ -74,12 +74,12 @@ def read_json(
   names: Sequence[str] = (),
   remedy: str = "put an intact one back",
 ) -> dict[str, Any]:
-  """Reads an object from a file.
+  """Reads a JSON object from a file.
 
   Args:
-    path: of the file.
-    names: what the object must hold.
-    remedy: what to do about a damaged file.
+    path: the file.
+    names: keys that the object must have.
+    remedy: for the error message, what to do about a damaged file.
 
   Raises:
     ValueError: if the file is missing or holds no such object; it names the
@@ -102,15 +102,15 @@ def read_json(
 def read_json_lines(
   path: pathlib.Path, is_valid: Callable[[Any], bool]
 ) -> tuple[list[Any], list[int]]:
-  """Reads a file of one value a line.
+  """Reads a file with one JSON value on each line.
 
   Args:
-    path: of the file, which may be missing.
-    is_valid: whether a value can be meant.
+    path: the file, which may be missing.
+    is_valid: `value -> bool`, whether a value can be one of the file's.
 
   Returns:
     The valid values, and the numbers of the other lines. A last line without an
-    end was cut off while it was being written: it counts as neither.
+    end was cut off while it was being written, and is ignored.
   """
   if not path.exists():
     return [], []
@@ -129,14 +129,14 @@ def read_json_lines(
 
 
 def put_aside(path: pathlib.Path) -> pathlib.Path:
-  """Renames a file, so that its owner can look at it; gives its new path."""
+  """Renames a damaged file to keep it for inspection; returns its new path."""
   aside = path.with_name(path.name + ".damaged")
   path.replace(aside)
   return aside
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a file whole or not at all."""
+  """Writes a JSON file completely or not at all."""
   write_whole(path, json.dumps(value, indent=2) + "\n")
 
 

@@ -14,15 +14,15 @@ from capjax import specs
 from experiments.run import atomic_files, older_flags, provenance
 from experiments.run.invocation import FREE_FLAGS, Invocation
 
-TRAIN_AGAIN = "give the training command again, which writes it anew"
-# Of a run whose provenance was lost.
+TRAIN_AGAIN = "repeat the training command, which writes it again"
+# The provenance of a run whose provenance.json was lost.
 _UNKNOWN = {
   "commit": "unknown", "dirty": None, "versions": {}, "device": "unknown",
 }  # fmt: skip
 
 
 class Run:
-  """What one run writes to its folder, apart from checkpoints and figures."""
+  """The files in the folder of a run, except checkpoints and figures."""
 
   def __init__(self, workdir: str):
     if not workdir:
@@ -32,22 +32,22 @@ class Run:
     self._lock = None
     self._invocation = None
 
-  def claim(self, invocation: Invocation) -> None:
-    """Makes the folder and records the command, or resumes the run in it.
+  def lock(self, invocation: Invocation) -> None:
+    """Locks the folder, and records the command or checks that it is the same.
 
-    No other process can claim it until this object is gone, or its process, in
-    whichever way it ends. A flag that the code did not have when the run was
-    begun counts as at its default then, or as `older_flags` says.
+    No other process can lock the folder until this object is deleted or its
+    process ends. A flag that is newer than the run counts as recorded at its
+    default, or as `older_flags` says.
 
-    Where flags.cfg or provenance.json is missing or damaged, it is written anew
-    by what the other says, with a warning; what was there is put aside.
+    If flags.cfg or provenance.json is missing or damaged, it is restored from
+    the other one, with a warning; the damaged file is kept under another name.
 
     Args:
       invocation: the command that trains, or resumes training.
 
     Raises:
-      ValueError: if the folder holds a run with other flags, or nothing that
-        tells its flags, or another process trains in it.
+      ValueError: if the folder holds a run with other flags, or a run whose
+        flags are lost, or if another process trains in it.
     """
     self.workdir.mkdir(parents=True, exist_ok=True)
     self._lock = atomic_files.locked(self.workdir / "lock")
@@ -55,7 +55,7 @@ class Run:
     if (
       self.has_begun()
       or (self.workdir / "checkpoints").exists()
-      or any(self.workdir.glob("*/checkpoints"))  # of what comes before it
+      or any(self.workdir.glob("*/checkpoints"))  # of an earlier phase
     ):
       self._check_flags(invocation)
     else:
@@ -64,14 +64,14 @@ class Run:
       atomic_files.write_json(path, provenance.record(invocation))
 
   def has_begun(self) -> bool:
-    """Whether training has left numbers here."""
+    """Whether training has written numbers here."""
     lines = self.workdir / "metrics.jsonl"
     return (self.workdir / "summary.json").exists() or (
       lines.exists() and lines.stat().st_size > 0
     )
 
   def flags(self) -> dict[str, Any]:
-    """The flags that the run was begun with, by name."""
+    """The flags that the run was started with, by name."""
     path = self.workdir / "provenance.json"
     return atomic_files.read_json(path, names=["flags"], remedy=TRAIN_AGAIN)[
       "flags"
@@ -84,7 +84,7 @@ class Run:
 
     Args:
       invocation: a command of the same binary, which knows its flags.
-      remedy: what to do where flags.cfg is not whole.
+      remedy: for the error message, what to do if flags.cfg is damaged.
 
     Raises:
       ValueError: if flags.cfg is missing or damaged.
@@ -110,8 +110,8 @@ class Run:
     return lines
 
   def _check_flags(self, invocation: Invocation) -> None:
-    """Compares the flags with those of the run, of which two files tell."""
-    remedy = "put it back, or give another --workdir"
+    """Compares the flags with those of the run, which two files record."""
+    remedy = "restore it, or give another --workdir"
     new, name_of = invocation.words, invocation.flag_name
     start, lost, fault, changed = None, None, None, []
     try:
@@ -162,23 +162,23 @@ class Run:
     atomic_files.write_whole(self.workdir / "flags.cfg", text)
 
   def _put_aside(self, name: str) -> pathlib.Path:
-    """Makes room for a file that is missing or damaged, and says so."""
+    """Renames a damaged file that will be written again, with a warning."""
     path = self.workdir / name
     if path.exists():
       logging.warning(
-        "%s is damaged: it is written anew, and kept as %s",
+        "%s is damaged: it is written again, and kept as %s",
         path,
         atomic_files.put_aside(path).name,
       )
     else:
-      logging.warning("%s is missing: it is written anew", path)
+      logging.warning("%s is missing: it is written again", path)
     return path
 
   def note(self, name: str, record: Mapping[str, Any]) -> None:
-    """Writes NAME.json, of what the run is made of, when it is begun.
+    """Writes NAME.json, such as the model or the data, when the run starts.
 
     Raises:
-      ValueError: if the run was begun with another.
+      ValueError: if the run was started with another record of that name.
     """
     path = self.workdir / f"{name}.json"
     if not path.exists() or not self.metrics():
@@ -190,14 +190,14 @@ class Run:
     changed = [x for x in record if old.get(x) != record[x]]
     if changed:
       raise ValueError(
-        f"{path}: the run was begun with another {name} "
-        f"({', '.join(changed)}). Give it the old {name}, or another --workdir"
+        f"{path}: the run was started with another {name} "
+        f"({', '.join(changed)}). Use the old {name}, or another --workdir"
       )
 
   def rewind(self, step: int) -> None:
-    """Drops metrics of steps after `step`, which are about to come again.
+    """Drops the metrics of steps after `step`, which will be repeated.
 
-    A file with damaged lines is put aside before they are left out.
+    Damaged lines are dropped too; the original file is then kept.
     """
     lines, damaged = self._metrics()
     if damaged:
@@ -226,7 +226,7 @@ class Run:
     )
 
   def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-    """Adds a line to metrics.jsonl and points to TensorBoard's curves."""
+    """Adds a line to metrics.jsonl, and points to the curves of TensorBoard."""
     line = json.dumps({"step": step, "split": split, **metrics})
     atomic_files.append(self.workdir / "metrics.jsonl", line)
     for name, value in metrics.items():
@@ -247,9 +247,9 @@ class Run:
     )
 
   def images_per_second(self) -> float | None:
-    """The median rate of the updates so far, whose first calls also compile.
+    """The median rate of the updates so far; the first also compile.
 
-    None where no line of metrics.jsonl tells one.
+    None where no line of metrics.jsonl has a rate.
     """
     rates = [
       line["images_per_second"]
@@ -265,10 +265,10 @@ class Run:
     return folder / f"{name}.png"
 
   def write_summary(self, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json, which says that the run is complete.
+    """Writes summary.json, which marks the run as complete.
 
-    It has the provenance of the run's start; whatever of commit, versions and
-    device was otherwise at its end is told beside it.
+    It holds the provenance at the start of the run, and, if they have changed,
+    the commit, versions and device at its end.
 
     Raises:
       ValueError: if provenance.json is missing or damaged.
@@ -289,8 +289,8 @@ class Run:
     """Reads summary.json.
 
     Raises:
-      ValueError: if there is none, because no run was completed here, or it is
-        damaged.
+      ValueError: if it is missing, because no run was completed here, or it
+        is damaged.
     """
     path = self.workdir / "summary.json"
     if not path.exists():
@@ -316,9 +316,9 @@ class Run:
     return records[suite]
 
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
-    """Puts the record of a suite into evaluation.json, beside the others.
+    """Adds the record of a suite to evaluation.json.
 
-    A damaged file is put aside.
+    A damaged file is renamed first.
     """
     path, records = self.workdir / "evaluation.json", {}
     if path.exists():

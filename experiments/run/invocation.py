@@ -1,4 +1,4 @@
-"""The command that a run is made by, apart from the machine it runs on."""
+"""The command that makes a run, independent of the machine."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,24 +6,24 @@ from typing import Any, NamedTuple
 
 from experiments.run import older_flags
 
-# Flags that say where and how fast, not what is computed.
+# Flags that affect where and how fast, but not what is computed.
 FREE_FLAGS = frozenset(
   {"workdir", "data_dir", "compilation_cache", "checkpoint_minutes"}
 )
 
 
 class Invocation(NamedTuple):
-  """A command, as far as it takes to tell its run and to repeat it.
+  """A command, with all that is needed to identify and to repeat its run.
 
   Attributes:
     experiment: the binary, such as `train_capsnet`.
     command: the command line, without folders that differ between machines.
     preset: the name of its flagfile; None without one.
-    dataset: its name.
-    seed: of parameters, batches and augmentation.
-    flags: the value of each flag, JSON's kinds, without `FREE_FLAGS`.
-    words: the word that sets a flag, `--name=value`, of each that is set.
-    defaults: names of the flags that are at their defaults.
+    dataset: the name of the data set.
+    seed: the seed of parameters, batches and augmentation.
+    flags: the value of each flag, as JSON, without `FREE_FLAGS`.
+    words: by name, the word `--name=value` of each flag that is set.
+    defaults: names of the flags that have their default values.
   """
 
   experiment: str
@@ -46,18 +46,18 @@ class Invocation(NamedTuple):
     return positive if known else name
 
   def knows(self, name: str) -> bool:
-    """Whether the binary has a flag."""
+    """Whether the binary has a flag of this name."""
     return name in self.flags or name in self.words or name in FREE_FLAGS
 
   def differences(
     self, recorded: Mapping[str, Any], others: Iterable[str] = ()
   ) -> list[str]:
-    """The flags whose values are not those of a record, one phrase each.
+    """The flags whose values differ from a record, with one phrase for each.
 
     Args:
       recorded: the value of each flag.
-      others: names of flags that count as recorded at their defaults where
-        `recorded` does not hold them, since the code had none of that name.
+      others: names of flags that, if missing in `recorded`, count as recorded
+        at their defaults, since the code had no such flag.
     """
     now = json.loads(json.dumps(dict(self.flags)))
     recorded = {**recorded, **older_flags.missing(recorded)}

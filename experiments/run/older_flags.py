@@ -1,8 +1,8 @@
-"""What the code did before it had a flag.
+"""The behaviour of the code before it had a flag.
 
-Records and runs can be older than a flag. Where its default is not what was
-done before, this table says what was; whatever reads the flags of a record or
-of a run's folder adds what is `missing`.
+Records and runs can be older than a flag. Where the flag's default differs from
+the former behaviour, this table has the value for the former behaviour. Readers
+of records and of runs' folders add the flags that are `missing`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 
 class _Before(NamedTuple):
-  """The value that says what was done, and of which runs."""
+  """The flag's value for the former behaviour, and the runs that it is for."""
 
   value: Any
   applies: Callable[[Mapping[str, Any]], bool]
 
 
 _BEFORE = {
-  # The primary capsules of CapsNet were made without the factor 1 / num_types.
+  # The primary capsules of CapsNet did not have the factor 1 / num_types.
   "primary_scale": _Before(1.0, lambda flags: flags.get("model") == "capsnet"),
   # Sparsity of constellations had a gradient.
   "sparsity": _Before(
@@ -27,10 +27,10 @@ _BEFORE = {
 
 
 def missing(flags: Mapping[str, Any]) -> dict[str, Any]:
-  """The flags of the table that a run did not have, and what it did.
+  """The flags of the table that are newer than a run, with their values.
 
   Args:
-    flags: all that the run had, by name, those that were unset too.
+    flags: all flags of the run, by name, including unset ones.
   """
   return {
     name: before.value
@@ -40,5 +40,5 @@ def missing(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:
-  """The same, as words of a command line."""
+  """The missing flags as words of a command line."""
   return [f"--{name}={value}" for name, value in missing(flags).items()]

@@ -1,4 +1,4 @@
-"""What a run was made by, with and on: command, code, packages, device."""
+"""The provenance of a run: command, code, packages and device."""
 
 import importlib.metadata
 import os
@@ -18,9 +18,9 @@ _PACKAGES = (
 
 
 def record(invocation: Invocation) -> dict[str, Any]:
-  """What it takes to repeat a run: command, commit, flags, versions, device.
+  """What is needed to repeat a run: command, commit, flags, versions, device.
 
-  `dirty` is None where git cannot say.
+  `dirty` is None where git does not know.
   """
   return {
     "experiment": invocation.experiment,
@@ -37,21 +37,21 @@ def record(invocation: Invocation) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-  """The commit of this code; None where git cannot say."""
+  """The commit of this code; None where git does not know."""
   return _git("rev-parse", "HEAD")
 
 
 def is_dirty() -> bool | None:
-  """Whether the code differs from its commit; None where git cannot say.
+  """Whether the code differs from its commit; None where git does not know.
 
-  Records are no code: those of earlier runs may lie in `results`.
+  Records in `results` do not count as code.
   """
   changes = _git("status", "--porcelain", "--", ":/", ":(exclude,top)results")
   return None if changes is None else bool(changes)
 
 
 def versions() -> dict[str, str]:
-  """Of Python and of the packages that numbers depend on."""
+  """The versions of Python and of the packages that affect numbers."""
   return {
     "python": platform.python_version(),
     **{name: _version(name) for name in _PACKAGES},
@@ -59,10 +59,10 @@ def versions() -> dict[str, str]:
 
 
 def device() -> str:
-  """What the numbers were computed on; of a CPU the cores that it may use."""
+  """The kind and number of devices; for a CPU, the number of usable cores."""
   first, count = jax.devices()[0], jax.device_count()
   if first.platform == "cpu":
-    # Not every system says which ones a process may use.
+    # Not every system tells which cores a process may use.
     may_use = getattr(os, "sched_getaffinity", None)
     cores = len(may_use(0)) if may_use else os.cpu_count()
     return f"CPU, {cores} core{'s' if cores > 1 else ''}"

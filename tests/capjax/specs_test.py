@@ -155,4 +155,4 @@ def test_other_data_are_refused_unless_allowed(train, tmp_path):
   # Nor does training resume on them.
   code, printed = train(run, *flags, f"--data_dir={tmp_path / 'other'}")
   assert code == 1
-  assert "data.json: the run was begun with another data (test)" in printed
+  assert "data.json: the run was started with another data (test)" in printed

@@ -62,7 +62,7 @@ def classifier(test, model, **fields):
 @pytest.fixture
 def run(tmp_path):
   begun = directory.Run(str(tmp_path))
-  begun.claim(Invocation("train_capsnet", flags={"model": "constructed"}))
+  begun.lock(Invocation("train_capsnet", flags={"model": "constructed"}))
   return begun
 
 

@@ -29,7 +29,7 @@ def run(tmp_path):
   """A run that was begun with --seed=1."""
   with given("--seed=1"):
     begun = directory.Run(tmp_path)
-    begun.claim(runs.invocation())
+    begun.lock(runs.invocation())
     begun.rewind(0)
     for line in LINES:
       begun.log(**{"metrics": {}, **split(line)})
@@ -63,7 +63,7 @@ def split(line):
 def claim(workdir, *words):
   with given(*words):
     again = directory.Run(workdir)
-    again.claim(runs.invocation())
+    again.lock(runs.invocation())
   return again
 
 
@@ -88,7 +88,7 @@ def test_provenance_is_written_anew_and_what_is_lost_is_unknown(
     with pytest.raises(ValueError, match="provenance.json is .*training"):
       directory.Run(run).flags()
     again = directory.Run(run)
-    again.claim(runs.invocation())
+    again.lock(runs.invocation())
     assert again.flags() == before["flags"]
     again.write_summary({"metrics": {}})
     summary = again.read_summary()
@@ -189,7 +189,7 @@ def test_a_damaged_summary_is_named_with_its_remedy(run, content):
   with pytest.raises(ValueError) as caught:
     directory.Run(run).read_summary()
   assert f"{path} is damaged (" in str(caught.value)
-  assert "give the training command again" in str(caught.value)
+  assert "repeat the training command" in str(caught.value)
 
 
 def test_a_damaged_evaluation_makes_room_for_the_next(run, caplog):

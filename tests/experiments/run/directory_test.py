@@ -24,7 +24,7 @@ def claim(workdir, *words):
   """Begins a run, as one that has written metrics, or goes on with it."""
   with given(*words):
     run = directory.Run(workdir)
-    run.claim(runs.invocation())
+    run.lock(runs.invocation())
   (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
   return run
 
