@@ -51,13 +51,13 @@ def fit(
     update=train_step.make_update(
       task.loss,
       optimizer,
-      draw=task.draw,
+      sample=task.sample,
       batch_size=config.batch_size,
       mesh=mesh,
       average_decay=decay,
     ),
     evaluate=tasks.make_evaluate(
-      task.measure, task.draw_test, config.batch_size
+      task.measure, task.sample_test, config.batch_size
     ),
     train=train_set,
     validation=validation,

@@ -101,7 +101,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   return Spec(constellation.ConstellationAutoencoder, arguments)
 
 
-def draw(
+def sample(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[constellations.Constellation, jax.Array]:
   """Samples a new constellation to train on; the index is not used."""
@@ -109,7 +109,7 @@ def draw(
   return drawn, labels[index]
 
 
-def draw_test(
+def sample_test(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[constellations.Constellation, jax.Array]:
   """Makes the constellation of an index of the data set."""
@@ -175,8 +175,8 @@ TASK = task.Task(
   describe,
   loss,
   measure,
-  draw=draw,
-  draw_test=draw_test,
+  sample=sample,
+  sample_test=sample_test,
   make_optimizer=optimizer.make_optimizer,
   suites=lambda model: [x.name for x in segmentations.SUITES],
   after_training=("segmentation",),

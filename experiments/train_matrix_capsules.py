@@ -203,7 +203,7 @@ def standardise(image: jax.Array) -> jax.Array:
   return stereo.standardise(255 * image) if is_stereo() else image
 
 
-def draw(
+def sample(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Makes one training example, with random augmentation."""
@@ -326,8 +326,8 @@ TASK = Task(
   describe,
   loss,
   measure,
-  draw=draw,
-  draw_test=train_step.draw_labelled(
+  sample=sample,
+  sample_test=train_step.sample_labelled(
     lambda key, image: standardise(prepare(image))
   ),
   make_optimizer=optimizer.make_optimizer,

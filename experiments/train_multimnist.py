@@ -68,11 +68,11 @@ def loss(
   )
 
 
-def draw(
+def sample(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, multimnist.Objects]:
   """Makes one image of two objects, as the flags say."""
-  return multimnist.draw(
+  return multimnist.sample(
     key,
     index,
     images,
@@ -101,8 +101,8 @@ TASK = Task(
   describe,
   loss,
   multimnist.measure,
-  draw=draw,
-  draw_test=draw,
+  sample=sample,
+  sample_test=sample,
   make_optimizer=optimizer.make_optimizer,
   suites=lambda model: ["accuracy", "multimnist"],
   after_training=("accuracy", "multimnist"),

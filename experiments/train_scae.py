@@ -179,8 +179,8 @@ TASK = Task(
   describe,
   loss,
   measure,
-  draw=train_step.draw_labelled(augmentation.augment_image),
-  draw_test=train_step.draw_labelled(augmentation.test_image),
+  sample=train_step.sample_labelled(augmentation.augment_image),
+  sample_test=train_step.sample_labelled(augmentation.test_image),
   make_optimizer=optimizer.make_optimizer,
   suites=lambda model: [
     "errors",

@@ -107,7 +107,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
   return Spec(transforming.TransformingAutoencoder, arguments)
 
 
-def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
+def sample_movement(key: jax.Array, max_shift: int) -> jax.Array:
   """Samples a movement [3 3], in pixels about the centre of the image."""
   if _POSE.value == "shift":
     x, y = jax.random.randint(key, (2,), -max_shift, max_shift + 1)
@@ -119,15 +119,15 @@ def draw_movement(key: jax.Array, max_shift: int) -> jax.Array:
   return geometry.affine_matrix(1 + drawn[0], 1 + drawn[1], *drawn[2:])
 
 
-def draw(
+def sample(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[Moved, jax.Array]:
   """Makes a randomly moved image, and its target after a known movement."""
   del labels
   image = train_step.as_intensities(images[index])
   place_key, movement_key = jax.random.split(key)
-  place = draw_movement(place_key, _MAX_JITTER.value)
-  movement = draw_movement(movement_key, _MAX_SHIFT.value)
+  place = sample_movement(place_key, _MAX_JITTER.value)
+  movement = sample_movement(movement_key, _MAX_SHIFT.value)
   # Rendered from the whole image, so that parts can return into the frame.
   target = rendering.transform(image, geometry.compose(movement, place))
   return Moved(rendering.transform(image, place), movement, place), target
@@ -174,8 +174,8 @@ TASK = Task(
   describe,
   loss,
   measure,
-  draw=draw,
-  draw_test=draw,
+  sample=sample,
+  sample_test=sample,
   make_optimizer=optimizer.make_optimizer,
   suites=suites_of,
   after_training=("errors", "coordinates", "unseen_shifts"),

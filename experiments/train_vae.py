@@ -69,14 +69,14 @@ def measure(
   }
 
 
-_DRAW = train_step.draw_labelled(lambda key, image: image)
+_SAMPLE = train_step.sample_labelled(lambda key, image: image)
 
 TASK = Task(
   describe,
   loss,
   measure,
-  draw=_DRAW,
-  draw_test=_DRAW,
+  sample=_SAMPLE,
+  sample_test=_SAMPLE,
   make_optimizer=optimizer.make_optimizer,
   suites=lambda model: ["errors", "spectra", "bound"],
   after_training=("errors", "spectra"),

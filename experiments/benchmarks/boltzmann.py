@@ -64,7 +64,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
   update = train_step.make_update(
     loss,
     optimizer,
-    draw=train_step.draw_labelled(lambda key, image: image),
+    sample=train_step.sample_labelled(lambda key, image: image),
     batch_size=_BATCH.value,
     mesh=mesh,
   )

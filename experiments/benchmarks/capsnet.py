@@ -69,7 +69,7 @@ def time_step(
   return step_cost.time_step(
     form(rngs=nnx.Rngs(0)),
     loss,
-    train_step.draw_labelled(functools.partial(augment.shift, max_shift=2)),
+    train_step.sample_labelled(functools.partial(augment.shift, max_shift=2)),
     image_shape=(28, 28, 1),
     num_classes=10,
     batch=batch,

@@ -77,7 +77,7 @@ def time_step(network: str, num_steps: int) -> step_cost.StepCost:
       rngs=nnx.Rngs(0),
     ),
     loss,
-    train_step.draw_labelled(lambda key, image: image),
+    train_step.sample_labelled(lambda key, image: image),
     image_shape=shape,
     num_classes=num_classes,
     batch=batch,

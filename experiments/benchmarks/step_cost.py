@@ -40,7 +40,7 @@ class StepCost(NamedTuple):
 def time_step(
   model: nnx.Module,
   loss: Callable[..., Any],
-  draw: train_step.Draw,
+  sample: train_step.Sample,
   *,
   image_shape: Sequence[int],
   num_classes: int,
@@ -52,7 +52,7 @@ def time_step(
   Args:
     model: the model to train.
     loss: as for `train_step.make_update`.
-    draw: as for `train_step.make_update`.
+    sample: as for `train_step.make_update`.
     image_shape: [H, W, C] of the noise.
     num_classes: number of classes of the labels.
     batch: number of examples in a step.
@@ -61,7 +61,7 @@ def time_step(
   mesh = train_step.data_mesh(batch)
   optimizer = optax.adam(1e-3)
   update = train_step.make_update(
-    loss, optimizer, draw=draw, batch_size=batch, mesh=mesh
+    loss, optimizer, sample=sample, batch_size=batch, mesh=mesh
   )
   rng = np.random.default_rng(0)
   examples = (num_steps + 1) * batch

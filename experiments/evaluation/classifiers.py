@@ -60,9 +60,9 @@ def affnist_like(
     Accuracy on the views, and on the unchanged test images.
   """
   canvas = models.canvas(trained)[:2]
-  draw = models.draw_affine_view(trained)
+  sample = models.sample_affine_view(trained)
   images, labels = models.first(trained, options.images)
-  evaluate = _evaluator(trained, draw)
+  evaluate = _evaluator(trained, sample)
   right = evaluate(trained.model, images, labels, views=options.views)
   scores = {
     "affnist_like_accuracy": float(np.mean(right["accuracy"])),
@@ -79,7 +79,7 @@ def affnist_like(
     )
   elif official.exists():
     test = affnist.read(official)
-    evaluate = _evaluator(trained, train_step.draw_labelled(lambda _, x: x))
+    evaluate = _evaluator(trained, train_step.sample_labelled(lambda _, x: x))
     right = evaluate(trained.model, test.images, test.labels)
     scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
   # A column for each image; the rows are the first of the views scored above.
@@ -87,7 +87,7 @@ def affnist_like(
   rows = np.arange(min(options.views, _SHOWN_VIEWS))
   numbers = (columns * options.views + rows[:, None]).ravel()
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
-  views, shown_labels = jax.vmap(draw, (0, 0, None, None))(
+  views, shown_labels = jax.vmap(sample, (0, 0, None, None))(
     keys, numbers // options.views, jnp.asarray(images), jnp.asarray(labels)
   )
   names = [f"view {n + 1}" for n in rows]
@@ -106,12 +106,12 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
   scores, shown, names, panels = {"num_images": len(images)}, [], [], []
   for axis, (move, values) in _MOVES.items():
 
-    def draw(key, index, images, labels, value, move=move):
+    def sample(key, index, images, labels, value, move=move):
       del key
       image = trained.task.prepare(train_step.as_intensities(images[index]))
       return move(image, value), labels[index]
 
-    evaluate = _evaluator(trained, draw)
+    evaluate = _evaluator(trained, sample)
     name = axis.partition(" ")[0]
     scores[name] = [float(value) for value in values]
     scores[f"{name}_accuracy"] = [
@@ -125,7 +125,7 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
     panels.append((axis, name, f"{name}_accuracy"))
     for value in values[:: (len(values) - 1) // 4]:
       first = (jnp.asarray(x[:_NUM_SHOWN]) for x in (images, labels))
-      moved, _ = jax.vmap(draw, (None, 0, None, None, None))(
+      moved, _ = jax.vmap(sample, (None, 0, None, None, None))(
         None, jnp.arange(len(labels))[:_NUM_SHOWN], *first, value
       )
       shown.append(moved)
@@ -230,7 +230,7 @@ def diagnostics(
   # Primary capsules that have a position.
   num_types = getattr(trained.model.primary, "num_types", None)
 
-  def draw(key, index, images, labels, angle):
+  def sample(key, index, images, labels, angle):
     del key
     image = trained.task.prepare(train_step.as_intensities(images[index]))
     return (image, viewing.rotate(image, angle)), labels[index]
@@ -249,7 +249,7 @@ def diagnostics(
       "accuracy": (classes == labels).astype(jnp.float32),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   means = [
     train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
     for angle in _ANGLES
@@ -302,12 +302,12 @@ SUITES = (
 )
 
 
-def _evaluator(trained: Trained, draw: train_step.Draw):
+def _evaluator(trained: Trained, sample: train_step.Sample):
   def measure(model, images, labels):
     classes = jnp.argmax(trained.task.scores(model, images), axis=-1)
     return {"accuracy": (classes == labels).astype(jnp.float32)}
 
-  return tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  return tasks.make_evaluate(measure, sample, trained.config.batch_size)
 
 
 def _batches(array: jax.Array) -> list[jax.Array]:

@@ -146,7 +146,7 @@ SUITES = (
 def _constellations(trained, count) -> constellations.Constellation:
   """The first examples of the test set."""
   indices = np.arange(min(count, len(trained.test.labels)))
-  return models.draw_examples(trained, trained.task.draw_test, indices)[0]
+  return models.make_examples(trained, trained.task.sample_test, indices)[0]
 
 
 def _for_each(function, drawn):

@@ -39,8 +39,8 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
     [templates.colours / templates.alphas, templates.colours]
   )
   energy_models.tiles(shown, run.figure("templates"), columns=columns)
-  images, _ = models.draw_examples(
-    trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
+  images, _ = models.make_examples(
+    trained, trained.task.sample_test, np.arange(_NUM_SHOWN)
   )
   energy_models.decompositions(
     images, *_decompose(model, images), run.figure("decompositions")
@@ -73,8 +73,8 @@ def importance(
   """
   del run
   count = min(options.images or _NUM_BOUNDED, len(trained.test.labels))
-  images, _ = models.draw_examples(
-    trained, trained.task.draw_test, np.arange(count)
+  images, _ = models.make_examples(
+    trained, trained.task.sample_test, np.arange(count)
   )
   model = trained.model
   evaluate = jax.jit(inference.importance_bound, static_argnames="num_samples")
@@ -116,8 +116,8 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     split R-hat of the chains, which is 1 where they agree.
   """
   count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
-  images, _ = models.draw_examples(
-    trained, trained.task.draw_test, np.arange(count)
+  images, _ = models.make_examples(
+    trained, trained.task.sample_test, np.arange(count)
   )
   capsules, guide = trained.model.capsules, trained.model.guide
   infer_layers = jax.jit(lambda guide, *arguments: guide(*arguments))
@@ -133,8 +133,8 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     for start, key in zip(starts, keys, strict=True)
   ]
   ends = [_with_poses(layers, [x[:, -1] for x in one]) for one, _ in samples]
-  draw, joint = jax.jit(capsules.draw), jax.jit(capsules.log_joint)
-  shown = [images, *(draw(x[0]) for x in (layers, *ends))]
+  render, joint = jax.jit(capsules.draw), jax.jit(capsules.log_joint)
+  shown = [images, *(render(x[0]) for x in (layers, *ends))]
   energy_models.tiles(
     jnp.stack(shown, axis=1).reshape(-1, *images.shape[1:]),
     run.figure("chains"),
@@ -208,8 +208,8 @@ def _with_poses(layers, poses):
 
 def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
   """Mean images given samples of the prior."""
-  draw = infer.Predictive(numpyro_programs.model, num_samples=1)
-  return draw(key, capsules, num_images=_NUM_SAMPLES)["mean_image"][0]
+  predict = infer.Predictive(numpyro_programs.model, num_samples=1)
+  return predict(key, capsules, num_images=_NUM_SAMPLES)["mean_image"][0]
 
 
 @jax.jit

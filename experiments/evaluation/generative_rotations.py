@@ -53,12 +53,12 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """
   images, labels = models.first(trained, options.images or _NUM_TURNED)
 
-  def draw(key, index, images, labels, degrees):
+  def sample(key, index, images, labels, degrees):
     del key, labels
     image = trained.task.prepare(train_step.as_intensities(images[index]))
     return (image, views.rotate(image, degrees)), degrees
 
-  evaluate = tasks.make_evaluate(_owners, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(_owners, sample, trained.config.batch_size)
   kept = []
   for angle in _ANGLES:
     counts = evaluate(trained.model, images, labels, np.float32(angle))

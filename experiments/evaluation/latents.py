@@ -240,6 +240,6 @@ def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
     return {str(n): x for n, x in enumerate(model.activities(images))}
 
   prepare = trained.task.prepare or (lambda image: image)
-  draw = train_step.draw_labelled(lambda key, image: prepare(image))
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  sample = train_step.sample_labelled(lambda key, image: prepare(image))
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))

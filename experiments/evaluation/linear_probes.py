@@ -56,27 +56,27 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """
   train, validation = models.load_split(trained)
   images, labels = models.first(trained, options.images)
-  learnt = _features(trained, trained.task.draw_test, train.images)
+  learnt = _features(trained, trained.task.sample_test, train.images)
   scores = {
     "max_rotation": float(run.flags().get("max_rotation", 0.0)),
     "num_images": len(images),
     "num_rows": models.canvas(trained)[0],
   }
-  draw_test = trained.task.draw_test
+  sample_test = trained.task.sample_test
   held = validation.images, validation.labels
-  for prefix, draw, (tried, classes) in (
-    *([("validation_", draw_test, held)] if len(held[1]) else []),
-    ("", draw_test, (images, labels)),
+  for prefix, sample, (tried, classes) in (
+    *([("validation_", sample_test, held)] if len(held[1]) else []),
+    ("", sample_test, (images, labels)),
     ("rotated_", _moved(trained, _turn), (images, labels)),
     ("affnist_like_", _moved(trained, _see), (images, labels)),
   ):
-    tested = _features(trained, draw, tried)
+    tested = _features(trained, sample, tried)
     for name, features in learnt.items():
       scores[f"{prefix}{name}_accuracy"] = clustering.probe_accuracy(
         features, train.labels, tested[name], classes
       )
   if options.compare_with:
-    _draw_rotations(run, scores, options)
+    _plot_rotations(run, scores, options)
   return scores
 
 
@@ -92,18 +92,18 @@ def _see(key, image):
   return affnist.affnist_like(key, image, canvas=image.shape[:2])
 
 
-def _moved(trained: Trained, move: Callable) -> train_step.Draw:
+def _moved(trained: Trained, move: Callable) -> train_step.Sample:
   """Makes test images that are moved on the model's canvas."""
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     image = trained.task.prepare(train_step.as_intensities(images[index]))
     return move(key, image), labels[index]
 
-  return draw
+  return sample
 
 
 def _features(
-  trained: Trained, draw: train_step.Draw, images: np.ndarray
+  trained: Trained, sample: train_step.Sample, images: np.ndarray
 ) -> dict[str, np.ndarray]:
   """The features of the task, [N F] of each kind."""
 
@@ -111,11 +111,11 @@ def _features(
     del labels
     return trained.task.features(model, images)
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 
-def _draw_rotations(
+def _plot_rotations(
   run: directory.Run, scores: Scores, options: Options
 ) -> None:
   lines = {}

@@ -129,7 +129,7 @@ def restore(
   """
   step, models, scores = tasks.restore_models(run, task, test, config)
   evaluate = tasks.make_evaluate(
-    task.measure, task.draw_test, config.batch_size
+    task.measure, task.sample_test, config.batch_size
   )
   measures = [evaluate(model, test.images, test.labels) for model in models]
   return Trained(
@@ -167,15 +167,15 @@ def distinct_labels(
   return distinct
 
 
-def draw_affine_view(trained: Trained) -> train_step.Draw:
+def sample_affine_view(trained: Trained) -> train_step.Sample:
   """Samples affine views like those of affNIST, on the model's canvas."""
   size = canvas(trained)[:2]
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     image = train_step.as_intensities(images[index])
     return affnist.affnist_like(key, image, canvas=size), labels[index]
 
-  return draw
+  return sample
 
 
 def canvas(trained: Trained) -> tuple[int, ...]:
@@ -190,12 +190,12 @@ def first(trained: Trained, count: int | None) -> tuple[np.ndarray, np.ndarray]:
   return trained.test.images[:count], trained.test.labels[:count]
 
 
-def draw_examples(
-  trained: Trained, draw: train_step.Draw, indices: np.ndarray
+def make_examples(
+  trained: Trained, sample: train_step.Sample, indices: np.ndarray
 ) -> tuple[Any, Any]:
   """Makes chosen test examples, with the random keys of `make_evaluate`."""
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), indices)
   images, labels = map(jnp.asarray, first(trained, None))
-  return jax.jit(jax.vmap(draw, (0, 0, None, None)))(
+  return jax.jit(jax.vmap(sample, (0, 0, None, None)))(
     keys, indices, images, labels
   )

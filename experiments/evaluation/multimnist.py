@@ -35,7 +35,7 @@ class Objects(NamedTuple):
   parts: jax.Array
 
 
-def draw(
+def sample(
   key: jax.Array,
   index: jax.Array,
   images: jax.Array,
@@ -46,7 +46,7 @@ def draw(
 ) -> tuple[jax.Array, Objects]:
   """Overlays an image with one of another class, as `overlap.overlay` does.
 
-  With `pad` and `max_shift` bound, it is a `train_step.Draw`.
+  With `pad` and `max_shift` bound, it is a `train_step.Sample`.
   """
   partner_key, place_key = jax.random.split(key)
   classes = overlap.group_by_class(labels)
@@ -102,14 +102,14 @@ def multimnist(
   """
   side = trained.test.images.shape[1]
   pad = (models.canvas(trained)[0] - side) // 2
-  draw_on_canvas = functools.partial(draw, pad=pad)
+  sample_on_canvas = functools.partial(sample, pad=pad)
   evaluate = tasks.make_evaluate(
-    measure, draw_on_canvas, trained.config.batch_size
+    measure, sample_on_canvas, trained.config.batch_size
   )
   measures = evaluate(trained.model, *models.first(trained, options.images))
   decodes = getattr(trained.model, "decoder", None) is not None
   if decodes and models.canvas(trained)[2] == 1:  # two colours show two digits
-    _picture(run, trained, draw_on_canvas, measures["accuracy"])
+    _picture(run, trained, sample_on_canvas, measures["accuracy"])
   exact = float(np.mean(measures["accuracy"]))
   return {
     "multimnist_accuracy": exact,
@@ -138,7 +138,7 @@ def _verdict(scores: jax.Array, labels: jax.Array) -> train_step.Metrics:
 def _picture(
   run: directory.Run,
   trained: Trained,
-  draw: train_step.Draw,
+  sample: train_step.Sample,
   accuracy: np.ndarray,
 ) -> None:
   """Plots a few images, reconstructed from the two most active capsules."""
@@ -147,7 +147,7 @@ def _picture(
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)
   )
   shown = np.concatenate([right, wrong])
-  images, objects = models.draw_examples(trained, draw, shown)
+  images, objects = models.make_examples(trained, sample, shown)
 
   @jax.jit
   def redraw(model, images, labels):

@@ -70,8 +70,8 @@ def explanations(
   """
   del options
   model = trained.model
-  images, _ = models.draw_examples(
-    trained, trained.task.draw_test, np.arange(_NUM_SHOWN)
+  images, _ = models.make_examples(
+    trained, trained.task.sample_test, np.arange(_NUM_SHOWN)
   )
   by_parts, by_objects = jax.jit(scae.redraw)(model, images)
   targets = model.targets(images)
@@ -100,7 +100,7 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
     number of objects in an image, as the sum of their prior presences.
   """
   del options
-  features = _features(trained, trained.task.draw_test, trained.test.images)
+  features = _features(trained, trained.task.sample_test, trained.test.images)
   labels = trained.test.labels
   object_figures.presences(
     [
@@ -144,7 +144,7 @@ def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del run, options
   train, validation = models.load_split(trained)
   learnt, held, tested = (
-    _features(trained, trained.task.draw_test, x.images)
+    _features(trained, trained.task.sample_test, x.images)
     if len(x.images)
     else None
     for x in (train, validation, trained.test)
@@ -178,7 +178,7 @@ def label_curve(
   del run, options
   train = trained.load_train()
   learnt, tested = (
-    _features(trained, trained.task.draw_test, x.images)["posterior"]
+    _features(trained, trained.task.sample_test, x.images)["posterior"]
     for x in (train, trained.test)
   )
   curves = clustering.few_label_accuracy(
@@ -202,11 +202,11 @@ def affnist_like_clusters(
     training images.
   """
   del run
-  draw = models.draw_affine_view(trained)
+  sample = models.sample_affine_view(trained)
   train = trained.load_train()
   images, labels = models.first(trained, options.images)
-  learnt = _features(trained, trained.task.draw_test, train.images)
-  tested = _features(trained, draw, images, views=options.views)
+  learnt = _features(trained, trained.task.sample_test, train.images)
+  tested = _features(trained, sample, images, views=options.views)
   labels = np.repeat(labels, options.views)
   return {
     f"affnist_like_{kind}_match_accuracy": clustering.match_accuracy(
@@ -230,7 +230,7 @@ SUITES = (
 
 
 def _features(
-  trained: Trained, draw: Callable, images: np.ndarray, *, views: int = 1
+  trained: Trained, sample: Callable, images: np.ndarray, *, views: int = 1
 ) -> dict[str, np.ndarray]:
   """[N views, K] of each kind."""
 
@@ -243,6 +243,6 @@ def _features(
       "won": scae.shares_won(objects),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   labels = np.zeros(len(images), np.int32)
   return evaluate(trained.model, images, labels, views=views)

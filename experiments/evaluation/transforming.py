@@ -72,9 +72,9 @@ def coordinates(
     coordinate for each pixel of shift, which is 1 for a capsule that stays on
     the same entity. For affine poses also `r2` of the matrix.
   """
-  learnt = _outputs(trained, _train_images(trained), trained.task.draw_test)
+  learnt = _outputs(trained, _train_images(trained), trained.task.sample_test)
   images = trained.test.images[: options.images]
-  tested = _outputs(trained, images, trained.task.draw_test)
+  tested = _outputs(trained, images, trained.task.sample_test)
   names = _PLACE
   if trained.model.pose == "affine":
     names = {**_PLACE, **_STRETCH}
@@ -110,7 +110,7 @@ def coordinates(
       f"slope_capsules_{name}": slopes[order].tolist(),
     }
     still, shifted = (
-      _coordinate(_outputs(trained, images, _draw_shifted(name, far)), name)
+      _coordinate(_outputs(trained, images, _sample_shifted(name, far)), name)
       for far in (0, distance)
     )
     best = order[0]
@@ -152,7 +152,7 @@ def unseen_shifts(
     {"shifts trained": known, "places trained": known + jitter},
     run.figure("unseen_shifts"),
   )
-  _draw_shifts(run, trained, distances[-1])
+  _plot_shifts(run, trained, distances[-1])
   beyond = distances > known
   return {
     "num_images": len(images),
@@ -189,7 +189,7 @@ def few_labels(
   images, labels = train.images[known], train.labels[known]
   tests, test_labels = models.first(trained, options.images)
   learnt, tested = (
-    _outputs(trained, x, _draw_shifted("x", 0)) for x in (images, tests)
+    _outputs(trained, x, _sample_shifted("x", 0)) for x in (images, tests)
   )
   features = {"capsules": (_flat(learnt), _flat(tested))}
   pixels = [x.reshape(len(x), -1) / 255 for x in (images, tests)]
@@ -251,7 +251,7 @@ def _train_images(trained: Trained) -> np.ndarray:
   return train.images[:_NUM_IMAGES]
 
 
-def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
+def _outputs(trained, images, sample) -> dict[str, np.ndarray]:
   """Poses, presences and places for images that are sampled."""
 
   def measure(model, inputs, targets):
@@ -264,7 +264,7 @@ def _outputs(trained, images, draw) -> dict[str, np.ndarray]:
       "mass": jax.vmap(_centre_of_mass)(inputs.image),
     }
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 
@@ -276,17 +276,17 @@ def _centre_of_mass(image: jax.Array) -> jax.Array:
   return jnp.sum(ink * offsets, axis=(0, 1)) / total
 
 
-def _draw_shifted(name, distance) -> train_step.Draw:
+def _sample_shifted(name, distance) -> train_step.Sample:
   """Makes images that are all shifted to one place."""
   shift = distance * jnp.array([name == "x", name == "y"], jnp.float32)
   place = jnp.eye(3).at[:2, 2].set(shift)
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     del key, labels
     image = views.translate(train_step.as_intensities(images[index]), *shift)
     return Moved(image, jnp.eye(3), place), image
 
-  return draw
+  return sample
 
 
 def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
@@ -303,13 +303,13 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
       "target": jnp.sum(jnp.square(targets), axis=(1, 2, 3)),
     }
 
-  def draw(key, index, images, labels, shift):
+  def sample(key, index, images, labels, shift):
     del key, labels
     image = train_step.as_intensities(images[index])
     movement = jnp.eye(3).at[:2, 2].set(shift)
     return Moved(image, movement, jnp.eye(3)), views.translate(image, *shift)
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   labels = np.zeros(len(images), np.int32)
   shares = []
   for shift in shifts.reshape(-1, 2).astype(np.float32):
@@ -320,19 +320,19 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
   return tuple(np.moveaxis(shares.mean(axis=1), -1, 0))
 
 
-def _draw_shifts(run, trained, farthest) -> None:
+def _plot_shifts(run, trained, farthest) -> None:
   """Plots targets above outputs, with shifts from left to right."""
   known = run.flags()["max_shift"]
   shifts = np.unique(np.linspace(-farthest, farthest, 9).round().astype(int))
   images = _images_of_classes(trained)
-  draw = jax.jit(lambda model, x, moves: model(x, as_transforms(model, moves)))
+  shift = jax.jit(lambda model, x, moves: model(x, as_transforms(model, moves)))
   rows = []
   for image in images:
     movements = np.tile(np.eye(3, dtype=np.float32), (len(shifts), 1, 1))
     movements[:, 0, 2] = shifts
     stack = jnp.broadcast_to(image, (len(shifts), *image.shape))
     rows.append(jax.vmap(rendering.transform)(stack, jnp.asarray(movements)))
-    rows.append(draw(trained.model, stack, jnp.asarray(movements)))
+    rows.append(shift(trained.model, stack, jnp.asarray(movements)))
   names = [f"{x:+d}" if abs(x) <= known else f"{x:+d} unseen" for x in shifts]
   curves.contact_sheet(
     np.stack(rows),

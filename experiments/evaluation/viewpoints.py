@@ -71,7 +71,7 @@ def multi_crop(
   """
   del run
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     del key
     image = stereo.downsample(train_step.as_intensities(images[index]))
     return stereo.multi_crop(image), labels[index]
@@ -86,7 +86,7 @@ def multi_crop(
       )
     }
 
-  evaluate = tasks.make_evaluate(measure, draw, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   images, labels = models.first(trained, options.images)
   scores = train_step.means(evaluate(trained.model, images, labels))
   return {**scores, "num_images": len(images)}

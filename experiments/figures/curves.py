@@ -66,7 +66,7 @@ def accuracy_curves(
   Raises:
     ValueError: if there is nothing to plot.
   """
-  return _draw(panels, path, unit=100, chance=chance)
+  return _plot(panels, path, unit=100, chance=chance)
 
 
 def diagnostic_curves(
@@ -81,7 +81,7 @@ def diagnostic_curves(
   Raises:
     ValueError: if there is nothing to plot.
   """
-  return _draw(panels, path, unit=1)
+  return _plot(panels, path, unit=1)
 
 
 def activation_histograms(
@@ -218,7 +218,7 @@ def contact_sheet(
   return save(sheet, path)
 
 
-def _draw(
+def _plot(
   panels: Sequence[Panel],
   path: str | os.PathLike,
   *,

@@ -201,7 +201,7 @@ def reconstruction_errors(
   }
 
 
-def draw(
+def sample(
   key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Makes one example: intensities, or pixels sampled as 0 or 1."""
@@ -241,8 +241,8 @@ def diverged(metrics: dict[str, float]) -> bool:
 
 # Fields that the `Task`s of all these machines share.
 COMMON = {
-  "draw": draw,
-  "draw_test": draw,
+  "sample": sample,
+  "sample_test": sample,
   "chosen_by": None,
   "diverged": diverged,
   "restart": contrastive_divergence.restart,

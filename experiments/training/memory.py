@@ -83,16 +83,16 @@ def estimate(
     average = bool(config.average_decay)
     return train_step.init(model, optimizer, jax.random.key(0), average=average)
 
-  def draw(images, labels):
+  def sample(images, labels):
     keys = jax.random.split(jax.random.key(0), batch_size)
     indices = jnp.arange(batch_size)
-    return jax.vmap(task.draw, (0, 0, None, None))(
+    return jax.vmap(task.sample, (0, 0, None, None))(
       keys, indices, images, labels
     )
 
   state = jax.eval_shape(begin)
   arrays = (dataset.images, dataset.labels)
-  batch = jax.eval_shape(draw, *arrays)
+  batch = jax.eval_shape(sample, *arrays)
   parts = {
     "model": state.model,
     "gradients": nnx.state(state.model, nnx.Param),

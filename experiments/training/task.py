@@ -28,8 +28,8 @@ class Task(NamedTuple):
     loss: `(model, inputs, targets, key, step) -> (scalar, metrics)` of a batch.
     measure: `(model, inputs, targets) -> {name: [B ...]}`; for a classifier
       with `accuracy`, for class capsules with `activations` [B J].
-    draw: makes a training example; see `train_step.Draw`.
-    draw_test: makes a validation or test example.
+    sample: makes a training example; see `train_step.Sample`.
+    sample_test: makes a validation or test example.
     make_optimizer: `() -> optimiser` of the parameters.
     suites: `model -> names` of the evaluation suites that apply to it.
     after_training: the suites that run at the end of training.
@@ -62,8 +62,8 @@ class Task(NamedTuple):
   describe: Callable[[Sequence[int], int], Spec]
   loss: train_step.Loss
   measure: Callable[[Any, Any, Any], train_step.Metrics]
-  draw: train_step.Draw
-  draw_test: train_step.Draw
+  sample: train_step.Sample
+  sample_test: train_step.Sample
   make_optimizer: Callable[[], optax.GradientTransformation]
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
@@ -122,13 +122,13 @@ def spec_record(spec: Spec, dataset: data.Dataset) -> dict[str, Any]:
 
 def make_evaluate(
   measure: Callable[[Any, Any, Any], train_step.Metrics],
-  draw: train_step.Draw,
+  sample: train_step.Sample,
   batch_size: int,
 ) -> Callable[..., dict[str, np.ndarray]]:
   """`train_step.make_evaluate` on all devices."""
   mesh = train_step.data_mesh(batch_size)
   return train_step.make_evaluate(
-    measure, draw=draw, batch_size=batch_size, mesh=mesh
+    measure, sample=sample, batch_size=batch_size, mesh=mesh
   )
 
 

@@ -44,7 +44,7 @@ Loss = Callable[
 ]
 # (key, index, images uint8 [N H W C], labels [N]) -> (inputs, targets): makes
 # one example from any of the data.
-Draw = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
+Sample = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], tuple[Any, Any]]
 
 
 def init(
@@ -86,22 +86,22 @@ def _strongly_typed(x):
   return jax.lax.convert_element_type(x, x.dtype)
 
 
-def draw_labelled(
+def sample_labelled(
   transform: Callable[[jax.Array, jax.Array], jax.Array],
-) -> Draw:
+) -> Sample:
   """Makes examples of one image and its label.
 
   Args:
     transform: `(key, image [H W C] in [0, 1]) -> image`.
 
   Returns:
-    A `Draw`, for `make_update` and `make_evaluate`.
+    A `Sample`, for `make_update` and `make_evaluate`.
   """
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     return transform(key, as_intensities(images[index])), labels[index]
 
-  return draw
+  return sample
 
 
 def data_mesh(batch_size: int) -> Mesh:
@@ -136,7 +136,7 @@ def make_update(
   loss: Loss,
   optimizer: optax.GradientTransformation,
   *,
-  draw: Draw,
+  sample: Sample,
   batch_size: int,
   mesh: Mesh,
   average_decay: float = 0.0,
@@ -149,7 +149,7 @@ def make_update(
       its other variables, such as the statistics of batch normalisation, keep
       the values that the call leaves.
     optimizer: applied to the gradient of the parameters (`nnx.Param`).
-    draw: makes one example; `index` runs over the data in a random order.
+    sample: makes one example; `index` runs over the data in a random order.
     batch_size: number of examples in a step; the examples that remain at the
       end of an epoch are skipped in that epoch.
     mesh: with an axis `data`.
@@ -166,12 +166,14 @@ def make_update(
   """
   split = NamedSharding(mesh, P("data"))
 
-  def batch(state, images, labels, order, draw_key):
+  def batch(state, images, labels, order, sample_key):
     start = state.step % (len(images) // batch_size) * batch_size
     indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
     indices = jax.lax.with_sharding_constraint(indices, split)
-    keys = jax.random.split(draw_key, batch_size)
-    examples = jax.vmap(draw, (0, 0, None, None))(keys, indices, images, labels)
+    keys = jax.random.split(sample_key, batch_size)
+    examples = jax.vmap(sample, (0, 0, None, None))(
+      keys, indices, images, labels
+    )
     return jax.lax.with_sharding_constraint(examples, split)
 
   def update(state, images, labels, num_steps):
@@ -182,10 +184,10 @@ def make_update(
     )
 
     def one(state):
-      draw_key, loss_key = jax.random.split(
+      sample_key, loss_key = jax.random.split(
         jax.random.fold_in(step_key, state.step)
       )
-      inputs, targets = batch(state, images, labels, order, draw_key)
+      inputs, targets = batch(state, images, labels, order, sample_key)
       graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
 
       def of_parameters(parameters):
@@ -233,7 +235,7 @@ def make_update(
 def make_evaluate(
   measure: Callable[[Any, Any, Any], Metrics],
   *,
-  draw: Draw,
+  sample: Sample,
   batch_size: int,
   mesh: Mesh,
 ) -> Callable[..., dict[str, np.ndarray]]:
@@ -241,7 +243,7 @@ def make_evaluate(
 
   Args:
     measure: `(model, inputs, targets) -> {name: [B ...]}` of a batch.
-    draw: makes one example; its key is a function of the index alone, so that
+    sample: makes one example; its key is a function of the index alone, so that
       all models are measured on the same examples.
     batch_size: examples at a time.
     mesh: with an axis `data`.
@@ -249,18 +251,18 @@ def make_evaluate(
   Returns:
     `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1)`,
     giving the measures `{name: [N views ...]}` of `views` examples for each
-    index, in order. `arguments` are passed to `draw`, after the labels.
+    index, in order. `arguments` are passed to `sample`, after the labels.
   """
   split = NamedSharding(mesh, P("data"))
 
   @jax.jit
   def run(model, indices, numbers, *data):
-    def draw_one(index, number):
-      return draw(jax.random.fold_in(jax.random.key(0), number), index, *data)
+    def sample_one(index, number):
+      return sample(jax.random.fold_in(jax.random.key(0), number), index, *data)
 
     def one(block):
       block = jax.lax.with_sharding_constraint(block, split)
-      examples = jax.vmap(draw_one)(*block)
+      examples = jax.vmap(sample_one)(*block)
       return measure(model, *jax.lax.with_sharding_constraint(examples, split))
 
     return jax.lax.map(one, (indices, numbers))

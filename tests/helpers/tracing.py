@@ -30,7 +30,7 @@ def _trace(task: tasks.Task) -> None:
       model = tasks.make_model(task, train)
       state = train_step.init(model, optimizer, jax.random.key(0))
       keys = jax.random.split(state.key, batch_size)
-      examples = jax.vmap(task.draw, (0, 0, None, None))(
+      examples = jax.vmap(task.sample, (0, 0, None, None))(
         keys, jnp.arange(batch_size), images, labels
       )
       model.train()

@@ -166,8 +166,8 @@ def test_chains_start_from_draws_of_the_guide(monkeypatch, tmp_path):
 
   monkeypatch.setattr(dreams.inference, "sample_poses", stay)
   drawn = lambda *_: (images, None)  # noqa: E731
-  monkeypatch.setattr(dreams.models, "draw_examples", drawn)
-  task, test = SimpleNamespace(draw_test=None), SimpleNamespace(labels=[0, 1])
+  monkeypatch.setattr(dreams.models, "make_examples", drawn)
+  task, test = SimpleNamespace(sample_test=None), SimpleNamespace(labels=[0, 1])
   model = guides.AmortisedCapsules(capsules, guide)
   scores = dreams.chains(
     SimpleNamespace(figure=lambda name: tmp_path / f"{name}.png"),

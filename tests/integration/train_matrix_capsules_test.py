@@ -134,7 +134,9 @@ def pairs():
   for name in stereo.PIPELINES:
     words = ("--dataset=viewpoint_solids", f"--augmentation={name}")
     flags.FLAGS(["binary", *words])
-    pair, _ = binary.draw(jax.random.key(3), 0, jnp.array(images), np.zeros(1))
+    pair, _ = binary.sample(
+      jax.random.key(3), 0, jnp.array(images), np.zeros(1)
+    )
     drawn.append(np.asarray(pair))
   return images[0], drawn
 

@@ -175,16 +175,16 @@ def test_multimnist_counts_both_classes_and_each():
 def test_draws_of_a_view_and_of_the_test_set_have_the_same_keys():
   test = dots(RIGHT, TOP, label=RIGHT)
 
-  def draw(key, index, images, labels):
+  def sample(key, index, images, labels):
     noise = jax.random.uniform(key, ())
     return train_step.as_intensities(images[index]) + noise, labels[index]
 
   some = classifier(test, WhereIsInk())
-  drawn, _ = models.draw_examples(some, draw, np.arange(2))
+  drawn, _ = models.make_examples(some, sample, np.arange(2))
 
   def measure(model, images, labels):
     return {"mean": jnp.mean(images, axis=(1, 2, 3))}
 
-  evaluate = task.make_evaluate(measure, draw, 2)
+  evaluate = task.make_evaluate(measure, sample, 2)
   seen = evaluate(some.model, test.images, test.labels)["mean"]
   np.testing.assert_allclose(np.mean(drawn, axis=(1, 2, 3)), seen, rtol=1e-5)

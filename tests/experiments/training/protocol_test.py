@@ -47,9 +47,9 @@ def measure(model, images, labels):
 
 
 def options():
-  draw = train_step.draw_labelled(lambda key, image: image)
+  sample = train_step.sample_labelled(lambda key, image: image)
   mesh = train_step.data_mesh(BATCH_SIZE)
-  return {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
+  return {"sample": sample, "batch_size": BATCH_SIZE, "mesh": mesh}
 
 
 def make(decay=0.0):

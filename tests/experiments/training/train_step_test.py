@@ -44,7 +44,7 @@ def make(augment=lambda key, image: image):
   update = train_step.make_update(
     loss,
     optimizer,
-    draw=train_step.draw_labelled(augment),
+    sample=train_step.sample_labelled(augment),
     batch_size=BATCH_SIZE,
     mesh=mesh,
   )
@@ -99,7 +99,7 @@ def test_statistics_move_with_the_batches_and_not_with_the_gradient():
   update = train_step.make_update(
     loss,
     optimizer,
-    draw=train_step.draw_labelled(lambda key, image: image),
+    sample=train_step.sample_labelled(lambda key, image: image),
     batch_size=BATCH_SIZE,
     mesh=mesh,
   )
@@ -167,7 +167,7 @@ def test_augmentation_gets_a_new_key_for_each_example_and_step():
   update = train_step.make_update(
     spread,
     optimizer,
-    draw=train_step.draw_labelled(noise),
+    sample=train_step.sample_labelled(noise),
     batch_size=BATCH_SIZE,
     mesh=mesh,
   )
@@ -195,7 +195,7 @@ def test_evaluate_measures_each_example_once_in_order(batch_size):
       "pixel": model(255 * images[:, 0, 0, 0]),
       "label": labels,
     },
-    draw=train_step.draw_labelled(lambda key, image: 2 * image),
+    sample=train_step.sample_labelled(lambda key, image: 2 * image),
     batch_size=batch_size,
     mesh=train_step.data_mesh(batch_size),
   )
@@ -251,8 +251,8 @@ def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
 
   mesh = train_step.data_mesh(BATCH_SIZE)
   optimizer = optax.sgd(0.0)
-  draw = train_step.draw_labelled(lambda key, image: image)
-  options = {"draw": draw, "batch_size": BATCH_SIZE, "mesh": mesh}
+  sample = train_step.sample_labelled(lambda key, image: image)
+  options = {"sample": sample, "batch_size": BATCH_SIZE, "mesh": mesh}
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
   loop.fit(
     directory.Run(tmp_path),
