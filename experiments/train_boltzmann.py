@@ -50,7 +50,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
 def begin(
   model: rbm.CapsuleRBM, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Sets the biases of the pixels from the mean of the training set."""
+  """Sets the biases of the pixels from the statistics of the training set."""
   del validation
   images = train_step.as_intensities(jnp.asarray(train.images))
   model.visible[...] = rbm.independent_units(boltzmann.VISIBLE.value, images)

@@ -83,9 +83,9 @@ _OFF_SCALE = flags.DEFINE_float(
 _SCALE_PRIOR = flags.DEFINE_float(
   "scale_prior",
   None,
-  "Standard deviation of a log-normal prior of the standard deviations of "
-  "poses. --scale_floor is then the median of this prior, not a limit; with"
-  " 0.5 they stay above 0.22 times the median.",
+  "Standard deviation of the logarithm in a log-normal prior of the "
+  "standard deviations of poses. --scale_floor is then the median of this "
+  "prior, not a limit; with 0.5 they stay above 0.22 times the median.",
   lower_bound=1e-3,
 )
 _GAUSSIAN_POSES = flags.DEFINE_bool(

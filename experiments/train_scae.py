@@ -93,8 +93,8 @@ _WEIGHTS = {
       "Weight of the squared changes of relations between images.",
       "Weight of the squared error of the number of objects in an image.",
       "Weight of the squared error of the number of images of an object.",
-      "Weight of the entropy over objects within an image.",
-      "Weight of the entropy over objects of the mean over images.",
+      "Weight of the entropy of the objects that explain one image.",
+      "Weight of the entropy of the objects that explain all images.",
     ),
     strict=True,
   )
