@@ -249,12 +249,16 @@ def test_a_run_with_many_damaged_files_ends_as_an_unbroken_one(
   assert processes.metrics_of(workdir) == processes.metrics_of(unbroken)
 
 
-def test_a_run_without_its_states_is_not_begun_anew(train, unbroken, tmp_path):
+def test_a_run_without_its_states_is_not_started_again(
+  train, unbroken, tmp_path
+):
   workdir = shutil.copytree(unbroken, tmp_path / "run")
   shutil.move(workdir / "checkpoints" / "latest", tmp_path / "latest")
   before = contents(workdir)
   code, printed = train(workdir, *FLAGS)
-  assert code == 1 and "checkpoints/latest back" in printed, printed
+  assert code == 1 and "restore its folder checkpoints/latest" in printed, (
+    printed
+  )
   assert contents(workdir) == before
   shutil.move(tmp_path / "latest", workdir / "checkpoints" / "latest")
   code, printed = train(workdir, *FLAGS)
