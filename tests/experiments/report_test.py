@@ -135,7 +135,9 @@ def test_the_summary_has_a_row_for_each_main_measure():
   rows = rows_of(
     [
       make_record(0, 0.2), make_record(1, 0.4),
-      make_record(suite="affnist", metrics={"affnist_accuracy": 0.79}),
+      make_record(
+        suite="affnist_like", metrics={"affnist_like_accuracy": 0.79}
+      ),
       make_record(suite="attacks", metrics={"fgsm_accuracy": [0.5, 0.25]}),
       make_record(experiment="train_constellation", preset="constellation",
               metrics={**others, "segmentation_accuracy": 0.9}),
@@ -148,8 +150,8 @@ def test_the_summary_has_a_row_for_each_main_measure():
   assert [row[:1] + row[2:5] + row[6:7] for row in rows] == [
     ["Preset", "Measure", "Ours", "Published", "Seeds"],
     ["mnist_paper", "test error (%)", "0.20, 0.40", "0.25", "2"],
-    ["mnist_paper", "affNIST (%)", "79.00", "-", "1"],
-    ["constellation", "points right (%)", "90.00", "-", "1"],
+    ["mnist_paper", "affNIST-like views, 28x28 (%)", "79.00", "-", "1"],
+    ["constellation", "points assigned correctly (%)", "90.00", "-", "1"],
     ["train_matrix_capsules", "error, novel viewpoints (%)", "9.00", "-", "1"],
     ["new", "-", "-", "-", "1"],
   ]

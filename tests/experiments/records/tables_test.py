@@ -125,15 +125,15 @@ def test_restarts_stand_beside_the_steps():
 
 def test_counts_of_images_are_shown():
   def cells(table, **changes):
-    changes = {"metrics": {"affnist_accuracy": 0.5}, **changes}
-    return rows_of([make_record(suite="affnist", **changes)], table)[1]
+    changes = {"metrics": {"affnist_like_accuracy": 0.5}, **changes}
+    return rows_of([make_record(suite="affnist_like", **changes)], table)[1]
 
-  counted = {"num_images": {"affnist_accuracy": 32}}
+  counted = {"num_images": {"affnist_like_accuracy": 32}}
   assert cells(report.table, **counted)[8] == "32"
   assert cells(report.summary, **counted)[5] == "32"
   assert cells(report.table)[8] == "-"
   # Of older records, for the whole suite.
-  metrics = {"affnist_accuracy": 0.5, "num_images": 1234}
+  metrics = {"affnist_like_accuracy": 0.5, "num_images": 1234}
   assert cells(report.table, metrics=metrics)[8] == "1,234"
   # Older training runs measured their main measure on all of the test set.
   assert rows_of([make_record()], report.summary)[1][5] == "all"
