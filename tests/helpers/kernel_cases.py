@@ -22,7 +22,7 @@ NOT_OF_ARRAYS = {
   "em.amount_of_data_scale",
   "em.inverse_temperature_schedule",
   "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
-  "em_windows.over", "em_windows.same_padding", "gcm.templates",
+  "windows.over", "windows.same_padding", "constellations.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
   "numerics.accumulation_dtype", "selection.check_scales",
 }  # fmt: skip

@@ -137,68 +137,68 @@ CASES = {
   "compositing.contributions": Case(
     _picture(compositing.contributions), _PICTURES, largest=1e30
   ),
-  "energy.no_drive": Case(
+  "capsules.no_drive": Case(
     lambda hidden: energy.no_drive(energy.Bias(hidden[None], None)),
     {"hidden": "K L"},
     children="K",
   ),
-  "energy.drive_from_below": Case(
+  "capsules.drive_from_below": Case(
     _machine(energy.drive_from_below), _MACHINE, "K"
   ),
-  "energy.visible_parameters": Case(
+  "capsules.visible_parameters": Case(
     _visible_parameters, _STATE | _MACHINE, "K"
   ),
-  "energy.drive_between": Case(
+  "capsules.drive_between": Case(
     lambda h, z, w, omega: energy.drive_between(energy.state(h, z), w, omega),
     {"h": "L M flag", "z": "L flag", "w": "K I L M", "omega": "K L"},
   ),
-  "energy.hidden_parameters": Case(
+  "capsules.hidden_parameters": Case(
     _with_state(lambda s, *layer: energy.hidden_parameters(s.switches, *layer)),
     _STATE | _LAYER,
     "K",
   ),
-  "energy.switch_logits": Case(
+  "capsules.switch_logits": Case(
     _with_state(lambda s, *layer: energy.switch_logits(s.active, *layer)),
     _STATE | _LAYER,
     "K",
   ),
-  "energy.switch_log_odds": Case(_layer(energy.switch_log_odds), _LAYER, "K"),
-  "energy.log_partition": Case(_layer(energy.log_partition), _LAYER, "K"),
-  "energy.posterior": Case(_layer(energy.posterior), _LAYER, "K"),
-  "energy.mean_field": Case(
+  "capsules.switch_log_odds": Case(_layer(energy.switch_log_odds), _LAYER, "K"),
+  "capsules.log_partition": Case(_layer(energy.log_partition), _LAYER, "K"),
+  "capsules.posterior": Case(_layer(energy.posterior), _LAYER, "K"),
+  "capsules.mean_field": Case(
     _with_state(
       lambda s, *layer: energy.mean_field(s.switches, *layer, num_iterations=2)
     ),
     _STATE | _LAYER,
     "K",
   ),
-  "energy.sample": Case(
+  "capsules.sample": Case(
     _layer(lambda *layer: energy.sample(_key(), *layer)),
     _LAYER,
     "K",
     smooth=False,
     random=True,
   ),
-  "energy.sample_hidden": Case(
+  "capsules.sample_hidden": Case(
     _with_state(lambda s, *x: energy.sample_hidden(_key(), s.switches, *x)),
     _STATE | _LAYER,
     "K",
     smooth=False,
     random=True,
   ),
-  "energy.gibbs": Case(
+  "capsules.gibbs": Case(
     _with_state(lambda s, *x: energy.gibbs(_key(), s, *x)),
     _STATE | _LAYER,
     "K",
     smooth=False,
     random=True,
   ),
-  "energy.capsule_energy": Case(
+  "capsules.capsule_energy": Case(
     _with_state(energy.capsule_energy), _STATE | _LAYER, "K"
   ),
-  "energy.energy": Case(_energy, _STATE | _MACHINE, "K"),
-  "energy.free_energy": Case(_machine(energy.free_energy), _MACHINE, "K"),
-  "energy.state": Case(
+  "capsules.energy": Case(_energy, _STATE | _MACHINE, "K"),
+  "capsules.free_energy": Case(_machine(energy.free_energy), _MACHINE, "K"),
+  "capsules.state": Case(
     energy.state, {"hidden_values": "K L", "switches": "K"}, "K"
   ),
   "families.BERNOULLI.log_partition": Case(
@@ -232,19 +232,19 @@ CASES = {
     _PARTS,
     largest=1e30,
   ),
-  "rendering.warp": Case(
+  "warping.warp": Case(
     functools.partial(rendering.warp, canvas=(4, 3)),
     {"template": "U V B", "pose": "3 3"},
     children="U",
     largest=1e12,
   ),
-  "rendering.transform": Case(
+  "warping.transform": Case(
     rendering.transform,
     {"image": "H W B", "pose": "3 3"},
     children="H",
     largest=1e12,
   ),
-  "rendering.explain_image": Case(
+  "mixture.explain_image": Case(
     rendering.explain_image,
     {
       "image": "H W B",

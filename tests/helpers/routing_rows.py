@@ -136,13 +136,13 @@ CASES = {
     _CONVOLUTION,
     largest=1e2,
   ),
-  "em_windows.compete": Case(
+  "windows.compete": Case(
     lambda logits: windows.compete(logits, _WINDOWS),
     {"logits": "4 4 J"},
     children="J",
     largest=1e30,
   ),
-  "gcm.update": Case(
+  "constellations.update": Case(
     functools.partial(_update, matching="mixture"),
     {
       "points": "I 2",
@@ -152,7 +152,7 @@ CASES = {
     },
     largest=1e8,
   ),
-  "gcm.update of permutations": Case(
+  "constellations.update of permutations": Case(
     functools.partial(_update, matching="permutation"),
     {
       "points": "I 2",
@@ -162,8 +162,10 @@ CASES = {
     },
     largest=1e8,
   ),
-  "gcm.sinkhorn": Case(constellations.sinkhorn, {"log_weights": "I J"}),
-  "gcm.infer": Case(
+  "constellations.sinkhorn": Case(
+    constellations.sinkhorn, {"log_weights": "I J"}
+  ),
+  "constellations.infer": Case(
     functools.partial(_infer, matching="mixture"),
     {"points": "I 2", "presence": "I flag"},
     forward=False,
@@ -229,13 +231,13 @@ CASES = {
     forward=False,
     reverse=False,
   ),
-  "routing.dynamic_routing": Case(
+  "dynamic.dynamic_routing": Case(
     routing.dynamic_routing, _VOTES | {"bias": "J D"}, largest=1e17
   ),
-  "routing.dynamic_routing with an orphan parent": Case(
+  "dynamic.dynamic_routing with an orphan parent": Case(
     functools.partial(routing.dynamic_routing, leaky=True), _VOTES, largest=1e17
   ),
-  "routing.transform_and_route": Case(
+  "dynamic.transform_and_route": Case(
     functools.partial(routing.transform_and_route, chunk_size=2),
     _FACTORS | {"bias": "J D"},
     largest=1e8,

@@ -35,7 +35,7 @@ CASES = {
   if not name.startswith(FREE)
 }
 # Which the table gives because others of its kind take it.
-UNUSED = {("energy.visible_parameters", "x")}
+UNUSED = {("capsules.visible_parameters", "x")}
 
 
 @pytest.fixture(autouse=True)

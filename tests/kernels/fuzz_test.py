@@ -40,8 +40,8 @@ def test_numbers_that_float64_has_are_finite(name):
     ("attention.self_attention_routing of factors", 1e17),
     ("em.em_routing", 1e14),
     ("em_convolution.em_convolution", 1e4),
-    ("routing.dynamic_routing", 1e35),
-    ("routing.transform_and_route", 1e17),
+    ("dynamic.dynamic_routing", 1e35),
+    ("dynamic.transform_and_route", 1e17),
     ("variational.variational_routing", 1e12),
   ],
 )
@@ -84,7 +84,7 @@ def test_broken_kernels_are_found(broken, what, fault):
 
 
 # Poses reach far beyond the range that the table asks for.
-@pytest.mark.parametrize("name", ["geometry.invert", "rendering.warp"])
+@pytest.mark.parametrize("name", ["geometry.invert", "warping.warp"])
 @pytest.mark.parametrize("magnitude", [1e15, 1e20, 1e30])
 def test_huge_poses_are_finite(name, magnitude):
   case = kernel_cases.CASES[name]
