@@ -15,14 +15,14 @@ _SIZES = (28, 32, 40)
 _AXES = (1, 2)  # rows and columns, in a batch of images
 
 
-def _draw(key, index, images, weights, shift):
+def _sample(key, index, images, weights, shift):
   """An image after the shift."""
   del key
   image = train_step.as_intensities(images[index])
   return views.translate(image, *shift), weights[index]
 
 
-def _draw_gradients(key, index, images, weights, shift):
+def _sample_gradients(key, index, images, weights, shift):
   """How a weighted sum of it changes, by the image and by the shift."""
   del key
   image = train_step.as_intensities(images[index])
@@ -73,12 +73,12 @@ def main() -> None:
   setting = dict(batch_size=2, mesh=train_step.data_mesh(2))
   evaluate = train_step.make_evaluate(
     lambda model, shifted, weights: {"shifted": shifted},
-    draw=_draw,
+    sample=_sample,
     **setting,
   )
   evaluate_gradients = train_step.make_evaluate(
     lambda model, image, shift: {"image": image, "shift": shift},
-    draw=_draw_gradients,
+    sample=_sample_gradients,
     **setting,
   )
   random = np.random.default_rng(0)
