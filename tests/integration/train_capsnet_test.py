@@ -131,7 +131,7 @@ def test_evaluation_names_what_is_wrong(train, unbroken, tmp_path):
   for workdir, suite, words in (
     (tmp_path, "accuracy", ["summary.json", "no run was completed"]),
     (unbroken[0], "beauty", ["beauty", "accuracy"]),
-    (unbroken[0], "accuracy --seed=7", ["--seed", "has its own"]),
+    (unbroken[0], "accuracy --seed=7", ["--seed", "leave it out"]),
   ):
     flags = f"--suite={suite}".split()
     code, printed = train(workdir, *flags, binary="evaluate")
