@@ -102,7 +102,7 @@ class ModelTest(parameterized.TestCase):
     return totals
 
   def test_idle_iterations_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "num_iterations is 3, which"):
+    with self.assertRaisesRegex(ValueError, "num_iterations is 3, but"):
       cases.model().bound(
         jax.random.key(0), cases.images(), 1, num_iterations=3
       )
