@@ -88,8 +88,8 @@ def main(argv: Sequence[str]) -> None:
     foreign = given & (summary["flags"].keys() | {"flagfile"})
     if foreign:
       raise ValueError(
-        f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} sets it; "
-        "leave it out here"
+        f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
+        "own value; leave it out here"
       )
     _take_flags(run, summary["flags"])
     runs.configure()
