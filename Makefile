@@ -11,7 +11,7 @@ train: .venv
 test: .venv
 	$(BIN)/python -m pytest
 
-# What `test` leaves out: whole runs that are killed, damaged or made by presets.
+# What `test` leaves out: every run of a binary but one, kills, damages, presets.
 test-long: .venv
 	$(BIN)/python -m pytest -m long
 

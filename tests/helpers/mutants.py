@@ -230,7 +230,7 @@ def survives(mutant: Mutant) -> bool:
       shutil.copyfile(processes.ROOT / name, copy)
     pathlib.Path(folder, mutant.path).write_text(source)
     done = subprocess.run(
-      [sys.executable, "-m", "pytest", "-n", "0", "-x", "-p",
+      [sys.executable, "-m", "pytest", "-n", "0", "-x", "-m", "", "-p",
        "no:cacheprovider", f"tests/{mutant.test}"],
       cwd=folder, capture_output=True, text=True,
     )  # fmt: skip

@@ -55,6 +55,7 @@ def evaluated(train, pair, tmp_path_factory):
   return copies
 
 
+@pytest.mark.long
 def test_a_compared_run_must_have_been_evaluated(train, pair):
   capsnet, baseline = pair
   code, printed = train(
@@ -68,6 +69,7 @@ def test_a_compared_run_must_have_been_evaluated(train, pair):
   assert not (capsnet / "evaluation.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["flag", "negated", "flagfile"])
 def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   (tmp_path / "a.cfg").write_text("--seed=1\n")
@@ -81,6 +83,7 @@ def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   assert f"--{name}: the run" in printed and "Traceback" not in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "word", ["--compare_with=nowhere", "--views=3", "--images=5"]
 )
@@ -91,6 +94,7 @@ def test_flags_that_no_suite_takes_are_refused(train, pair, word):
   assert "Traceback" not in printed
 
 
+@pytest.mark.long
 def test_every_suite_writes_numbers_and_figures(evaluated):
   capsnet, _ = evaluated
   for suite, curves in CURVES.items():
@@ -106,6 +110,7 @@ def test_every_suite_writes_numbers_and_figures(evaluated):
   }  # fmt: skip
 
 
+@pytest.mark.long
 def test_suites_agree_where_nothing_is_changed(evaluated):
   """No rotation, no shift, eps = 0: the same images, the same answers."""
   capsnet, _ = evaluated
@@ -123,6 +128,7 @@ def test_suites_agree_where_nothing_is_changed(evaluated):
   assert round(diagnostics["rotated_accuracy"][upright], 6) in untouched
 
 
+@pytest.mark.long
 def test_stronger_attacks_hurt_more(evaluated):
   for workdir in evaluated:
     metrics = metrics_of(workdir, "attacks")
@@ -132,11 +138,13 @@ def test_stronger_attacks_hurt_more(evaluated):
     )
 
 
+@pytest.mark.long
 def test_both_of_two_are_harder_than_each(evaluated):
   metrics = metrics_of(evaluated[0], "multimnist")
   assert metrics["multimnist_accuracy"] <= metrics["multimnist_digits_found"]
 
 
+@pytest.mark.long
 def test_a_network_without_capsules_draws_nothing(train, pair):
   code, printed = train(
     pair[1], "--suite=reconstructions,swaps", binary="evaluate"
@@ -161,6 +169,7 @@ def test_overlapping_digits_train_and_part(train, tmp_path):
   assert code == 1 and "--canvas" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routing", ["self_attention", "variational"])
 def test_other_routings_train(train, tmp_path, routing):
   code, printed = train(

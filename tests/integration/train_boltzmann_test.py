@@ -53,6 +53,7 @@ def test_the_last_model_is_the_one_to_report(trained):
   assert summary["restarts"] == 0
 
 
+@pytest.mark.long
 def test_spectra_are_plotted_with_those_of_other_runs(train, trained, tmp_path):
   other = tmp_path / "other"
   shutil.copytree(trained, other)
@@ -67,6 +68,7 @@ def test_spectra_are_plotted_with_those_of_other_runs(train, trained, tmp_path):
   assert f"cannot read {kept}" in printed and "Traceback" not in printed
 
 
+@pytest.mark.long
 def test_likelihood_of_a_trained_model(train, trained):
   code, printed = train(
     trained, "--suite=log_likelihood", "--images=50", binary="evaluate"
@@ -92,6 +94,7 @@ def test_suites_of_classifiers_are_refused(train, trained):
   assert "Traceback" not in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "words",
   [
@@ -112,6 +115,7 @@ def test_other_models_train(train, tmp_path, words):
     assert code == 1 and "log_likelihood: not for the model" in printed
 
 
+@pytest.mark.long
 def test_training_that_diverges_once_goes_back_a_little(tmp_path):
   """By as much as the preset of Gaussian units says, and with new chains."""
   # Judged at 240, 480 and after epochs of 11 steps: the 46th time at 484.
@@ -136,6 +140,7 @@ def test_training_that_diverges_once_goes_back_a_little(tmp_path):
   assert age == 10 + (500 - 240) - 1
 
 
+@pytest.mark.long
 def test_training_that_always_diverges_ends(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--max_error=0.0", binary="train_boltzmann"
@@ -161,6 +166,7 @@ def test_flags_without_use_are_refused(train, tmp_path, words):
   assert "does not use" in printed or "needs switches" in printed
 
 
+@pytest.mark.long
 def test_the_preset_goes_with_the_exact_posterior(train, tmp_path):
   code, printed = train(
     tmp_path, "--flagfile=experiments/presets/boltzmann/boltzmann_mnist.cfg",
@@ -171,6 +177,7 @@ def test_the_preset_goes_with_the_exact_posterior(train, tmp_path):
   assert code == 0, printed
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_with_its_chains(train, start, trained, tmp_path):
   """Killed after its first checkpoint, it ends with the same numbers."""
   process = start(tmp_path, *SMALL, binary="train_boltzmann")

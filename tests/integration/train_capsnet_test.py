@@ -112,6 +112,7 @@ def test_evaluation_repeats_the_numbers_of_the_run(train, unbroken):
   assert records["perturbations"]["metrics"]["largest_change"] > 0
 
 
+@pytest.mark.long
 def test_a_run_older_than_a_flag_is_evaluated_as_it_was(
   train, unbroken, tmp_path
 ):
@@ -170,6 +171,7 @@ def test_a_data_set_that_nobody_asked_for_is_named(train, tmp_path):
     assert (hint in printed) == wants
 
 
+@pytest.mark.long
 def test_eight_devices_give_the_losses_of_one(train, unbroken, tmp_path):
   code, printed = train(
     tmp_path, *FLAGS, "--num_steps=50",
@@ -186,6 +188,7 @@ def test_eight_devices_give_the_losses_of_one(train, unbroken, tmp_path):
   assert compared >= 10
 
 
+@pytest.mark.long
 def test_devices_must_share_a_batch_evenly(train, tmp_path):
   code, printed = train(
     tmp_path, *FLAGS, "--batch_size=12",
@@ -195,6 +198,7 @@ def test_devices_must_share_a_batch_evenly(train, tmp_path):
   assert "12" in printed and "multiple of 8" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [
   ("--seed=1",),
   ("--leaky", "--num_iterations=1"),
@@ -212,6 +216,7 @@ def test_every_option_trains(train, unbroken, tmp_path, options):
   assert processes.metrics_of(tmp_path)[0] != want[0]
 
 
+@pytest.mark.long
 def test_baseline_trains_and_refuses_flags_of_capsules(tmp_path):
   """Here without the short cuts of `processes`."""
 
@@ -248,6 +253,7 @@ def test_a_missing_test_set_is_said_before_training(train, data_dir, tmp_path):
   assert not workdir.exists()
 
 
+@pytest.mark.long
 def test_damaged_evaluations_are_kept_aside(train, unbroken, tmp_path):
   workdir = tmp_path / "copy"
   shutil.copytree(unbroken[0], workdir)
@@ -259,6 +265,7 @@ def test_damaged_evaluations_are_kept_aside(train, unbroken, tmp_path):
   assert "accuracy" in processes.evaluation_of(workdir)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["summary", "flags"])
 def test_damaged_files_of_a_run_are_named(train, unbroken, tmp_path, fault):
   workdir = tmp_path / "copy"

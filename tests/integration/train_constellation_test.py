@@ -40,6 +40,7 @@ def test_a_run_ends_with_segments(trained):
     assert (trained / "figures" / f"{name}.png").exists()
 
 
+@pytest.mark.long
 def test_known_patterns_are_found_in_the_same_images(train, trained):
   code, printed = train(
     trained, "--suite=gcm,ransac", "--images=8", binary="evaluate"

@@ -46,6 +46,7 @@ def test_a_run_learns_and_draws(trained):
   }  # fmt: skip
 
 
+@pytest.mark.long
 def test_suites_of_rotations(train, trained):
   code, printed = train(
     trained, "--suite=linear,swaps,duplicates,repair", "--images=4",
@@ -100,6 +101,7 @@ def _with_templates(colours):
   return models.Trained(None, None, model, 0, {}, None, {})
 
 
+@pytest.mark.long
 def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
   workdir, start = tmp_path / "run", tmp_path / trained.name
   words = (*SMALL, "--gaussian_poses", "--learning_rate=0", "--num_steps=1")
@@ -131,6 +133,7 @@ def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
   assert processes.summary_of(workdir)["metrics"] == summary["metrics"]
 
 
+@pytest.mark.long
 def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--gaussian_poses", "--num_importance=2",
@@ -153,6 +156,7 @@ def test_an_importance_weighted_bound_is_trained_and_measured(train, tmp_path):
   assert 1 < scores["effective_samples_100"] < 100
 
 
+@pytest.mark.long
 def test_chains_start_from_draws_of_the_guide(monkeypatch, tmp_path):
   """Chains that hardly move are as likely as these."""
   capsules, guide, images = generative_cases.small(True, (2, 1))

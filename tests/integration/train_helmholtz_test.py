@@ -75,6 +75,7 @@ def test_its_seconds_are_those_of_all_phases(trained):
   assert processes.summary_of(trained)["seconds"] > spent
 
 
+@pytest.mark.long
 def test_bounds_of_a_trained_machine(train, trained):
   code, printed = train(
     trained, "--suite=bound", "--images=50", binary="evaluate"
@@ -90,6 +91,7 @@ def test_bounds_of_a_trained_machine(train, trained):
   assert scores["elbo"] != scores["elbo_mean_field"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "words",
   [
@@ -118,6 +120,7 @@ def test_other_machines_train(train, tmp_path, words):
     assert -most < scores["elbo"] < scores["importance_bound"] < most
 
 
+@pytest.mark.long
 def test_machines_without_pretraining(train, tmp_path):
   words = [word for word in SMALL if "num_sweeps" not in word]
   words.append("--pretrain_steps=0")
@@ -131,6 +134,7 @@ def test_machines_without_pretraining(train, tmp_path):
   assert code == 1 and "does not use --num_sweeps" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   ("flag", "value"),
   [("pretrain_steps", 0), ("pretrain_steps", 41), ("num_capsules", "4")],
@@ -160,6 +164,7 @@ def test_bad_numbers_of_capsules_are_refused(train, tmp_path):
   assert "give whole numbers above 0" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["layer_2", ""])
 def test_a_killed_run_goes_on_where_it_was(
   train, start, trained, tmp_path, phase
@@ -197,6 +202,7 @@ def test_an_auto_encoder_trains_and_is_bounded(train, tmp_path):
   assert -44 < scores["elbo"] < scores["importance_bound"] < -15
 
 
+@pytest.mark.long
 def test_an_auto_encoder_of_gaussian_pixels_is_bounded(train, tmp_path):
   code, printed = train(
     tmp_path, "--num_latents=5", "--num_steps=120", "--eval_every=60",

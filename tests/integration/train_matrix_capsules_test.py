@@ -84,6 +84,7 @@ def test_validation_is_on_familiar_views_of_the_test_figures(solids):
   assert "test_accuracy" not in scores  # nothing there is a test alone
 
 
+@pytest.mark.long
 def test_suites_of_stereo_pairs(train, solids, data_dir):
   code, printed = train(
     solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
@@ -116,6 +117,7 @@ def attack_capsules():
   return np.asarray(losses), np.asarray(slopes)
 
 
+@pytest.mark.long
 def test_attacks_have_slopes_to_follow():
   # In a process of its own: binaries share names of flags.
   losses, slopes = step_cost.in_process(attack_capsules)
@@ -209,6 +211,7 @@ def test_schedules_are_fractions_of_the_run():
     ),
   ],
 )
+@pytest.mark.long
 def test_other_networks_and_losses_train(train, data_dir, tmp_path, words):
   code, printed = train(
     tmp_path, "--dataset=viewpoint_solids", *words, *STEPS, "--num_steps=2",
@@ -218,6 +221,7 @@ def test_other_networks_and_losses_train(train, data_dir, tmp_path, words):
   assert np.isfinite(processes.summary_of(tmp_path)["metrics"]["test_accuracy"])
 
 
+@pytest.mark.long
 def test_black_images_and_a_high_rate_leave_the_network_finite(
   train, data_dir, tmp_path
 ):
@@ -231,6 +235,7 @@ def test_black_images_and_a_high_rate_leave_the_network_finite(
   assert losses and np.isfinite(losses).all()
 
 
+@pytest.mark.long
 def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
   code, printed = train(
     tmp_path, *TINY, "--padding=SAME", "--num_steps=40", "--log_every=5",

@@ -42,6 +42,7 @@ def test_the_loss_falls(trained):
   assert lines[-1]["image_log_prob"] > lines[0]["image_log_prob"]
 
 
+@pytest.mark.long
 def test_other_suites(train, trained):
   code, printed = train(
     trained, "--suite=label_curve,affnist_like_clusters", "--images=40",
@@ -55,6 +56,7 @@ def test_other_suites(train, trained):
   assert 0 <= views["affnist_like_posterior_match_accuracy"] <= 1
 
 
+@pytest.mark.long
 def test_tensorflow_optimiser_trains(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, "--optimizer=rmsprop", "--decay_rate=1",
@@ -100,6 +102,7 @@ def test_absent_parts_hide_no_explosion():
   assert not scae.warn({**scores, "part_log_prob": 8 * 14.0}, num_parts=24)
 
 
+@pytest.mark.long
 def test_warnings_are_said(train, tmp_path):
   """One part cannot wake many objects."""
   code, printed = train(

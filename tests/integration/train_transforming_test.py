@@ -54,6 +54,7 @@ def test_errors_of_shifts_are_those_of_images(trained):
   assert seen < unseen
 
 
+@pytest.mark.long
 def test_few_labels_of_a_trained_model(train, trained):
   code, printed = train(trained, "--suite=few_labels", binary="evaluate")
   assert code == 0, printed
@@ -67,6 +68,7 @@ def test_few_labels_of_a_trained_model(train, trained):
   assert 0.3 < scores["central_accuracy_pixels"] <= 1
 
 
+@pytest.mark.long
 def test_affine_poses_train(train, tmp_path):
   code, printed = train(
     tmp_path, *SMALL, *FEW, "--pose=affine", "--output=linear",
@@ -78,6 +80,7 @@ def test_affine_poses_train(train, tmp_path):
     assert np.isfinite(scores[f"r2_{name}"])
 
 
+@pytest.mark.long
 def test_without_jitter_there_are_no_coordinates_to_ask_for(train, tmp_path):
   """An image that is always in the middle tells nothing of its place."""
   given = (*SMALL, *FEW, "--max_jitter=0")
@@ -108,6 +111,7 @@ def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
   assert message in printed and "Traceback" not in printed
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_with_the_same_numbers(
   train, start, trained, tmp_path
 ):

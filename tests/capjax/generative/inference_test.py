@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from numpyro import diagnostics
@@ -147,6 +148,7 @@ class InferenceTest(chex.TestCase):
     first = functools.partial(jax.tree.map, lambda x: x[0])
     chex.assert_trees_all_close(first(got), first(want), atol=1e-4)
 
+  @pytest.mark.long
   def test_chains_find_poses_of_high_density(self):
     """They leave a start of lower density, and move in every number."""
     capsules, guide, images = generative_cases.small(False, (2, 1))
@@ -171,6 +173,7 @@ class InferenceTest(chex.TestCase):
     assert np.mean(joint(*samples)) > start[0]
     assert all(np.min(np.std(x, axis=0)) > 1e-3 for x in samples)
 
+  @pytest.mark.long
   def test_chains_sample_a_posterior_that_is_known(self):
     check_samples(_black_samples()[0])
 
