@@ -8,6 +8,7 @@ import graphlib
 import subprocess
 import sys
 
+import imports
 import processes
 import pytest
 
@@ -37,24 +38,24 @@ def modules():
   return found
 
 
-def imported(source, known):
+def imported(source, package, known):
   """The modules of ours that a source imports, wherever in it."""
-  names = set()
-  for node in ast.walk(ast.parse(source)):
-    if isinstance(node, ast.Import):
-      names |= {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom):
-      inside = {f"{node.module}.{alias.name}" for alias in node.names}
-      names |= {x if x in known else node.module for x in inside}
-  return names & known
+  pairs = imports.of(source, package)
+  inside = {(module, f"{module}.{name}") for module, name in pairs}
+  return {x if x in known else module for module, x in inside} & known
 
 
 def graph():
   found = modules()
   return {
-    name: imported(path.read_text(), set(found)) - {name}
+    name: imported(path.read_text(), package_of(name, path), set(found))
+    - {name}
     for name, path in found.items()
   }
+
+
+def package_of(name, path):
+  return name if path.name == "__init__.py" else name.rpartition(".")[0]
 
 
 def test_no_imports_form_a_circle():
@@ -62,7 +63,8 @@ def test_no_imports_form_a_circle():
 
 
 def test_a_circle_is_found():
-  circle = {"a": imported("from b import c", {"a", "b"}), "b": {"a"}}
+  taken = imported("from . import b", "p", {"p", "p.a", "p.b"})
+  circle = {"p.a": taken, "p.b": {"p.a"}}
   with pytest.raises(graphlib.CycleError):
     tuple(graphlib.TopologicalSorter(circle).static_order())
 
