@@ -9,8 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import layers, losses
-from kernels import checks
-from kernels.matching import selection
+from capjax.kernels import checks
+from capjax.kernels.matching import selection
 
 
 class CapsNetBaseline(nnx.Module):

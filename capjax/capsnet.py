@@ -9,8 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from capjax import layers, losses
+from capjax.kernels import checks, routing
 from capjax.layers import routers
-from kernels import checks, routing
 
 # Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS = {

@@ -13,8 +13,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from capjax import capsnet, layers
+from capjax.kernels import checks, numerics, routing
 from capjax.layers import routers, tiling
-from kernels import checks, numerics, routing
 
 # The default of Keras, which the authors use.
 _MOMENTUM = 0.99

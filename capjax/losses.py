@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from kernels import checks, numerics
+from capjax.kernels import checks, numerics
 
 # Weight of the summed squared error of the reconstruction against the margin
 # loss summed over classes. The paper prints 0.0005. The authors' code applies

@@ -10,9 +10,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import layers
+from capjax.kernels import checks
+from capjax.kernels.routing import em
 from capjax.layers import matrix
-from kernels import checks
-from kernels.routing import em
 
 STARTS = matrix.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}

@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import losses
-from kernels import checks, geometry
+from capjax.kernels import checks, geometry
 
 POSES = {"shift": (2,), "affine": (3, 3)}
 OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}

@@ -18,11 +18,11 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments import launch
-from experiments.evaluation import models, suites
-from experiments.flags import limits, runs
-from experiments.run import directory, older_flags, provenance
-from experiments.training import task
+from . import launch
+from .evaluation import models, suites
+from .flags import limits, runs
+from .run import directory, older_flags, provenance
+from .training import task
 
 _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
 _CURVES = ", ".join(sorted(_COMPARING))

@@ -7,13 +7,14 @@ not read flags.
 import jax
 
 from capjax import data
-from experiments.evaluation import models, suites
-from experiments.figures import grids
-from experiments.flags import limits, runs
-from experiments.run import directory
-from experiments.training import loop, memory, train_step
-from experiments.training import task as tasks
-from experiments.training.loop import LoopConfig
+
+from .evaluation import models, suites
+from .figures import grids
+from .flags import limits, runs
+from .run import directory
+from .training import loop, memory, train_step
+from .training import task as tasks
+from .training.loop import LoopConfig
 
 
 def fit(

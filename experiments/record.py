@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from experiments.flags import runs
-from experiments.records import records
-from experiments.run import atomic_files, directory
+from .flags import runs
+from .records import records
+from .run import atomic_files, directory
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 from absl import app, flags
 
-from experiments.evaluation import suites
-from experiments.records import densities, published, sweeps, tables
-from experiments.records import records as archive
+from .evaluation import suites
+from .records import densities, published, sweeps, tables
+from .records import records as archive
 
 _CHECK = flags.DEFINE_bool(
   "check", False, "Only compare, and fail if a page is out of date."

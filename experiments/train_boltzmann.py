@@ -14,11 +14,12 @@ from absl import app, flags
 from capjax import data
 from capjax.energy import rbm
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import latents
-from experiments.flags import boltzmann, limits, runs
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .evaluation import latents
+from .flags import boltzmann, limits, runs
+from .training import train_step
+from .training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_integer(
   "num_capsules", 40, "Number of capsules in the hidden layer.", lower_bound=1

@@ -17,11 +17,12 @@ from flax import nnx
 from capjax import losses
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import suites
-from experiments.flags import augmentation, limits, networks, optimizer
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .evaluation import suites
+from .flags import augmentation, limits, networks, optimizer
+from .training import train_step
+from .training.task import Task
 
 
 def describe(image_shape: Sequence[int], num_classes: int) -> Spec:

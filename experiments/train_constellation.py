@@ -17,10 +17,11 @@ from absl import app, flags
 from capjax.data.sources import constellations
 from capjax.scae import constellation
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import constellations as segmentations
-from experiments.flags import limits, optimizer, rates, runs
-from experiments.training import task, train_step
+
+from . import launch
+from .evaluation import constellations as segmentations
+from .flags import limits, optimizer, rates, runs
+from .training import task, train_step
 
 _WIDTH = flags.DEFINE_integer(
   "width", 128, "Width of the tokens in the set transformer.", lower_bound=1

@@ -19,13 +19,14 @@ from flax import nnx
 from capjax import data, losses
 from capjax.generative import amortised, guides, inference
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import linear_probes
-from experiments.flags import augmentation, limits, optimizer, runs
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .evaluation import linear_probes
+from .flags import augmentation, limits, optimizer, runs
+from .run import directory
+from .training import task as tasks
+from .training import train_step
+from .training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
   "num_capsules",

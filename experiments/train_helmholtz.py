@@ -19,12 +19,13 @@ from flax import nnx
 from capjax import data
 from capjax.energy import helmholtz, rbm, wake_sleep
 from capjax.specs import Spec
-from experiments import launch
-from experiments.flags import boltzmann, limits, runs
-from experiments.run import directory
-from experiments.training import memory, train_step
-from experiments.training import task as tasks
-from experiments.training.task import Task
+
+from . import launch
+from .flags import boltzmann, limits, runs
+from .run import directory
+from .training import memory, train_step
+from .training import task as tasks
+from .training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(
   "num_capsules",

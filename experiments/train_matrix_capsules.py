@@ -21,10 +21,11 @@ from capjax.data.sources import smallnorb
 from capjax.data.transforms import augment, stereo
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
-from experiments import launch
-from experiments.flags import limits, optimizer, rates, runs
-from experiments.training import loop, train_step
-from experiments.training.task import Task
+
+from . import launch
+from .flags import limits, optimizer, rates, runs
+from .training import loop, train_step
+from .training.task import Task
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsules", ["capsules", "baseline"], "Network to train."

@@ -18,11 +18,12 @@ from flax import nnx
 from capjax import data, losses
 from capjax.data.transforms import augment, overlap
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import multimnist
-from experiments.flags import augmentation, limits, networks, optimizer, runs
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .evaluation import multimnist
+from .flags import augmentation, limits, networks, optimizer, runs
+from .training import train_step
+from .training.task import Task
 
 _PAD = flags.DEFINE_integer(
   "pad",

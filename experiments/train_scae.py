@@ -15,12 +15,13 @@ from absl import app, flags
 from capjax import scae
 from capjax.scae import objects as object_capsules
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation import linear_probes
-from experiments.evaluation import scae as objects
-from experiments.flags import augmentation, limits, optimizer, runs
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .evaluation import linear_probes
+from .evaluation import scae as objects
+from .flags import augmentation, limits, optimizer, runs
+from .training import train_step
+from .training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
   "num_parts",

@@ -17,13 +17,14 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import losses, transforming
+from capjax.kernels import geometry, rendering
 from capjax.specs import Spec
-from experiments import launch
-from experiments.evaluation.transforming import Moved, as_transforms
-from experiments.flags import limits, optimizer, runs
-from experiments.training import train_step
-from experiments.training.task import Task
-from kernels import geometry, rendering
+
+from . import launch
+from .evaluation.transforming import Moved, as_transforms
+from .flags import limits, optimizer, runs
+from .training import train_step
+from .training.task import Task
 
 _POSE = flags.DEFINE_enum(
   "pose",

@@ -15,10 +15,11 @@ from absl import app, flags
 
 from capjax import baselines
 from capjax.specs import Spec
-from experiments import launch
-from experiments.flags import limits, optimizer, runs
-from experiments.training import train_step
-from experiments.training.task import Task
+
+from . import launch
+from .flags import limits, optimizer, runs
+from .training import train_step
+from .training.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
   "num_latents", 40, "Number of Gaussian latent variables.", lower_bound=1

@@ -5,12 +5,12 @@ They own no parameters and no state, and work under `jax.vmap`, `jax.jit` and
 ValueError, arrays of integers a TypeError; see `checks`.
 """
 
-from kernels import compilation
+from . import compilation
 
 # Before anything is computed.
 compilation.keep_reductions()
 
-from kernels import (  # noqa: E402
+from . import (  # noqa: E402
   checks,
   energy,
   geometry,

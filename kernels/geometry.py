@@ -16,7 +16,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
-from kernels import checks
+from . import checks
 
 _MIN_DETERMINANT = 1e-8
 

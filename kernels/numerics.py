@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks
+from . import checks
 
 
 def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from capjax import losses
 from capjax.energy import rbm
-from kernels import checks, energy
+from capjax.kernels import checks, energy
 
 
 class Layer(nnx.Module):

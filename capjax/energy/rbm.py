@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from kernels import checks, energy
-from kernels.energy import families
+from capjax.kernels import checks, energy
+from capjax.kernels.energy import families
 
 FAMILIES = {
   "bernoulli": families.BERNOULLI,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from capjax import layers
 from capjax.energy import rbm
 from capjax.energy.helmholtz import CapsuleHM
-from kernels import energy
+from capjax.kernels import energy
 
 
 class Stack(nnx.Module):

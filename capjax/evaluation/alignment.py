@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
 
 _DAMPING = 1e-2  # damping of the first step
 

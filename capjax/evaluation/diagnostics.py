@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from capjax.kernels import numerics
 
 
 def routing_entropy(

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from capjax.energy import rbm
-from kernels import energy, numerics
-from kernels.energy import annealing, families
+from capjax.kernels import energy, numerics
+from capjax.kernels.energy import annealing, families
 
 
 class LogPartition(NamedTuple):

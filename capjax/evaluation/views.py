@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
 
 
 def rotate(

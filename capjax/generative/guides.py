@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Key
 
 from capjax import layers
 from capjax.generative.model import GenerativeCapsules, Layers
+from capjax.kernels import checks, numerics
+from capjax.kernels.matching import selection
+from capjax.kernels.matching.selection import Capsules, Temperature
 from capjax.layers import attention
-from kernels import checks, numerics
-from kernels.matching import selection
-from kernels.matching.selection import Capsules, Temperature
 
 
 class Posterior(NamedTuple):

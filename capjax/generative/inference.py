@@ -15,8 +15,8 @@ from numpyro import infer
 from capjax import losses
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules, Layers
-from kernels import numerics
-from kernels.matching.selection import Temperature
+from capjax.kernels import numerics
+from capjax.kernels.matching.selection import Temperature
 
 
 @runtime_checkable

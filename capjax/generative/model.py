@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from kernels import geometry, rendering
-from kernels.matching import selection
-from kernels.matching.selection import Capsules, Temperature
-from kernels.rendering import compositing
+from capjax.kernels import geometry, rendering
+from capjax.kernels.matching import selection
+from capjax.kernels.matching.selection import Capsules, Temperature
+from capjax.kernels.rendering import compositing
 
 Layers = tuple[Capsules, ...]
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules
-from kernels.matching import selection
-from kernels.matching.selection import Capsules
+from capjax.kernels.matching import selection
+from capjax.kernels.matching.selection import Capsules
 
 
 def model(

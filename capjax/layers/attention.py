@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from kernels import numerics
+from capjax.kernels import numerics
 
 Masking = Literal["log_presence", "near_hard"]
 # Subtracted from the logit of an absent token in the authors' code.

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from capjax.kernels import numerics, routing
 from capjax.layers import convolution
-from kernels import numerics, routing
 
 # Up to this many examples, a CPU is faster with stored votes.
 _FEW_EXAMPLES = 8

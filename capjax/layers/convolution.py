@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from capjax.kernels.routing import windows as em_windows
 from capjax.layers import tiling
-from kernels.routing import windows as em_windows
 
 
 def conv2d(

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from capjax.kernels.routing import em, em_convolution
 from capjax.layers.capsules import Conv, Fixed
-from kernels.routing import em, em_convolution
 
 # In the authors' code: class capsules have more children than the others.
 _CLASS_MASS_FLOOR = 1e-5

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from capjax.kernels import numerics, routing
+from capjax.kernels.routing import attention, variational
 from capjax.layers import capsules
-from kernels import numerics, routing
-from kernels.routing import attention, variational
 
 NAMES = (
   "dynamic",

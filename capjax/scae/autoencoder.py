@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from capjax import losses
 from capjax.data.transforms import augment
+from capjax.kernels import checks, rendering
+from capjax.kernels.matching import sparsity
 from capjax.scae import objects as object_capsules
 from capjax.scae import parts as part_capsules
 from capjax.scae import voting
-from kernels import checks, rendering
-from kernels.matching import sparsity
 
 _FLAT = 0.1  # intensity range below which a template counts as flat
 

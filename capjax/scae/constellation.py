@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from capjax.kernels.matching import sparsity, vote_mixture
 from capjax.layers import attention
 from capjax.scae import voting
-from kernels.matching import sparsity, vote_mixture
 
 Sparsity = Literal["soft", "hard"]
 _DUMMY_WEIGHT = math.exp(vote_mixture.DUMMY)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from capjax.kernels.matching import vote_mixture
 from capjax.layers import attention
 from capjax.scae import voting
-from kernels.matching import vote_mixture
 
 POSE = 6  # entries of a pose that are not constant
 

@@ -14,8 +14,8 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers
+from capjax.kernels import checks, geometry, numerics, rendering
 from capjax.scae import voting
-from kernels import checks, geometry, numerics, rendering
 
 _POSE = 6
 _STRIDES = (2, 2, 1, 1)

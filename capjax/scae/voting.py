@@ -13,8 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from capjax.kernels import geometry
 from capjax.layers import attention
-from kernels import geometry
 
 _POSE = 6  # raw numbers of a pose
 _NOISE = 2.0  # largest noise on the logits of presence in training

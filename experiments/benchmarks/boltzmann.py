@@ -19,9 +19,10 @@ from flax import nnx
 from scipy import special
 
 from capjax.energy import rbm
-from experiments.benchmarks import harness
-from experiments.flags import limits
-from experiments.training import train_step
+
+from ..flags import limits
+from ..training import train_step
+from . import harness
 
 _BATCH = flags.DEFINE_integer(
   "batch", 100, "Number of images and of chains.", lower_bound=1

@@ -20,11 +20,12 @@ from flax import nnx
 import capjax
 from capjax import losses
 from capjax.data.transforms import augment
+from capjax.kernels import numerics, routing
 from capjax.layers import convolution
-from experiments.benchmarks import harness, step_cost, textbook
-from experiments.flags import limits
-from experiments.training import train_step
-from kernels import numerics, routing
+
+from ..flags import limits
+from ..training import train_step
+from . import harness, step_cost, textbook
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
 limits.require_counts(_BATCHES, example="1,32")

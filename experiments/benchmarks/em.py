@@ -17,13 +17,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from absl import app, flags
+from capjax.kernels.routing import em, em_convolution
 from flax import nnx
 
 from capjax import losses, matrix_capsules
-from experiments.benchmarks import harness, step_cost, textbook
-from experiments.flags import limits
-from experiments.training import train_step
-from kernels.routing import em, em_convolution
+
+from ..flags import limits
+from ..training import train_step
+from . import harness, step_cost, textbook
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "16", "64"], "Batch sizes.")
 _LAYERS = flags.DEFINE_list(

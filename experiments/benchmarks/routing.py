@@ -14,9 +14,10 @@ import jax
 from absl import app, flags
 
 from capjax import layers
-from experiments.benchmarks import harness, textbook
-from experiments.flags import limits
-from kernels import numerics
+from capjax.kernels import numerics
+
+from ..flags import limits
+from . import harness, textbook
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
 _NUM_PARTS = flags.DEFINE_list(

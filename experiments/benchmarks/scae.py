@@ -20,9 +20,10 @@ from absl import app, flags
 from flax import nnx
 
 from capjax import scae
-from experiments.benchmarks import harness, textbook
-from experiments.flags import limits
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
+
+from ..flags import limits
+from . import harness, textbook
 
 _BATCH = flags.DEFINE_integer("batch", 128, "Images.", lower_bound=1)
 _CANVAS = flags.DEFINE_integer(

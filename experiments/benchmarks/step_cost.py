@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from experiments.training import train_step
+from ..training import train_step
 
 
 class StepCost(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from kernels import geometry, numerics
+from capjax.kernels import geometry, numerics
 
 
 def dynamic_routing(

@@ -16,13 +16,14 @@ from capjax.data.transforms import affnist
 from capjax.evaluation import attacks as attacking
 from capjax.evaluation import diagnostics as diagnosing
 from capjax.evaluation import views as viewing
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import Main, suite
-from experiments.figures import curves
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
+
+from ..figures import curves
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import Main, suite
 
 _EPSILONS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 _NUM_ATTACKED, _ATTACKED_AT_ONCE = 500, 100

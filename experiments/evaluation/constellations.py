@@ -6,16 +6,17 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from capjax.kernels.matching import constellations as generative
+from capjax.kernels.matching import ransac as consensus
 
 from capjax.data.sources import constellations
 from capjax.evaluation import segmentation as scores_of
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import constellations as point_figures
-from experiments.run import directory
-from kernels.matching import constellations as generative
-from kernels.matching import ransac as consensus
+
+from ..figures import constellations as point_figures
+from ..run import directory
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_IMAGES = 500  # images in which patterns are inferred
 _NUM_RESTARTS = 20

@@ -8,13 +8,14 @@ import numpy as np
 
 from capjax.energy import helmholtz, rbm
 from capjax.evaluation import likelihood
-from experiments.evaluation import latents, models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import energy_models
-from experiments.run import directory
-from experiments.training import train_step
-from kernels import energy
+from capjax.kernels import energy
+
+from ..figures import energy_models
+from ..run import directory
+from ..training import train_step
+from . import latents, models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_SAMPLES = 100
 _NUM_SWEEPS = 1000  # the paper's

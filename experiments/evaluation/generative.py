@@ -7,11 +7,12 @@ from numpyro import diagnostics, infer
 
 from capjax import generative
 from capjax.generative import guides, inference, numpyro_programs
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import energy_models
-from experiments.run import directory
+
+from ..figures import energy_models
+from ..run import directory
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images

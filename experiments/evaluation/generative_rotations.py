@@ -14,15 +14,16 @@ import optax
 
 from capjax.evaluation import alignment, views
 from capjax.generative import guides, inference
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import energy_models
-from experiments.figures import generative as part_figures
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
-from kernels import rendering
+from capjax.kernels import rendering
+
+from ..figures import energy_models
+from ..figures import generative as part_figures
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_TURNED, _NUM_SHOWN = 500, 6
 _ANGLES = tuple(range(0, 181, 30))  # degrees

@@ -9,13 +9,14 @@ from sklearn import feature_selection
 
 from capjax.energy import helmholtz, rbm
 from capjax.evaluation import clustering
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import energy_models
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
+
+from ..figures import energy_models
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _PER_CLASS = 10  # images of each class in the figure
 _NUM_INFORMATIVE = 2000  # images from which information is estimated

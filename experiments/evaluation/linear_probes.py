@@ -12,13 +12,14 @@ import numpy as np
 
 from capjax.data.transforms import affnist
 from capjax.evaluation import clustering, views
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import curves
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
+
+from ..figures import curves
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 
 def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:

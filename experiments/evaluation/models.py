@@ -11,10 +11,11 @@ from flax import nnx
 
 from capjax import data
 from capjax.data.transforms import affnist
-from experiments.run.directory import Run
-from experiments.training import loop, train_step
-from experiments.training import task as tasks
-from experiments.training.loop import LoopConfig
+
+from ..run.directory import Run
+from ..training import loop, train_step
+from ..training import task as tasks
+from ..training.loop import LoopConfig
 
 Scores = dict[str, float | list[float]]
 

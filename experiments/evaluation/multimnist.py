@@ -11,13 +11,14 @@ from flax import nnx
 
 from capjax import losses
 from capjax.data.transforms import overlap
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import multimnist as overlap_figures
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
+
+from ..figures import multimnist as overlap_figures
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _MAX_SHIFT = 4  # pixels, the paper's
 _NUM_SHOWN = (8, 8)  # correct and wrong examples in the figure

@@ -13,12 +13,13 @@ from sklearn import manifold
 
 from capjax import scae
 from capjax.evaluation import clustering
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import scae as object_figures
-from experiments.run import directory
-from experiments.training import task as tasks
+
+from ..figures import scae as object_figures
+from ..run import directory
+from ..training import task as tasks
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_SHOWN = 20  # images with their reconstructions
 _NUM_EMBEDDED = 2000  # images, embedded by t-SNE

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.run.directory import Run
+from ..run.directory import Run
+from .models import Options, Scores, Trained
 
 
 class Main(NamedTuple):

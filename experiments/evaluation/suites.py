@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.evaluation import (
+from ..figures import grids
+from ..run import directory
+from ..training import train_step
+from . import (
   classifiers,
   constellations,
   energy_models,
@@ -22,11 +25,8 @@ from experiments.evaluation import (
   transforming,
   viewpoints,
 )
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import grids
-from experiments.run import directory
-from experiments.training import train_step
+from .models import Options, Scores, Trained
+from .suite import suite
 
 _NUM_SHOWN = (24, 24)  # correct and wrong test images in the figure
 _NUM_TWEAKED = 3  # images whose capsules are perturbed

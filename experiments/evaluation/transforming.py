@@ -9,14 +9,15 @@ from sklearn import decomposition, linear_model, preprocessing
 
 from capjax import losses
 from capjax.evaluation import clustering, factor_analysers, views
-from experiments.evaluation import models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import curves, transforming
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
+
+from ..figures import curves, transforming
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 # Entries of a movement [3 3]: the position, and the linear part.
 _PLACE = {"x": (0, 2), "y": (1, 2)}

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from capjax.data.transforms import stereo
-from experiments.evaluation import classifiers, models
-from experiments.evaluation.models import Options, Scores, Trained
-from experiments.evaluation.suite import suite
-from experiments.figures import curves
-from experiments.run import directory
-from experiments.training import task as tasks
-from experiments.training import train_step
+
+from ..figures import curves
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import classifiers, models
+from .models import Options, Scores, Trained
+from .suite import suite
 
 # For each factor: degrees between two steps, and degrees of the first.
 _ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}

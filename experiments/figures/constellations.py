@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures import grids
+from . import grids
 
 _COLOURS = np.array(["C0", "C1", "C2", "C4", "C5", "C6", "C8", "C9"])
 _OTHER = "black"

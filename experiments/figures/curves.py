@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures.grids import (
+from .grids import (
   GREY,
   as_rgb,
   bare,
@@ -21,7 +21,7 @@ from experiments.figures.grids import (
   new_sheet,
   save,
 )
-from experiments.figures.plotting import patches, ticker
+from .plotting import patches, ticker
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # With more points the markers would overlap.

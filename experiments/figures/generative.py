@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures import energy_models, grids, plotting
+from . import energy_models, grids, plotting
 
 
 def coded(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures.plotting import axes, figure, ticker
+from .plotting import axes, figure, ticker
 
 new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"

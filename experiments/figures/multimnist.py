@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures import grids
+from . import grids
 
 # Two colours that add up to white and that colour-blind readers distinguish.
 # Red marks mistakes. The paper uses red and green.

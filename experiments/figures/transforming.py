@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from experiments.figures import grids
+from . import grids
 
 _MOST_POINTS = 2000
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import jax
 from absl import flags
 
-from experiments.flags import limits, runs
-from experiments.training import augmentation
-from experiments.training.augmentation import Placement
-from kernels import checks
+from capjax.kernels import checks
+
+from ..training import augmentation
+from ..training.augmentation import Placement
+from . import limits, runs
 
 MAX_SHIFT = flags.DEFINE_integer(
   "max_shift", 2, "Largest shift of an image, in pixels.", lower_bound=0

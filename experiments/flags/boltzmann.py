@@ -13,8 +13,9 @@ from absl import flags
 
 from capjax.energy import rbm
 from capjax.specs import Spec
-from experiments.flags import rates, runs
-from experiments.training import contrastive_divergence, train_step
+
+from ..training import contrastive_divergence, train_step
+from . import rates, runs
 
 # Iterations of mean field in the measures of a model that is trained without
 # mean field; the presets that use it have the same number.

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import app, flags
 
-from kernels import checks
+from capjax.kernels import checks
 
 _LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
 _NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names

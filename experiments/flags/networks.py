@@ -15,7 +15,8 @@ import capjax
 from capjax import baselines, capsnet, losses
 from capjax.layers import routers
 from capjax.specs import Spec
-from experiments.flags import limits, runs
+
+from . import limits, runs
 
 MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."

@@ -3,8 +3,8 @@
 import optax
 from absl import flags
 
-from experiments.flags import limits, rates, runs
-from experiments.training import optimizers
+from ..training import optimizers
+from . import limits, rates, runs
 
 _OPTIMIZER = flags.DEFINE_enum(
   "optimizer",

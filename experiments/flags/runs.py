@@ -13,11 +13,12 @@ import jax
 from absl import flags, logging
 
 from capjax import data
-from experiments.flags import limits
-from experiments.run import atomic_files
-from experiments.run.invocation import FREE_FLAGS, Invocation
-from experiments.training.loop import LoopConfig
-from kernels import checks
+from capjax.kernels import checks
+
+from ..run import atomic_files
+from ..run.invocation import FREE_FLAGS, Invocation
+from ..training.loop import LoopConfig
+from . import limits
 
 WORKDIR = flags.DEFINE_string(
   "workdir",

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from experiments.records import tables
+from . import tables
 
 # The suites that measure the log-likelihood.
 _SUITES = ("bound", "importance", "log_likelihood")

@@ -6,7 +6,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from experiments.run import older_flags
+from ..run import older_flags
 
 _FIELDS = {
   **dict.fromkeys(("experiment", "dataset", "command", "device"), str),

@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Iterable, Sequence
 
-from experiments.records import densities, published, tables
+from . import densities, published, tables
 
 _TITLE = """# Sweeps
 

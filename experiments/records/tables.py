@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from experiments.records import published
+from . import published
 
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
 # Flags that have a column, and flags of how often a run is logged or validated.

@@ -11,8 +11,9 @@ import tensorboardX
 from absl import logging
 
 from capjax import specs
-from experiments.run import atomic_files, older_flags, provenance
-from experiments.run.invocation import FREE_FLAGS, Invocation
+
+from . import atomic_files, older_flags, provenance
+from .invocation import FREE_FLAGS, Invocation
 
 TRAIN_AGAIN = "repeat the training command, which writes it again"
 # The provenance of a run whose provenance.json was lost.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from experiments.run import older_flags
+from . import older_flags
 
 # Flags that affect where and how fast, but not what is computed.
 FREE_FLAGS = frozenset(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from experiments.run.invocation import Invocation
+from .invocation import Invocation
 
 _PACKAGES = (
   "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",

@@ -20,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from experiments.run import atomic_files
+from ..run import atomic_files
 
 _ARRAYS = "default"
 _METRICS = "metrics/metrics"

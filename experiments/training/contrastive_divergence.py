@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.training import train_step
+from . import train_step
 
 # Half the negative precision of Gaussian units, as in the authors' code.
 _QUADRATIC = (-50.0, -0.005)

@@ -11,8 +11,9 @@ import numpy as np
 import tqdm
 
 from capjax import data
-from experiments.run import directory, interrupts
-from experiments.training import checkpoints, train_step
+
+from ..run import directory, interrupts
+from . import checkpoints, train_step
 
 _MAX_RESTARTS = 20  # in one process
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from capjax import data
-from experiments.training import task as tasks
-from experiments.training import train_step
-from experiments.training.loop import LoopConfig
+
+from . import task as tasks
+from . import train_step
+from .loop import LoopConfig
 
 
 class Estimate(NamedTuple):

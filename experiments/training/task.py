@@ -12,9 +12,10 @@ from flax import nnx
 from capjax import data
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
-from experiments.run import directory
-from experiments.training import checkpoints, train_step
-from experiments.training.loop import LoopConfig
+
+from ..run import directory
+from . import checkpoints, train_step
+from .loop import LoopConfig
 
 # Validation losses; the first one that is measured breaks ties.
 _LOSSES = ("loss", "margin_loss")

@@ -1,15 +1,15 @@
 """Energies of stochastic capsules, and sums over all of their states."""
 
-from kernels.energy import (
+from . import (
   annealing,
   capsules,
   families,
 )
-from kernels.energy.annealing import (
+from .annealing import (
   Annealed,
   anneal,
 )
-from kernels.energy.capsules import (
+from .capsules import (
   Bias,
   Capsules,
   Drive,
@@ -32,7 +32,7 @@ from kernels.energy.capsules import (
   switch_logits,
   visible_parameters,
 )
-from kernels.energy.families import (
+from .families import (
   BERNOULLI,
   GAUSSIAN,
   Family,

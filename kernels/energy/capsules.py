@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kernels import checks, numerics
-from kernels.energy.families import BERNOULLI, Family
+from .. import checks, numerics
+from .families import BERNOULLI, Family
 
 
 class Bias(NamedTuple):

@@ -1,6 +1,6 @@
 """Matching: which object each part belongs to, and in what pose."""
 
-from kernels.matching import (
+from . import (
   constellations,
   ransac,
   selection,

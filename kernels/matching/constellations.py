@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 _DECIDED = 0.9  # least probability of an assignment that counts as certain

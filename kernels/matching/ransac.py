@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from kernels import checks, numerics
-from kernels.matching import constellations
+from .. import checks, numerics
+from . import constellations
 
 _SMALLEST = 1e-6  # scale of a template
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, geometry, numerics
+from .. import checks, geometry, numerics
 
 Temperature = float | Float[Array, ""]
 

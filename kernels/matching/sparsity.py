@@ -7,7 +7,7 @@ property of the batch. Axes: B examples, K objects.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 
 def prior_within(

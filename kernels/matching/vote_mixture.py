@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 # Log weight and log density of the dummy component: both 1 / 100.
 DUMMY = -2 * 2.302585092994046

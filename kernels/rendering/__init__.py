@@ -1,15 +1,15 @@
 """Rendering: templates warped by poses, and images as mixtures of them."""
 
-from kernels.rendering import (
+from . import (
   compositing,
   mixture,
   warping,
 )
-from kernels.rendering.mixture import (
+from .mixture import (
   ImageMixture,
   explain_image,
 )
-from kernels.rendering.warping import (
+from .warping import (
   transform,
   warp,
 )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 
 class Picture(NamedTuple):

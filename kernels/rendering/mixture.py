@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, geometry
+from .. import checks, geometry
 
 _FURTHEST = 1e30  # pixels; far outside of any canvas
 

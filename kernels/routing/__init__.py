@@ -3,7 +3,7 @@
 EM routing over windows of an image is `em_convolution.em_convolution`.
 """
 
-from kernels.routing import (
+from . import (
   attention,
   dynamic,
   em,
@@ -11,24 +11,24 @@ from kernels.routing import (
   variational,
   windows,
 )
-from kernels.routing.attention import (
+from .attention import (
   LinearVotes,
   inverted_attention_routing,
   self_attention_routing,
   self_routing,
 )
-from kernels.routing.dynamic import (
+from .dynamic import (
   dynamic_routing,
   transform_and_route,
 )
-from kernels.routing.em import (
+from .em import (
   EMOutput,
   em_routing,
 )
-from kernels.routing.output import (
+from .output import (
   RoutingOutput,
 )
-from kernels.routing.variational import (
+from .variational import (
   variational_routing,
 )
 

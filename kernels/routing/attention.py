@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
-from kernels.routing.output import RoutingOutput
+from .. import checks, numerics
+from .output import RoutingOutput
 
 # Parts whose activations sum to less than this count as absent.
 _ABSENT = 1e-6

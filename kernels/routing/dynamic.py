@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
-from kernels.routing.output import RoutingOutput
+from .. import checks, numerics
+from .output import RoutingOutput
 
 # Products keep float32 on every platform, where the default may round more.
 _matmul = functools.partial(jnp.matmul, precision="highest")

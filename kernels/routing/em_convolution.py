@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
-from kernels.routing import em
-from kernels.routing import windows as em_windows
+from .. import checks, numerics
+from . import em
+from . import windows as em_windows
 
 _FEW = 8  # terms of a sum that are written out; more are a matrix product
 

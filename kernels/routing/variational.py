@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
-from kernels.routing.output import RoutingOutput
+from .. import checks, numerics
+from .output import RoutingOutput
 
 
 class _Posterior(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kernels import checks, numerics
+from .. import checks, numerics
 
 
 class Windows(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax.data.dataset import Dataset
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
 
 _URL = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed"
 _SIZE = 40

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 
-from kernels import geometry, rendering
+from capjax.kernels import geometry, rendering
 
 
 def _place(image, top_left, canvas, margin) -> Num[Array, "H2 W2 C"]:

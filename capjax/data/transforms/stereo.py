@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from kernels import numerics
+from capjax.kernels import numerics
 
 PIPELINES = ("official", "ibm")
 _SIZE = 48
