@@ -45,7 +45,7 @@ lint: .venv
 	  "capjax needs Python >= 3.11; give one as PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[data,viz,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[train,data,dev]'
 	touch $@
 
 include results/records.mk

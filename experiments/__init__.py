@@ -1,0 +1,15 @@
+"""Binaries that train and evaluate models, and what they are made of."""
+
+import importlib.util
+
+# What comes with the extra `train`.
+_NEEDED = ("matplotlib", "orbax", "PIL", "sklearn", "tensorboardX", "tqdm")
+
+_missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+if _missing:
+  raise ModuleNotFoundError(
+    f"{', '.join(_missing)}: missing, which training and evaluation need; "
+    "install them by `pip install 'capjax[train]'`, or by `pip install "
+    "'.[train]'` in the folder of this repository",
+    name=_missing[0],
+  )

@@ -157,7 +157,7 @@ def _binary(run: directory.Run, name: str) -> types.ModuleType:
       f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
       f"none of {', '.join(known)}; {directory.TRAIN_AGAIN}"
     )
-  return importlib.import_module(f"experiments.{name}")
+  return importlib.import_module(f"{__package__}.{name}")
 
 
 def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:

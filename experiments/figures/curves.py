@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import patches, ticker
 from numpy.typing import ArrayLike
 
 from .grids import (
@@ -21,7 +22,6 @@ from .grids import (
   new_sheet,
   save,
 )
-from .plotting import patches, ticker
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # With more points the markers would overlap.

@@ -5,9 +5,10 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import ArrayLike
 
-from . import energy_models, grids, plotting
+from . import energy_models, grids
 
 
 def coded(
@@ -23,7 +24,7 @@ def coded(
   """
   shares = np.asarray(shares)
   count = shares.shape[-1]
-  hues = plotting.colormaps["hsv"](np.arange(count) / count)[:, :3]
+  hues = colormaps["hsv"](np.arange(count) / count)[:, :3]
   images = np.clip(shares @ hues, 0, 1)
   images = images.reshape(columns, -1, *images.shape[1:]).swapaxes(0, 1)
   images = images.reshape(-1, *images.shape[2:])

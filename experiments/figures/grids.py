@@ -12,9 +12,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib import axes, figure, ticker
 from numpy.typing import ArrayLike
-
-from .plotting import axes, figure, ticker
 
 new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"

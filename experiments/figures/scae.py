@@ -5,9 +5,10 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import ArrayLike
 
-from . import energy_models, grids, plotting
+from . import energy_models, grids
 
 
 def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
@@ -36,7 +37,7 @@ def reconstructions(
   """
   coefficients = np.mean(coefficients, axis=-1)[:, :-1]
   num_parts = coefficients.shape[1]
-  hues = plotting.colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
+  hues = colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
   brightness = np.mean(by_parts, axis=-1, keepdims=True)
   colored = np.einsum("nmhw,mc->nhwc", coefficients, hues) * brightness
   largest = np.max(colored, axis=(1, 2, 3), keepdims=True)

@@ -1,6 +1,6 @@
 """Limits that hold for the values of all flags, and the start of a binary.
 
-This module defines no flags.
+The one flag that it brings is `--preset`.
 """
 
 import math
@@ -12,6 +12,9 @@ from absl import app, flags
 
 from capjax.kernels import checks
 
+from . import presets
+
+_PACKAGE = __name__.partition("flags.")[0]  # `experiments.`
 _LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
 _NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
@@ -29,7 +32,7 @@ def experiment_flags() -> list[flags.Flag]:
     flag
     for module in sorted(by_module)
     # The flags of the binary itself are listed under the name of its file.
-    if module.startswith("experiments.") or module == sys.argv[0]
+    if module.startswith(_PACKAGE) or module == sys.argv[0]
     for flag in sorted(by_module[module], key=lambda flag: flag.name)
   ]
 
@@ -136,8 +139,10 @@ def flags_of_size(shape: Sequence[int]) -> str:
 
 
 def _parse(words: list[str]) -> list[str]:
-  rest = app.parse_flags_with_usage(words)
   try:
+    # Whatever reads the command line later sees the flagfile.
+    sys.argv[:] = words = presets.expand(words)
+    rest = app.parse_flags_with_usage(words)
     check_flags()
   except flags.IllegalFlagValueError as error:
     sys.exit(f"FATAL Flags parsing error:\n  {error}")

@@ -18,7 +18,7 @@ from capjax.kernels import checks
 from ..run import atomic_files
 from ..run.invocation import FREE_FLAGS, Invocation
 from ..training.loop import LoopConfig
-from . import limits
+from . import limits, presets
 
 WORKDIR = flags.DEFINE_string(
   "workdir",
@@ -243,6 +243,9 @@ def _command() -> str:
     if name in _OTHER_RUNS:
       value = argument.partition("=")[2]
       argument = f"--{name}={_recorded(name, value)}"
+    if name == "flagfile":
+      path = argument.partition("=")[2]
+      argument = f"--flagfile={presets.portable(path)}"
     if name not in FREE_FLAGS:
       arguments.append(argument)
   if DATA_DIR.value:

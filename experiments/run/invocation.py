@@ -8,7 +8,13 @@ from . import older_flags
 
 # Flags that affect where and how fast, but not what is computed.
 FREE_FLAGS = frozenset(
-  {"workdir", "data_dir", "compilation_cache", "checkpoint_minutes"}
+  {
+    "workdir",
+    "data_dir",
+    "compilation_cache",
+    "checkpoint_minutes",
+    "preset",  # the flagfile stands for it
+  }  # fmt: skip
 )
 
 

@@ -37,7 +37,13 @@ def record(invocation: Invocation) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-  """The commit of this code; None where git does not know."""
+  """The commit of this code; None where git does not know.
+
+  An installed copy may lie in another project's repository, whose commit says
+  nothing of it.
+  """
+  if _git("ls-files", "--error-unmatch", __file__) is None:
+    return None
   return _git("rev-parse", "HEAD")
 
 
@@ -46,6 +52,8 @@ def is_dirty() -> bool | None:
 
   Records in `results` do not count as code.
   """
+  if commit() is None:
+    return None
   changes = _git("status", "--porcelain", "--", ":/", ":(exclude,top)results")
   return None if changes is None else bool(changes)
 

@@ -8,9 +8,20 @@ _TEST_STRIDE = 5
 
 
 def load(split: str) -> Dataset:
-  """Loads scikit-learn's 8x8 digits; a fifth of each class are test images."""
+  """Loads scikit-learn's 8x8 digits; a fifth of each class are test images.
+
+  Raises:
+    ModuleNotFoundError: if scikit-learn is not installed.
+  """
   # Imported here because scikit-learn takes longer than most loads.
-  from sklearn import datasets
+  try:
+    from sklearn import datasets
+  except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+      "the digits come with scikit-learn, which is missing; install it by `pip "
+      "install 'capjax[train]'`",
+      name=error.name,
+    ) from error
 
   digits = datasets.load_digits()
   test = np.zeros(len(digits.target), bool)

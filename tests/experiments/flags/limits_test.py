@@ -1,8 +1,6 @@
 """Flags that make no sense are refused by name, before anything is made."""
 
 import contextlib
-import runpy
-import sys
 
 import jax
 import numpy as np
@@ -12,7 +10,6 @@ from absl.testing import flagsaver
 
 from experiments import train_capsnet
 from experiments.evaluation import suites
-from experiments.figures import plotting
 from experiments.flags import augmentation, limits, optimizer, runs
 from experiments.run import directory
 from experiments.training import memory
@@ -175,13 +172,6 @@ def test_folders_need_names(monkeypatch, tmp_path):
   (tmp_path / "b").mkdir()
   with pytest.raises(FileNotFoundError, match=str(tmp_path / "b")):
     tasks.data.load("smallnorb", "train", "~/b")
-
-
-def test_a_missing_extra_is_named(monkeypatch):
-  assert plotting.figure.Figure
-  monkeypatch.setitem(sys.modules, "matplotlib", None)
-  with pytest.raises(SystemExit, match=r"capjax\[viz\]"):
-    runpy.run_path(plotting.__file__)
 
 
 def test_suites_are_named(train, tmp_path):

@@ -1,0 +1,60 @@
+"""The command `capjax`, which runs the binaries of this package by name.
+
+  capjax train capsnet --workdir=runs/digits --preset=digits
+  capjax evaluate --workdir=runs/digits --suite=accuracy
+
+In a checkout, `capjax train capsnet` is `python -m experiments.train_capsnet`.
+"""
+
+import pathlib
+import runpy
+import sys
+
+_TRAIN = "train_"
+_HERE = pathlib.Path(__file__).parent
+_USAGE = """usage: capjax COMMAND [FLAGS]
+
+  capjax train MODEL --workdir=DIR   MODEL is one of {models}
+{commands}
+Each has --help.
+"""
+_COMMANDS = {
+  "evaluate": "evaluates a trained model",
+}
+
+
+def models() -> list[str]:
+  """The names that `capjax train` takes."""
+  return sorted(
+    path.stem.removeprefix(_TRAIN) for path in _HERE.glob(f"{_TRAIN}*.py")
+  )
+
+
+def main() -> None:
+  """Runs the binary that the command line names, with the flags after it."""
+  module, rest = _binary(sys.argv[1:])
+  sys.argv = [f"capjax {module}", *rest]
+  runpy.run_module(
+    f"{__package__}.{module}", run_name="__main__", alter_sys=True
+  )
+
+
+def _binary(words: list[str]) -> tuple[str, list[str]]:
+  """The module that the first words name, and the words after these."""
+  command, *rest = words or ["--help"]
+  if command in ("--help", "-h", "help"):
+    print(_usage())
+    sys.exit(0)
+  if command == "train" and rest and rest[0] in models():
+    return f"{_TRAIN}{rest[0]}", rest[1:]
+  if command in _COMMANDS:
+    return command, rest
+  said = " ".join(words[:2] if command == "train" else words[:1])
+  sys.exit(f"capjax {said}: unknown command\n{_usage()}")
+
+
+def _usage() -> str:
+  commands = "".join(
+    f"  capjax {name:<28}{summary}\n" for name, summary in _COMMANDS.items()
+  )
+  return _USAGE.format(models=", ".join(models()), commands=commands)

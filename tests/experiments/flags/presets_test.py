@@ -1,0 +1,42 @@
+"""Presets that are named on the command line."""
+
+import pathlib
+
+import processes
+import pytest
+from absl import flags
+
+from experiments.flags import presets
+
+FILE = processes.ROOT / "experiments" / "presets" / "capsnet" / "digits.cfg"
+
+
+@pytest.mark.parametrize(
+  "words", [["--preset=digits"], ["-preset=digits"], ["--preset", "digits"]]
+)
+def test_a_name_stands_for_its_flagfile(words):
+  expanded = presets.expand(["a/train_capsnet.py", "--seed=1", *words, "x"])
+  assert expanded == [
+    "a/train_capsnet.py", "--seed=1", f"--flagfile={FILE}", "x"
+  ]  # fmt: skip
+  path = expanded[2].partition("=")[2]
+  assert presets.portable(path) == "experiments/presets/capsnet/digits.cfg"
+
+
+@pytest.mark.parametrize("path", ["my.cfg", "presets/capsnet/digits.cfg"])
+def test_other_flagfiles_are_recorded_as_given(path):
+  assert presets.portable(path) == path
+
+
+def test_a_preset_of_another_binary_is_refused():
+  with pytest.raises(flags.IllegalFlagValueError, match="give one of .*scae"):
+    presets.expand(["train_scae", "--preset=digits"])
+
+
+def test_every_preset_has_a_name_of_its_own():
+  found = sorted(x.stem for x in FILE.parents[1].rglob("*.cfg"))
+  assert len(found) > 40 and len(set(found)) == len(found)
+  for path in FILE.parents[1].rglob("*.cfg"):
+    binary = pathlib.Path(f"train_{path.parent.name}")
+    word = presets.expand([str(binary), f"--preset={path.stem}"])[1]
+    assert word == f"--flagfile={path}"

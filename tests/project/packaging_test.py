@@ -1,0 +1,136 @@
+"""What the wheel holds, and that it works beside a package called `kernels`."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import processes
+import pytest
+
+pytestmark = pytest.mark.long
+_BESIDE = ("kernels", "experiments")
+# They stand for the packages of the same names in a checkout.
+_LEFT_OUT = {
+  "capjax/kernels.py",
+  "capjax/experiments.py",
+  "capjax/_checkout.py",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+  """The folder of a wheel, which was built from a source distribution."""
+  folder = tmp_path_factory.mktemp("dist")
+  _run("-m", "build", "--outdir", folder, processes.ROOT)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+  """A folder where the wheel lies beside a foreign package `kernels`."""
+  folder = tmp_path_factory.mktemp("site")
+  (wheel,) = built.glob("*.whl")
+  _run(
+    "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, wheel
+  )
+  (folder / "kernels").mkdir()
+  (folder / "kernels" / "__init__.py").write_text("foreign = True\n")
+  return folder
+
+
+def _run(*words, **options):
+  done = subprocess.run(
+    [sys.executable, *map(str, words)],
+    capture_output=True,
+    text=True,
+    **options,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+def _in_the_tree():
+  """The files of the packages, by their place in the wheel."""
+  names = {"capjax/py.typed"}
+  for folder in ("capjax", *_BESIDE):
+    inner = "capjax/" if folder in _BESIDE else ""
+    names |= {
+      inner + path.relative_to(processes.ROOT).as_posix()
+      for pattern in ("*.py", "presets/*/*.cfg")
+      for path in (processes.ROOT / folder).rglob(pattern)
+    }
+  return names - _LEFT_OUT
+
+
+def test_the_wheel_claims_one_name_and_holds_every_file(built):
+  (wheel,) = built.glob("*.whl")
+  names = set(zipfile.ZipFile(wheel).namelist())
+  assert {name.partition("/")[0].partition("-")[0] for name in names} == {
+    "capjax"
+  }
+  assert {x for x in names if ".dist-info/" not in x} >= _in_the_tree()
+  assert not names & _LEFT_OUT
+  (source,) = built.glob("*.tar.gz")
+  inside = {x.partition("/")[2] for x in tarfile.open(source).getnames()}
+  assert inside >= {"kernels/routing/dynamic.py", "setup.py", "LICENSE"}
+
+
+def test_its_description_is_valid(built):
+  _run("-m", "twine", "check", "--strict", *built.iterdir())
+
+
+@pytest.mark.parametrize("order", ["capjax, kernels", "kernels, capjax"])
+def test_a_foreign_package_called_kernels_is_left_alone(
+  installed, tmp_path, order
+):
+  code = (
+    f"import {order}\n"
+    "import capjax.kernels.routing.dynamic as inner\n"
+    "assert kernels.foreign and inner.dynamic_routing\n"
+    "print(capjax.__file__, inner.__file__)"
+  )
+  printed = _run("-c", code, cwd=tmp_path, env=_environment(installed))
+  assert all(x.startswith(str(installed)) for x in printed.split())
+
+
+def test_the_command_trains_a_preset_anywhere(installed, tmp_path):
+  words = (
+    "train", "capsnet", "--preset=digits", "--num_steps=2", "--eval_every=1",
+    "--num_validation=64",
+  )  # fmt: skip
+  run = tmp_path / "run"
+  code = "from capjax.experiments import cli; cli.main()"
+  options = {"cwd": tmp_path, "env": _environment(installed)}
+  _run("-c", code, *words, f"--workdir={run}", **options)
+  summary = processes.summary_of(run)
+  assert summary["preset"] == "digits"
+  assert summary["commit"] == "unknown"
+  assert (
+    "--flagfile=experiments/presets/capsnet/digits.cfg" in (summary["command"])
+  )
+  _run("-c", code, "evaluate", f"--workdir={run}", **options)
+  assert processes.evaluation_of(run)["accuracy"]
+
+
+@pytest.mark.parametrize(
+  "first, second",
+  [("kernels", "capjax.kernels"), ("capjax.kernels", "kernels")],
+)
+def test_in_a_checkout_both_names_are_one_module(first, second):
+  code = (
+    f"import {first}.routing.dynamic, {second}.routing.dynamic\n"
+    "import capjax.kernels, kernels\n"
+    "assert capjax.kernels is kernels\n"
+    "assert capjax.kernels.routing.dynamic is kernels.routing.dynamic\n"
+    "from capjax.kernels.rendering import warping as a\n"
+    "from kernels.rendering import warping as b\n"
+    "assert a is b and a.__spec__.name == a.__name__"
+  )
+  _run("-c", code, cwd=processes.ROOT)
+
+
+def _environment(folder: pathlib.Path):
+  return os.environ | {"PYTHONPATH": str(folder)}
