@@ -5,6 +5,7 @@ again without the run's flags.
 """
 
 import importlib
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,22 @@ class Spec(NamedTuple):
 
   maker: Callable[..., nnx.Module]
   arguments: dict[str, Any]
+
+  def with_arguments(self, **changed: Any) -> "Spec":
+    """The spec with some arguments added or replaced."""
+    return Spec(self.maker, changed | self.arguments | changed)
+
+  def argument(self, name: str) -> Any:
+    """The value of an argument; where the spec has none, the default.
+
+    Raises:
+      KeyError: if `maker` takes no such argument.
+    """
+    if name in self.arguments:
+      return self.arguments[name]
+    maker = self.maker
+    function = maker.__init__ if isinstance(maker, type) else maker
+    return inspect.signature(function).parameters[name].default
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:
     """Constructs the model, with initialised parameters."""

@@ -103,8 +103,8 @@ def main(argv: Sequence[str]) -> None:
         f"({', '.join(others)}); give their folder as --data_dir, or "
         "--allow_other_data"
       )
-    trained = launch.restore(run, binary.TASK, test)
-    fit = binary.TASK.suites(trained.model)
+    trained = launch.restore(run, binary.make_task(), test)
+    fit = trained.task.suites(trained.model)
     unfit = sorted(set(names) - set(fit))
     if unfit:
       raise ValueError(

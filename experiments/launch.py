@@ -1,8 +1,10 @@
 """The main part of every training binary: train, restore the best, evaluate.
 
-Flags are turned into arguments here; `training`, `evaluation` and `figures` do
-not read flags.
+Flags are turned into arguments by the binaries and here; `training`, `tasks`,
+`evaluation` and `figures` do not read flags.
 """
+
+from collections.abc import Callable
 
 import jax
 
@@ -37,12 +39,11 @@ def fit(
     The number of updates and the seconds spent, summed over resumed processes.
   """
   mesh = train_step.data_mesh(config.batch_size)
-  optimizer = task.make_optimizer()
   model = tasks.make_model(task, train_set, config.seed)
   earlier = task.begin(model, train_set, validation) or 0.0
   decay = config.average_decay
   state = train_step.init(
-    model, optimizer, jax.random.key(config.seed), average=bool(decay)
+    model, task.optimizer, jax.random.key(config.seed), average=bool(decay)
   )
   saved = tasks.saved_by(run, task, config)
   step, seconds = loop.fit(
@@ -51,7 +52,7 @@ def fit(
     state,
     update=train_step.make_update(
       task.loss,
-      optimizer,
+      task.optimizer,
       sample=task.sample,
       batch_size=config.batch_size,
       mesh=mesh,
@@ -91,10 +92,16 @@ def restore(
   )
 
 
-def train(task: tasks.Task) -> None:
-  """Trains for a task, or resumes, as the flags say; writes the run's files."""
+def train(make_task: Callable[[], tasks.Task]) -> None:
+  """Trains for a task, or resumes, as the flags say; writes the run's files.
+
+  Args:
+    make_task: `() -> task` of the flags. A ValueError that it raises ends the
+      program with its message.
+  """
   with runs.clear_errors(), runs.naming_the_default():
     runs.configure()
+    task = make_task()
     config = runs.loop_config()
     if config.num_validation == 0:
       runs.refuse("--num_validation=0", ["stop_accuracy"])
@@ -106,6 +113,7 @@ def train(task: tasks.Task) -> None:
     }
     if task.split:
       train_set, validation = task.split(train_set, test)
+      loop.require_a_batch(len(train_set.images), config.batch_size)
     else:
       train_set, validation = loop.split_validation(
         train_set, config.num_validation, config.batch_size

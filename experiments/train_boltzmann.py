@@ -8,17 +8,15 @@ Li and Zhu (2019), Capsule generative models, sections 2.1 and 3.1.
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 from absl import app, flags
 
-from capjax import data
 from capjax.energy import rbm
 from capjax.specs import Spec
 
 from . import launch
-from .evaluation import latents
-from .flags import boltzmann, limits, runs
-from .training import train_step
+from .flags import boltzmann as flagged
+from .flags import limits, runs
+from .tasks import boltzmann
 from .training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_integer(
@@ -37,52 +35,32 @@ _SWITCHES = flags.DEFINE_bool(
 flags.set_default(runs.NUM_STEPS, 12000)
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The model that the flags describe."""
-  del num_classes
-  return boltzmann.describe_machine(
-    image_shape,
-    _NUM_CAPSULES.value,
+def make_task() -> Task:
+  """The task that the flags describe."""
+  arguments = dict(
+    num_capsules=_NUM_CAPSULES.value,
+    num_chains=flagged.NUM_CHAINS.value,
+    **flagged.sizes_and_families(),
     interaction=_INTERACTION.value,
     switches=_SWITCHES.value,
   )
-
-
-def begin(
-  model: rbm.CapsuleRBM, train: data.Dataset, validation: data.Dataset
-) -> None:
-  """Sets the biases of the pixels from the statistics of the training set."""
-  del validation
-  images = train_step.as_intensities(jnp.asarray(train.images))
-  model.visible[...] = rbm.independent_units(boltzmann.VISIBLE.value, images)
-
-
-TASK = Task(
-  describe,
-  boltzmann.loss,
-  boltzmann.measure,
-  make_optimizer=boltzmann.make_optimizer,
-  suites=lambda model: [
-    "errors",
-    "samples",
-    "spectra",
-    "fields",
-    *([] if latents.has_gaussian_pixels(model) else ["log_likelihood"]),
-  ],
-  after_training=("errors", "samples", "spectra", "fields"),
-  begin=begin,
-  **boltzmann.COMMON,
-)
+  return boltzmann.make_task(
+    Spec(rbm.CapsuleRBM, arguments),
+    flagged.make_optimizer(),
+    num_sweeps=flagged.NUM_SWEEPS.value,
+    block=flagged.block(),
+    **flagged.task_options(),
+  )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
-    boltzmann.refuse_useless_flags()
+    flagged.refuse_useless_flags()
     if not _SWITCHES.value:
       runs.refuse("--noswitches", ["mean_field_iterations", "sweep"])
-  launch.train(TASK)
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

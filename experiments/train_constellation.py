@@ -10,18 +10,16 @@ Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders, section 2.1.
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 from absl import app, flags
 
 from capjax.data.sources import constellations
-from capjax.scae import constellation
+from capjax.scae.constellation import ConstellationAutoencoder
 from capjax.specs import Spec
 
 from . import launch
-from .evaluation import constellations as segmentations
 from .flags import limits, optimizer, rates, runs
-from .training import task, train_step
+from .tasks import constellation
+from .training.task import Task
 
 _WIDTH = flags.DEFINE_integer(
   "width", 128, "Width of the tokens in the set transformer.", lower_bound=1
@@ -89,9 +87,8 @@ flags.register_validator(
 )
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The network that the flags describe."""
-  del image_shape, num_classes
+def make_task() -> Task:
+  """The task that the flags describe."""
   arguments = dict(
     num_objects=len(constellations.PATTERNS),
     width=_WIDTH.value,
@@ -99,39 +96,10 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     num_heads=_HEADS.value,
     hidden=_HIDDEN.value,
   )
-  return Spec(constellation.ConstellationAutoencoder, arguments)
-
-
-def sample(
-  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
-) -> tuple[constellations.Constellation, jax.Array]:
-  """Samples a new constellation to train on; the index is not used."""
-  drawn = constellations.draw(key, noise=_NOISE.value)
-  return drawn, labels[index]
-
-
-def sample_test(
-  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
-) -> tuple[constellations.Constellation, jax.Array]:
-  """Makes the constellation of an index of the data set."""
-  del key, images
-  drawn = constellations.numbered(labels[index], noise=_NOISE.value)
-  return drawn, labels[index]
-
-
-def loss(
-  model: constellation.ConstellationAutoencoder,
-  drawn: constellations.Constellation,
-  labels: jax.Array,
-  key: jax.Array,
-  step: jax.Array,
-) -> tuple[jax.Array, train_step.Metrics]:
-  """The loss of a batch and its parts."""
-  del labels, step
-  output = model(drawn.points, drawn.presence, key=key)
-  return constellation.constellation_loss(
-    output,
-    drawn.presence,
+  return constellation.make_task(
+    Spec(ConstellationAutoencoder, arguments),
+    optimizer.make_optimizer(),
+    noise=_NOISE.value,
     sparsity_of=_SPARSITY.value,
     within=_WITHIN.value,
     between=_BETWEEN.value,
@@ -140,61 +108,16 @@ def loss(
   )
 
 
-def measure(
-  model: constellation.ConstellationAutoencoder,
-  drawn: constellations.Constellation,
-  labels: jax.Array,
-) -> train_step.Metrics:
-  """The likelihood, the object of each point, and the segmentation accuracy."""
-  del labels
-  output = model(drawn.points, drawn.presence)
-  found = output.objects()
-  return {
-    "log_prob": output.log_prob,
-    # An object that never explains a point is dead.
-    "activations": output.shares_won(drawn.presence),
-    "scale": jnp.mean(output.scales, axis=(1, 2)),
-    "objects": found,
-    "accuracy": segmentations.accuracy(
-      found, drawn, len(constellations.PATTERNS)
-    ),
-  }
-
-
-def warn(metrics: dict[str, float]) -> list[str]:
-  """Warnings about objects that have collapsed."""
-  messages = []
-  if metrics.get("dead_parents", 0) > 0:
-    messages.append(
-      f"collapsed objects: {metrics['dead_parents']:.0%} explain no point best "
-      "in any image of the validation set"
-    )
-  return messages
-
-
-TASK = task.Task(
-  describe,
-  loss,
-  measure,
-  sample=sample,
-  sample_test=sample_test,
-  make_optimizer=optimizer.make_optimizer,
-  suites=lambda model: [x.name for x in segmentations.SUITES],
-  after_training=("segmentation",),
-  chosen_by="log_prob",
-  warn=warn,
-)
-
-
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
+    optimizer.check_flags()
     runs.refuse("train_constellation", ["stop_accuracy"])
     if _SPARSITY.value == "hard":
       weights = ["prior_within", "prior_between"]
       runs.refuse("--sparsity=hard, which has no gradient,", weights)
-  launch.train(TASK)
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,16 @@ Hinton, Sabour, Frosst (2018), Matrix capsules with EM routing.
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 from absl import app, flags
-from flax import nnx
 
-from capjax import baselines, data, losses, matrix_capsules
-from capjax.data.sources import smallnorb
-from capjax.data.transforms import augment, stereo
-from capjax.evaluation import diagnostics
+from capjax import baselines
+from capjax.data.transforms import stereo
+from capjax.matrix_capsules import COORDINATES, FORMS, STARTS, MatrixCapsules
 from capjax.specs import Spec
 
 from . import launch
 from .flags import limits, optimizer, rates, runs
-from .training import loop, train_step
+from .tasks import matrix_capsules
 from .training.task import Task
 
 _MODEL = flags.DEFINE_enum(
@@ -51,13 +45,13 @@ _NUM_ITERATIONS = flags.DEFINE_integer(
 _FORM = flags.DEFINE_enum(
   "form",
   "paper",
-  list(matrix_capsules.FORMS),
+  list(FORMS),
   "Constants of EM routing: those of the authors' code or of the paper.",
 )
 _START = flags.DEFINE_enum(
   "start",
   "identity",
-  list(matrix_capsules.STARTS),
+  list(STARTS),
   "Initial scales of the parameters: identity starts transforms near the "
   "identity; official uses the scales of the authors' code.",
 )
@@ -77,7 +71,7 @@ _DATA_AMOUNT = flags.DEFINE_float(
 _COORDINATES = flags.DEFINE_enum(
   "coordinates",
   "relative",
-  list(matrix_capsules.COORDINATES),
+  list(COORDINATES),
   "How votes for the classes encode the position of the child.",
 )
 _POSE = flags.DEFINE_enum(
@@ -89,7 +83,7 @@ _PADDING = flags.DEFINE_enum(
 _LOSS = flags.DEFINE_enum(
   "loss",
   "spread",
-  ["spread", "margin", "cross_entropy"],
+  matrix_capsules.CLASS_LOSSES,
   "Loss of the class activations.",
 )
 _MARGIN_STEPS = flags.DEFINE_float(
@@ -129,7 +123,7 @@ _AUGMENTATION = flags.DEFINE_enum(
 _VIEWPOINTS = flags.DEFINE_enum(
   "viewpoints",
   "all",
-  ["all", "azimuth", "elevation"],
+  matrix_capsules.VIEWPOINTS,
   "Viewpoints to train on: all, a third of the azimuths, or the three "
   "lowest elevations. For the last two, as in the paper, validation uses "
   "test images from the viewpoints of training, so that --stop_accuracy "
@@ -146,36 +140,32 @@ _CAPSULE_FLAGS = (
   "final_inverse_temperature", "data_amount", "coordinates", "pose", "padding",
   "loss",
 )  # fmt: skip
-# The authors' code has 2,000,000 steps and a time constant of 50,000.
-_MARGIN_SHARE = 40
 _BASELINE_FLAGS = ("cnn_features", "cnn_dense")
-_FAMILIAR = {
-  "azimuth": smallnorb.familiar_azimuths,
-  "elevation": smallnorb.familiar_elevations,
-}
 
 
-def is_stereo() -> bool:
-  """Whether images are stereo pairs, which are standardised and cropped."""
-  return runs.DATASET.value in ("smallnorb", "viewpoint_solids")
+def make_task() -> Task:
+  """The task that the flags describe."""
+  return matrix_capsules.make_task(
+    _spec(),
+    optimizer.make_optimizer(),
+    dataset=runs.DATASET.value,
+    num_steps=runs.NUM_STEPS.value,
+    kind=_LOSS.value,
+    margin_steps=_MARGIN_STEPS.value,
+    weight_decay=_WEIGHT_DECAY.value,
+    max_shift=_MAX_SHIFT.value,
+    pipeline=_AUGMENTATION.value,
+    viewpoints=_VIEWPOINTS.value,
+  )
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The network that the flags describe, for images of a data set."""
-  if not is_stereo():
-    limits.check_shift(image_shape, _MAX_SHIFT.value, ["max_shift"])
-  shape = jax.eval_shape(
-    prepare, jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
-  ).shape
-  sizes = {"image_shape": shape, "num_classes": num_classes}
+def _spec() -> Spec:
+  """The network, without its image shape and classes."""
   if _MODEL.value == "baseline":
     first, second = map(int, _CNN_FEATURES.value)
-    arguments = sizes | dict(
-      features=(first, second),
-      dense_features=_CNN_DENSE.value,
-    )
+    arguments = dict(features=(first, second), dense_features=_CNN_DENSE.value)
     return Spec(baselines.smallnorb_baseline, arguments)
-  arguments = sizes | dict(
+  arguments = dict(
     features=_FEATURES.value,
     types=tuple(int(count) for count in _TYPES.value),
     num_iterations=_NUM_ITERATIONS.value,
@@ -187,159 +177,7 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     final_inverse_temperature=_FINAL_INVERSE_TEMPERATURE.value,
     data_amount=_DATA_AMOUNT.value or None,
   )
-  return Spec(matrix_capsules.MatrixCapsules, arguments)
-
-
-def prepare(image: jax.Array) -> jax.Array:
-  """Downsamples and crops an image in [0, 1], if it is a stereo pair."""
-  return stereo.centre_crop(stereo.downsample(image)) if is_stereo() else image
-
-
-def standardise(image: jax.Array) -> jax.Array:
-  """The network's input for an image in [0, 1].
-
-  The crop of a stereo pair is standardised, as in the authors' code. The text
-  of the paper standardises first and then crops.
-  """
-  return stereo.standardise(255 * image) if is_stereo() else image
-
-
-def sample(
-  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Makes one training example, with random augmentation."""
-  image = train_step.as_intensities(images[index])
-  if not is_stereo():
-    shifted = augment.shift(key, image, max_shift=_MAX_SHIFT.value)
-    return shifted, labels[index]
-  pair = 255 * stereo.downsample(image)
-  pair = stereo.augment(key, pair, pipeline=_AUGMENTATION.value)
-  return pair, labels[index]
-
-
-def loss(
-  model: nnx.Module,
-  images: jax.Array,
-  labels: jax.Array,
-  key: jax.Array,
-  step: jax.Array,
-) -> tuple[jax.Array, train_step.Metrics]:
-  """The loss of a batch and its metrics."""
-  squares = optax.tree.norm(nnx.state(model, nnx.Param), squared=True)
-  decay = _WEIGHT_DECAY.value * squares / 2
-  if _MODEL.value == "baseline":
-    value, metrics = losses.classifier_loss(model(images, key), labels)
-    return value + decay, metrics
-  activations = model(images).activations
-  value = jnp.mean(_loss_of_each(activations, labels, step))
-  right = jnp.argmax(activations, axis=-1) == labels
-  return value + decay, {"loss": value, "accuracy": jnp.mean(right)}
-
-
-def _loss_of_each(
-  activations: jax.Array, labels: jax.Array, step: int | jax.Array
-) -> jax.Array:
-  """--loss of each image [B], at a step of training."""
-  if _LOSS.value == "spread":
-    timescale = _MARGIN_STEPS.value or runs.NUM_STEPS.value / _MARGIN_SHARE
-    margin = losses.spread_margin(step, timescale=timescale)
-    return losses.spread_loss(activations, labels, margin=margin)
-  if _LOSS.value == "margin":
-    present = jax.nn.one_hot(labels, activations.shape[1])
-    return losses.margin_loss(activations, present)
-  return losses.share_loss(activations, labels)
-
-
-def measure(
-  model: nnx.Module, images: jax.Array, labels: jax.Array
-) -> train_step.Metrics:
-  """Measures each image; `loss` has the margin of the last step."""
-  output = model(images)
-  said = output if _MODEL.value == "baseline" else output.activations
-  predictions = jnp.argmax(said, axis=-1)
-  measures = {
-    "prediction": predictions,
-    "accuracy": (predictions == labels).astype(jnp.float32),
-  }
-  if _MODEL.value == "baseline":
-    measures["loss"] = optax.softmax_cross_entropy_with_integer_labels(
-      said, labels
-    )
-  else:
-    measures["loss"] = _loss_of_each(said, labels, runs.NUM_STEPS.value)
-    measures["activations"] = output.activations
-    measures["routing_entropy"] = diagnostics.routing_entropy(
-      output.coefficients
-    )
-  return measures
-
-
-def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
-  """Scores [B J] of the classes, for images in [0, 1]."""
-  output = model(jax.vmap(standardise)(images))
-  return output if _MODEL.value == "baseline" else output.activations
-
-
-def losses_of(
-  model: nnx.Module, images: jax.Array, labels: jax.Array
-) -> jax.Array:
-  """The cross-entropy [B] of the scores, for attacks on any network."""
-  return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images), labels
-  )
-
-
-def familiar(factors: dict[str, np.ndarray]) -> np.ndarray:
-  """Which examples [N] are seen from the viewpoints of training."""
-  if not factors:
-    raise ValueError(
-      f"--viewpoints={_VIEWPOINTS.value}: this copy of {runs.DATASET.value} "
-      "does not tell viewpoints; use viewpoint_solids, or smallnorb from its "
-      "own files or TensorFlow Datasets"
-    )
-  return _FAMILIAR[_VIEWPOINTS.value](factors)
-
-
-def split(
-  train: data.Dataset, test: data.Dataset
-) -> tuple[data.Dataset, data.Dataset]:
-  """The training set and the validation set."""
-  if _VIEWPOINTS.value == "all":
-    return loop.split_validation(
-      train, runs.NUM_VALIDATION.value, runs.BATCH_SIZE.value
-    )
-  runs.refuse("--viewpoints", ["num_validation"])
-  kept = tuple(loop.rows(x, familiar(x.factors)) for x in (train, test))
-  loop.require_a_batch(len(kept[0].images), runs.BATCH_SIZE.value)
-  return kept
-
-
-def suites_of(model: nnx.Module) -> list[str]:
-  """The names of the suites that apply to a model, given the flags."""
-  del model
-  names = ["attacks", "multi_crop" if is_stereo() else "views"]
-  # Where validation uses test images, only novel viewpoints are a test.
-  names.append("accuracy" if _VIEWPOINTS.value == "all" else "viewpoints")
-  return names
-
-
-TASK = Task(
-  describe,
-  loss,
-  measure,
-  sample=sample,
-  sample_test=train_step.sample_labelled(
-    lambda key, image: standardise(prepare(image))
-  ),
-  make_optimizer=optimizer.make_optimizer,
-  suites=suites_of,
-  after_training=("accuracy", "viewpoints"),
-  split=split,
-  familiar=familiar,
-  prepare=prepare,
-  scores=scores,
-  losses=losses_of,
-)
+  return Spec(MatrixCapsules, arguments)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -353,9 +191,12 @@ def main(argv: Sequence[str]) -> None:
     )
     if is_baseline or _LOSS.value != "spread":
       runs.refuse("without the spread loss, training", ["margin_steps"])
-    unused = ["max_shift"] if is_stereo() else ["augmentation"]
+    pairs = matrix_capsules.is_stereo(runs.DATASET.value)
+    unused = ["max_shift"] if pairs else ["augmentation"]
     runs.refuse(f"--dataset={runs.DATASET.value}", unused)
-  launch.train(TASK)
+    if _VIEWPOINTS.value != "all":
+      runs.refuse("--viewpoints", ["num_validation"])
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

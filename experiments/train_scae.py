@@ -8,19 +8,14 @@ Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders.
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 from absl import app, flags
 
-from capjax import scae
-from capjax.scae import objects as object_capsules
+from capjax.scae import SCAE, SCRIPT_WEIGHTS, Weights
 from capjax.specs import Spec
 
 from . import launch
-from .evaluation import linear_probes
-from .evaluation import scae as objects
 from .flags import augmentation, limits, optimizer, runs
-from .training import train_step
+from .tasks import scae
 from .training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
@@ -88,7 +83,7 @@ _EDGES = flags.DEFINE_bool(
 _WEIGHTS = {
   name: flags.DEFINE_float(f"{name}_weight", default, text, lower_bound=0.0)
   for (name, default), text in zip(
-    scae.SCRIPT_WEIGHTS._asdict().items(),
+    SCRIPT_WEIGHTS._asdict().items(),
     (
       "Weight of the log-likelihood of parts; that of images has weight 1.",
       "Weight of the squared changes of relations between images.",
@@ -104,11 +99,9 @@ flags.set_default(runs.NUM_STEPS, 300_000)
 flags.set_default(augmentation.MAX_SHIFT, 0)
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The autoencoder that the flags describe."""
+def make_task() -> Task:
+  """The task that the flags describe."""
   arguments = dict(
-    image_shape=augmentation.canvas_of(image_shape),
-    num_classes=num_classes,
     num_parts=_NUM_PARTS.value,
     num_objects=_NUM_OBJECTS.value,
     template_size=_TEMPLATE_SIZE.value,
@@ -121,91 +114,23 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     masking=_MASKING.value,
     edges=_EDGES.value,
   )
-  return Spec(scae.SCAE, arguments)
-
-
-def loss(
-  model: scae.SCAE,
-  images: jax.Array,
-  labels: jax.Array,
-  key: jax.Array,
-  step: jax.Array,
-) -> tuple[jax.Array, train_step.Metrics]:
-  """The loss of a batch, its terms, and the shares of inactive objects."""
-  del step
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
-  value, terms = scae.loss(
-    model,
-    images,
-    labels,
-    key if _NOISE.value else None,
-    weights=scae.Weights(**weights),
+  return scae.make_task(
+    Spec(SCAE, arguments),
+    optimizer.make_optimizer(),
+    placement=augmentation.placement(),
+    weights=Weights(**weights),
+    noise=_NOISE.value,
   )
-  return value, {**terms, "flat_templates": scae.flat_templates(model)}
-
-
-def measure(
-  model: scae.SCAE, images: jax.Array, labels: jax.Array
-) -> train_step.Metrics:
-  """Log-likelihoods, accuracies of the probes, and presences of objects."""
-  output = model(images)
-  targets = model.targets(images)
-  explained = model.decoder.explain(targets, output.parts)
-  errors = jnp.abs(explained.mean - targets)
-  right = {
-    f"{name}_probe_accuracy": jnp.argmax(logits, axis=-1) == labels
-    for name, logits in (
-      ("prior", output.prior_logits),
-      ("posterior", output.posterior_logits),
-    )
-  }
-  return {
-    "image_log_prob": explained.log_prob,
-    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
-    "part_log_prob": output.objects.log_prob,
-    "present_parts": jnp.sum(output.parts.presence, axis=1),
-    "activations": scae.shares_won(output.objects),
-    **{name: x.astype(jnp.float32) for name, x in right.items()},
-  }
-
-
-def features(model: scae.SCAE, images: jax.Array) -> dict[str, jax.Array]:
-  """Posterior presences of objects, and their poses, for linear probes."""
-  objects = model(images).objects
-  poses = object_capsules.entries(objects.poses)
-  return linear_probes.features(objects.posterior_presence(), poses)
-
-
-TASK = Task(
-  describe,
-  loss,
-  measure,
-  sample=train_step.sample_labelled(augmentation.augment_image),
-  sample_test=train_step.sample_labelled(augmentation.test_image),
-  make_optimizer=optimizer.make_optimizer,
-  suites=lambda model: [
-    "errors",
-    "explanations",
-    "objects",
-    "clusters",
-    "label_curve",
-    "affnist_like_clusters",
-    "linear",
-  ],
-  after_training=("errors", "explanations", "objects", "clusters"),
-  chosen_by=None,
-  warn=lambda scores: objects.warn(scores, _NUM_PARTS.value),
-  prepare=augmentation.prepare_image,
-  features=features,
-)
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
+    optimizer.check_flags()
     runs.refuse("train_scae", ["stop_accuracy"])
-  launch.train(TASK)
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

@@ -11,31 +11,26 @@ were centred; the target is that image after a further, known transformation.
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 from absl import app, flags
-from flax import nnx
 
-from capjax import losses, transforming
-from capjax.kernels import geometry, rendering
 from capjax.specs import Spec
+from capjax.transforming import OUTPUTS, POSES, TransformingAutoencoder
 
 from . import launch
-from .evaluation.transforming import Moved, as_transforms
 from .flags import limits, optimizer, runs
-from .training import train_step
+from .tasks import transforming
 from .training.task import Task
 
 _POSE = flags.DEFINE_enum(
   "pose",
   "shift",
-  list(transforming.POSES),
+  list(POSES),
   "Form of a capsule's pose, and of the transformations of images.",
 )
 _OUTPUT = flags.DEFINE_enum(
   "output",
   "sigmoid",
-  list(transforming.OUTPUTS),
+  list(OUTPUTS),
   "Nonlinearity applied to the sum of the capsules' outputs; the paper uses"
   " a linear output.",
 )
@@ -88,110 +83,37 @@ _MAX_SHEAR = flags.DEFINE_float(
 _AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The network that the flags describe."""
-  del num_classes
-  limits.check_shift(
-    image_shape,
-    _MAX_JITTER.value + _MAX_SHIFT.value,
-    ["max_jitter", "max_shift"],
-    left=2,  # for shifts that do not occur in training
-  )
+def make_task() -> Task:
+  """The task that the flags describe."""
   arguments = dict(
-    image_shape=tuple(image_shape),
     num_capsules=_NUM_CAPSULES.value,
     recognition_units=_RECOGNITION_UNITS.value,
     generation_units=_GENERATION_UNITS.value,
     pose=_POSE.value,
     output=_OUTPUT.value,
   )
-  return Spec(transforming.TransformingAutoencoder, arguments)
-
-
-def sample_movement(key: jax.Array, max_shift: int) -> jax.Array:
-  """Samples a movement [3 3], in pixels about the centre of the image."""
-  if _POSE.value == "shift":
-    x, y = jax.random.randint(key, (2,), -max_shift, max_shift + 1)
-    return geometry.affine_matrix(1.0, 1.0, 0.0, 0.0, x, y)
-  scaling, shear = _MAX_SCALING.value, _MAX_SHEAR.value
-  turn = jnp.deg2rad(_MAX_ROTATION.value)
-  reach = jnp.array([scaling, scaling, turn, shear, max_shift, max_shift])
-  drawn = reach * jax.random.uniform(key, (6,), minval=-1, maxval=1)
-  return geometry.affine_matrix(1 + drawn[0], 1 + drawn[1], *drawn[2:])
-
-
-def sample(
-  key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
-) -> tuple[Moved, jax.Array]:
-  """Makes a randomly moved image, and its target after a known movement."""
-  del labels
-  image = train_step.as_intensities(images[index])
-  place_key, movement_key = jax.random.split(key)
-  place = sample_movement(place_key, _MAX_JITTER.value)
-  movement = sample_movement(movement_key, _MAX_SHIFT.value)
-  # Rendered from the whole image, so that parts can return into the frame.
-  target = rendering.transform(image, geometry.compose(movement, place))
-  return Moved(rendering.transform(image, place), movement, place), target
-
-
-def loss(
-  model: transforming.TransformingAutoencoder,
-  inputs: Moved,
-  targets: jax.Array,
-  key: jax.Array,
-  step: jax.Array,
-) -> tuple[jax.Array, train_step.Metrics]:
-  """The loss of a batch and its metrics."""
-  del key, step
-  transforms = as_transforms(model, inputs.movement)
-  return transforming.transforming_loss(
-    model, inputs.image, transforms, targets
+  return transforming.make_task(
+    Spec(TransformingAutoencoder, arguments),
+    optimizer.make_optimizer(),
+    movements=transforming.Movements(
+      max_jitter=_MAX_JITTER.value,
+      max_shift=_MAX_SHIFT.value,
+      max_rotation=_MAX_ROTATION.value,
+      max_scaling=_MAX_SCALING.value,
+      max_shear=_MAX_SHEAR.value,
+    ),
   )
-
-
-def measure(
-  model: transforming.TransformingAutoencoder,
-  inputs: Moved,
-  targets: jax.Array,
-) -> train_step.Metrics:
-  """The reconstruction loss of each image, and its presences."""
-  poses, presences = model.recognise(inputs.image)
-  moved = model.move(poses, as_transforms(model, inputs.movement))
-  drawn = model.generate(moved, presences)
-  return {
-    "reconstruction_loss": losses.reconstruction_loss(drawn, targets),
-    "activations": presences,
-  }
-
-
-def suites_of(model: nnx.Module) -> list[str]:
-  """The names of the suites that apply to a model, given the flags."""
-  del model
-  names = ["errors", "unseen_shifts", "few_labels"]
-  return names + (["coordinates"] if _MAX_JITTER.value else [])
-
-
-TASK = Task(
-  describe,
-  loss,
-  measure,
-  sample=sample,
-  sample_test=sample,
-  make_optimizer=optimizer.make_optimizer,
-  suites=suites_of,
-  after_training=("errors", "coordinates", "unseen_shifts"),
-  chosen_by=None,
-)
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
+    optimizer.check_flags()
     runs.refuse("train_transforming", ["stop_accuracy"])
     if _POSE.value == "shift":
       runs.refuse("--pose=shift", _AFFINE_FLAGS)
-  launch.train(TASK)
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ Kingma and Welling (2014), Auto-encoding variational Bayes.
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 from absl import app, flags
 
 from capjax import baselines
@@ -18,7 +16,7 @@ from capjax.specs import Spec
 
 from . import launch
 from .flags import limits, optimizer, runs
-from .training import train_step
+from .tasks import vae
 from .training.task import Task
 
 _NUM_LATENTS = flags.DEFINE_integer(
@@ -34,63 +32,23 @@ _PIXEL_SCALE = flags.DEFINE_float(
 flags.set_default(runs.BATCH_SIZE, 100)
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The network that the flags describe."""
-  del num_classes
+def make_task() -> Task:
+  """The task that the flags describe."""
   arguments = dict(
-    image_shape=tuple(image_shape),
-    num_latents=_NUM_LATENTS.value,
-    pixel_scale=_PIXEL_SCALE.value,
+    num_latents=_NUM_LATENTS.value, pixel_scale=_PIXEL_SCALE.value
   )
-  return Spec(baselines.ConvVAE, arguments)
-
-
-def loss(
-  model: baselines.ConvVAE,
-  images: jax.Array,
-  labels: jax.Array,
-  key: jax.Array,
-  step: jax.Array,
-) -> tuple[jax.Array, train_step.Metrics]:
-  """The negative ELBO of a batch."""
-  del labels, step
-  value = -jnp.mean(model.log_weights(key, images))
-  return value, {"loss": value}
-
-
-def measure(
-  model: baselines.ConvVAE, images: jax.Array, labels: jax.Array
-) -> train_step.Metrics:
-  """Reconstruction errors, and the ELBO with one sample for each image."""
-  del labels
-  errors = jnp.abs(model.reconstruct(images) - images)
-  return {
-    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
-    "elbo": model.log_weights(jax.random.key(0), images),
-  }
-
-
-_SAMPLE = train_step.sample_labelled(lambda key, image: image)
-
-TASK = Task(
-  describe,
-  loss,
-  measure,
-  sample=_SAMPLE,
-  sample_test=_SAMPLE,
-  make_optimizer=optimizer.make_optimizer,
-  suites=lambda model: ["errors", "spectra", "bound"],
-  after_training=("errors", "spectra"),
-  chosen_by="elbo",
-)
+  return vae.make_task(
+    Spec(baselines.ConvVAE, arguments), optimizer.make_optimizer()
+  )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
+    optimizer.check_flags()
     runs.refuse("train_vae", ["stop_accuracy"])
-  launch.train(TASK)
+  launch.train(make_task)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from typing import Any
 
 from absl import app, flags
 
-from capjax.kernels import checks
-
 from . import presets
 
 _PACKAGE = __name__.partition("flags.")[0]  # `experiments.`
@@ -91,32 +89,6 @@ def require_counts(
   for flag in given:
     flags.register_validator(
       flag, all_counts, f"give {many}whole numbers above 0, as in {example}"
-    )
-
-
-def check_shift(
-  image_shape: Sequence[int],
-  pixels: int,
-  names: Sequence[str],
-  *,
-  left: int = 1,
-) -> None:
-  """Checks that shifted images stay partly inside the frame.
-
-  Args:
-    image_shape: height, width and channels.
-    pixels: the largest shift.
-    names: the flags whose values add up to it.
-    left: the number of rows or columns that must stay inside.
-
-  Raises:
-    checks.ImageShapeError: if images can leave the frame.
-  """
-  height, width = image_shape[:2]
-  if pixels > min(height, width) - left:
-    raise checks.ImageShapeError(
-      f"images of {height}x{width} leave the frame when shifted by {pixels} "
-      f"pixels; give a smaller {' or '.join(f'--{name}' for name in names)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Flags of CapsNet and of the networks compared with it, and their losses.
+"""Flags of CapsNet and of the networks compared with it.
 
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, and the
 networks and routings that are compared with theirs.
@@ -6,10 +6,7 @@ networks and routings that are compared with theirs.
 
 from collections.abc import Sequence
 
-import jax
-import optax
 from absl import flags
-from flax import nnx
 
 import capjax
 from capjax import baselines, capsnet, losses
@@ -18,7 +15,7 @@ from capjax.specs import Spec
 
 from . import limits, runs
 
-MODEL = flags.DEFINE_enum(
+_MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
 )
 _RECONSTRUCTION = flags.DEFINE_enum(
@@ -146,22 +143,13 @@ _CAPSNET_FLAGS = (
 )  # fmt: skip
 
 
-def is_baseline() -> bool:
-  """Whether the flags describe a network without capsules."""
-  return MODEL.value == "baseline"
-
-
 def reconstruction_weight() -> float:
   """The weight that --reconstruction names."""
   return losses.RECONSTRUCTION_WEIGHTS[_RECONSTRUCTION.value]
 
 
-def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
-  """The network that the flags describe.
-
-  Args:
-    image_shape: height, width and channels of its input.
-    num_classes: the number of classes J.
+def spec() -> Spec:
+  """The network that the flags describe, without its image shape and classes.
 
   Raises:
     ValueError: if flags are given that the network does not use.
@@ -171,11 +159,10 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
     "baseline": _CAPSNET_FLAGS + _CAPSULE_FLAGS,
   }
-  runs.refuse(f"--model={MODEL.value}", unused[MODEL.value])
+  runs.refuse(f"--model={_MODEL.value}", unused[_MODEL.value])
   if not reconstruction_weight():
     runs.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
-  sizes = {"image_shape": tuple(image_shape), "num_classes": num_classes}
-  if is_baseline():
+  if _MODEL.value == "baseline":
     arguments = dict(
       conv_features=_whole(_CNN_FEATURES.value),
       conv_kernels=_whole(_CNN_KERNELS.value),
@@ -183,15 +170,15 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
       dense_features=_whole(_CNN_DENSE.value),
       dropout=_CNN_DROPOUT.value,
     )
-    return Spec(baselines.CapsNetBaseline, sizes | arguments)
+    return Spec(baselines.CapsNetBaseline, arguments)
   decoder = _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
-  arguments = sizes | dict(
+  arguments = dict(
     part_size=_PART_SIZE.value,
     pose_size=_POSE_SIZE.value,
     decoder_features=decoder,
     dtype="bfloat16" if _BFLOAT16.value else "float32",
   )
-  if MODEL.value == "efficient":
+  if _MODEL.value == "efficient":
     return Spec(capjax.EfficientCapsNet, arguments)
   arguments |= dict(
     conv_features=_CONV_FEATURES.value,
@@ -206,26 +193,6 @@ def describe(image_shape: Sequence[int], num_classes: int) -> Spec:
     decoder_init=_DECODER_INIT.value,
   )
   return Spec(capjax.CapsNet, arguments)
-
-
-def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
-  """Scores [B J] of the classes: activations, or logits of a baseline."""
-  output = model(images)
-  return output if is_baseline() else output.activations
-
-
-def losses_of(
-  model: nnx.Module, images: jax.Array, labels: jax.Array
-) -> jax.Array:
-  """The cross-entropy [B] of the scores, for attacks on any network.
-
-  Capsules are trained with the margin loss, but its gradient is exactly 0 where
-  both margins are kept: an attack that follows it leaves those images alone and
-  makes capsules look robust.
-  """
-  return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images), labels
-  )
 
 
 def _whole(words: Sequence[str]) -> list[int]:

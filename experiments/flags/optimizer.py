@@ -61,8 +61,8 @@ _MAX_GRADIENT = flags.DEFINE_float(
 limits.require_above_zero(_EPSILON, _MAX_GRADIENT)
 
 
-def make_optimizer() -> optax.GradientTransformation:
-  """The optimiser that the flags describe, with its schedule and clipping.
+def check_flags() -> None:
+  """Checks that the flags of the optimiser fit together.
 
   Raises:
     ValueError: if a flag is given that the others make useless or contradict.
@@ -87,11 +87,15 @@ def make_optimizer() -> optax.GradientTransformation:
       f"--final_learning_rate={_FINAL_LEARNING_RATE.value} is above "
       f"--learning_rate={peak}; give a lower one"
     )
+
+
+def make_optimizer() -> optax.GradientTransformation:
+  """The optimiser that the flags describe, with its schedule and clipping."""
   schedule = optimizers.make_schedule(
     runs.NUM_STEPS.value,
-    peak=peak,
+    peak=rates.LEARNING_RATE.value,
     kind=_SCHEDULE.value,
-    warmup_steps=warmup,
+    warmup_steps=_WARMUP_STEPS.value,
     decay_rate=rates.DECAY_RATE.value,
     # The flag holder refuses None, which is the default of some binaries.
     decay_steps=flags.FLAGS.decay_steps,

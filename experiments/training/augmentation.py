@@ -1,10 +1,12 @@
 """Random deformation and placement of training images."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 
 from capjax.data.transforms import augment
+from capjax.kernels import checks
 
 
 class Placement(NamedTuple):
@@ -24,6 +26,53 @@ class Placement(NamedTuple):
   max_rotation: float = 0.0
   max_shear: float = 0.0
   max_scale: float = 1.0
+
+
+def canvas_of(
+  image_shape: Sequence[int], placement: Placement
+) -> tuple[int, ...]:
+  """The shape [H W C] of a model's input for images of this shape.
+
+  Raises:
+    checks.ImageShapeError: if images would leave the canvas or the frame.
+  """
+  side = placement.canvas
+  if not side:
+    check_shift(image_shape, placement.max_shift, ["max_shift"])
+    return tuple(image_shape)
+  if side < max(image_shape[:2]):
+    raise checks.ImageShapeError(
+      f"images of {image_shape[0]}x{image_shape[1]} do not fit on a canvas "
+      f"of --canvas={side}; give a larger one"
+    )
+  return (side, side, image_shape[2])
+
+
+def check_shift(
+  image_shape: Sequence[int],
+  pixels: int,
+  names: Sequence[str],
+  *,
+  left: int = 1,
+) -> None:
+  """Checks that shifted images stay partly inside the frame.
+
+  Args:
+    image_shape: height, width and channels.
+    pixels: the largest shift.
+    names: the arguments whose values add up to it, as the binaries' flags are
+      called.
+    left: the number of rows or columns that must stay inside.
+
+  Raises:
+    checks.ImageShapeError: if images can leave the frame.
+  """
+  height, width = image_shape[:2]
+  if pixels > min(height, width) - left:
+    raise checks.ImageShapeError(
+      f"images of {height}x{width} leave the frame when shifted by {pixels} "
+      f"pixels; give a smaller {' or '.join(f'--{name}' for name in names)}"
+    )
 
 
 def deform_image(

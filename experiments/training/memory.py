@@ -77,12 +77,12 @@ def estimate(
 ) -> Estimate:
   """The least memory of one device that an update for a task needs."""
   batch_size = config.batch_size
-  optimizer = task.make_optimizer()
 
   def begin():
     model = tasks.make_model(task, dataset, config.seed)
     average = bool(config.average_decay)
-    return train_step.init(model, optimizer, jax.random.key(0), average=average)
+    key = jax.random.key(0)
+    return train_step.init(model, task.optimizer, key, average=average)
 
   def sample(images, labels):
     keys = jax.random.split(jax.random.key(0), batch_size)

@@ -31,7 +31,7 @@ class Task(NamedTuple):
       with `accuracy`, for class capsules with `activations` [B J].
     sample: makes a training example; see `train_step.Sample`.
     sample_test: makes a validation or test example.
-    make_optimizer: `() -> optimiser` of the parameters.
+    optimizer: the optimiser of the parameters.
     suites: `model -> names` of the evaluation suites that apply to it.
     after_training: the suites that run at the end of training.
     chosen_by: the validation measure whose highest value chooses the reported
@@ -65,7 +65,7 @@ class Task(NamedTuple):
   measure: Callable[[Any, Any, Any], train_step.Metrics]
   sample: train_step.Sample
   sample_test: train_step.Sample
-  make_optimizer: Callable[[], optax.GradientTransformation]
+  optimizer: optax.GradientTransformation
   suites: Callable[[nnx.Module], list[str]]
   after_training: Sequence[str]
   chosen_by: str | None = "accuracy"
@@ -92,7 +92,7 @@ def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
   """A new model for a data set, initialised by a seed, in evaluation mode.
 
   Raises:
-    ValueError: if the task has no model for these flags.
+    ValueError: if the arguments of the model do not fit together.
     checks.ImageShapeError: if the task has no model for images of this shape.
   """
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)

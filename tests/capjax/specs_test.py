@@ -58,6 +58,20 @@ def test_a_spec_makes_its_model():
     np.testing.assert_array_equal(got[1][...], want[1][...])
 
 
+def test_arguments_are_added_replaced_and_have_defaults():
+  spec = specs.Spec(capjax.SCAE, {"num_parts": 3, "edges": True})
+  changed = spec.with_arguments(image_shape=(8, 8, 1), num_parts=4)
+  assert changed.arguments == {
+    "image_shape": (8, 8, 1), "num_parts": 4, "edges": True
+  }  # fmt: skip
+  assert spec.argument("num_parts") == 3
+  assert spec.argument("num_objects") == 32
+  some = specs.Spec(capjax.baselines.smallnorb_baseline, {})
+  assert some.argument("num_classes") == 5
+  with pytest.raises(KeyError):
+    spec.argument("num_layers")
+
+
 @pytest.mark.parametrize(
   "path", ["os.system", "capjax.nothing.X", "capjax.capsnet.Nothing", "", None,
            "capjax.capsnet.__doc__"],

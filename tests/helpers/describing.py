@@ -7,6 +7,7 @@ package="")`: prints `same` where class, arguments and shapes come back.
 import importlib
 import json
 import sys
+from collections.abc import Callable
 
 import jax
 from absl import app, flags
@@ -24,9 +25,10 @@ def _leaves(model):
   return {jax.tree_util.keystr(path): (x.shape, x.dtype) for path, x in leaves}
 
 
-def _describe(task: tasks.Task) -> None:
+def _describe(make_task: Callable[[], tasks.Task]) -> None:
   """In the place of `launch.train`."""
   with runs.clear_errors():
+    task = make_task()
     train = runs.load("train")
     record = json.loads(json.dumps(tasks.model_record(task, train)))
     model = nnx.eval_shape(lambda: tasks.make_model(task, train))

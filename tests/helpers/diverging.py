@@ -8,6 +8,7 @@ What it has trained is not evaluated.
 import importlib
 import itertools
 import sys
+from collections.abc import Callable
 
 from absl import app
 
@@ -19,10 +20,10 @@ def _diverge(count: int):
   """In the place of `launch.train`."""
   train = launch.train
 
-  def train_diverging(what: task.Task) -> None:
+  def train_diverging(make_task: Callable[[], task.Task]) -> None:
     judged = itertools.count(1)
     train(
-      what._replace(
+      lambda: make_task()._replace(
         diverged=lambda metrics: next(judged) == count, after_training=()
       )
     )

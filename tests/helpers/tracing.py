@@ -7,6 +7,7 @@ and loss are made and followed through in shapes alone, at full size.
 
 import importlib
 import sys
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +19,17 @@ from experiments.training import task as tasks
 from experiments.training import train_step
 
 
-def _trace(task: tasks.Task) -> None:
+def _trace(make_task: Callable[[], tasks.Task]) -> None:
   """In the place of `launch.train`."""
   with runs.clear_errors():
     runs.configure()
+    task = make_task()
     train = runs.load("train")
     batch_size = runs.BATCH_SIZE.value
-    optimizer = task.make_optimizer()
 
     def first_loss(images, labels):
       model = tasks.make_model(task, train)
-      state = train_step.init(model, optimizer, jax.random.key(0))
+      state = train_step.init(model, task.optimizer, jax.random.key(0))
       keys = jax.random.split(state.key, batch_size)
       examples = jax.vmap(task.sample, (0, 0, None, None))(
         keys, jnp.arange(batch_size), images, labels

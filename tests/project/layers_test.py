@@ -18,13 +18,16 @@ MAY_IMPORT = {
   "training": {"run"},
   "figures": set(),
   "evaluation": {"run", "training", "figures"},
+  "tasks": {"run", "training", "evaluation"},
   "flags": {"run", "training"},
   "records": {"run"},
   "benchmarks": {"flags", "training"},
   "launch": {"flags", "run", "training", "evaluation", "figures"},
 }
 PACKAGES = ("kernels", "capjax", "experiments")
-WITHOUT_FLAGS = ("run", "training", "evaluation", "figures", "records")
+WITHOUT_FLAGS = (
+  "run", "training", "evaluation", "figures", "records", "tasks"
+)  # fmt: skip
 
 
 def modules():
@@ -99,7 +102,7 @@ def test_only_binaries_and_flags_read_flags(package):
           assert package not in {x.name for x in node.names}, name
 
 
-def test_training_evaluation_and_figures_define_no_flag():
+def test_what_has_no_flags_imports_none():
   """In a process of its own, since other tests import binaries."""
   names = [
     name

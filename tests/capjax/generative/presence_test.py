@@ -1,16 +1,11 @@
-"""What presence is worth to generative capsules, and what probes read of it."""
+"""What presence is worth to generative capsules."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 from flax import nnx
-from generative_cases import small
 
 from capjax import generative
-from experiments.benchmarks import step_cost
 from kernels.matching import selection
 
 _SIGMA, _OFF, _SURE = 0.3, 2.0, 30.0
@@ -43,57 +38,6 @@ def test_absence_costs_what_is_said():
   assert present - absent == pytest.approx(want, abs=1e-3)
   np.testing.assert_allclose(costs[0], [[want]], rtol=1e-5)
   assert 6 * np.log(2 / 0.292) == pytest.approx(11.55, abs=0.01)
-
-
-def check_features(squashed):
-  """Log odds of q(t | x), whatever the temperature (appendix D)."""
-  # Here, since binaries share names of flags: in a process of its own.
-  from experiments import train_generative
-
-  def of_probabilities(model, images):
-    _, drawn = model.guide(images)
-    return train_generative.linear_probes.features(
-      jax.nn.sigmoid(drawn[-1].logits), drawn[-1].poses
-    )
-
-  capsules, guide, images = small()
-  model = train_generative.guides.AmortisedCapsules(capsules, guide)
-  posteriors, _ = model.guide(images)
-  features = of_probabilities if squashed else train_generative.features
-  got = features(model, images)
-  np.testing.assert_allclose(got["presence"], posteriors[-1].log_odds)
-  np.testing.assert_allclose(
-    got["presence_and_pose"][:, got["presence"].shape[1] :],
-    posteriors[-1].poses.reshape(len(images), -1),
-  )
-
-
-def test_probes_read_log_odds():
-  step_cost.in_process(check_features, False)
-
-
-def test_squashed_presences_are_no_log_odds():
-  with pytest.raises(AssertionError):
-    step_cost.in_process(check_features, True)
-
-
-def measured_names(gaussian):
-  """The names of what is measured, and of what the checkpoint is chosen by."""
-  from experiments import train_generative
-
-  capsules, guide, images = small(gaussian=gaussian)
-  model = train_generative.guides.AmortisedCapsules(capsules, guide)
-  with flagsaver.flagsaver():
-    flags.FLAGS(["binary"])
-    measured = train_generative.measure(model, images, jnp.zeros(2, int))
-  return set(measured), train_generative.TASK.chosen_by
-
-
-@pytest.mark.parametrize("gaussian", [False, True])
-def test_only_a_bound_is_called_elbo(gaussian):
-  names, chosen_by = step_cost.in_process(measured_names, gaussian)
-  assert ("elbo" in names) == gaussian
-  assert chosen_by in names
 
 
 def test_the_objective_of_known_poses_grows_as_scales_fall():

@@ -10,9 +10,10 @@ from absl.testing import flagsaver
 
 from experiments import train_capsnet
 from experiments.evaluation import suites
-from experiments.flags import augmentation, limits, optimizer, runs
+from experiments.flags import augmentation as flagged
+from experiments.flags import limits, optimizer, runs
 from experiments.run import directory
-from experiments.training import memory
+from experiments.training import augmentation, memory
 from experiments.training import task as tasks
 
 DIGITS = ("--conv_kernel=3", "--primary_kernel=3", "--dataset=digits")
@@ -32,7 +33,7 @@ def given(*words):
 def check(dataset):
   """As a binary does before it trains."""
   memory.check(
-    train_capsnet.TASK,
+    train_capsnet.make_task(),
     dataset,
     runs.loop_config(),
     remedy=limits.flags_of_size,
@@ -40,7 +41,7 @@ def check(dataset):
 
 
 def estimate(dataset):
-  return memory.estimate(train_capsnet.TASK, dataset, runs.loop_config())
+  return memory.estimate(train_capsnet.make_task(), dataset, runs.loop_config())
 
 
 def float_flags():
@@ -96,7 +97,7 @@ def test_flags_beyond_their_range_are_refused(word, remedy):
 )
 def test_rates_must_fit_the_run(words, wants):
   with given(*words), pytest.raises(ValueError) as error:
-    optimizer.make_optimizer()
+    optimizer.check_flags()
   assert all(word in str(error.value) for word in wants)
 
 
@@ -106,10 +107,11 @@ def test_images_must_stay_in_the_frame():
     (["--canvas=7"], ["8x8", "--canvas=7", "larger"]),
   ):
     with given(*words), pytest.raises(ValueError) as error:
-      augmentation.canvas_of((8, 8, 1))
+      augmentation.canvas_of((8, 8, 1), flagged.placement())
     assert all(word in str(error.value) for word in wants)
   with given("--max_shift=7"):
-    assert augmentation.canvas_of((8, 8, 1)) == (8, 8, 1)
+    shape = augmentation.canvas_of((8, 8, 1), flagged.placement())
+  assert shape == (8, 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_an_estimate_is_what_arrays_take():
   with given(*SMALL, "--batch_size=16"):
     train = runs.load("train")
     parts, _ = estimate(train)
-    model = tasks.make_model(train_capsnet.TASK, train)
+    model = tasks.make_model(train_capsnet.make_task(), train)
   size = sum(x.nbytes for x in jax.tree.leaves(model))
   assert parts["model"] == parts["gradients"] == size
   assert parts["optimiser"] == 2 * size + 8  # and two counts
@@ -158,7 +160,7 @@ def test_only_errors_about_images_tell_of_the_default_data_set():
     for words, wants in (((), True), (("--cnn_pool=2",), False)):
       flags.FLAGS(["binary", *words])
       with pytest.raises(ValueError) as error, runs.naming_the_default():
-        tasks.make_model(train_capsnet.TASK, runs.load("train"))
+        tasks.make_model(train_capsnet.make_task(), runs.load("train"))
       assert (hint in str(error.value)) == wants
 
 

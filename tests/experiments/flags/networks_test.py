@@ -13,8 +13,10 @@ from absl import flags
 from absl.testing import flagsaver
 from flax import nnx
 
-from experiments.flags import augmentation, networks
+from experiments.flags import augmentation as flagged_augmentation
+from experiments.flags import networks
 from experiments.flags import optimizer as flagged
+from experiments.training import augmentation
 
 IMAGES = jax.random.uniform(jax.random.key(0), (3, 8, 8, 1))
 
@@ -29,7 +31,9 @@ def given(*words):
 
 def make_model(*words):
   with given(*words):
-    return networks.describe((8, 8, 1), 10).make(nnx.Rngs(0))
+    spec = networks.spec()
+  sizes = {"image_shape": (8, 8, 1), "num_classes": 10}
+  return spec.with_arguments(**sizes).make(nnx.Rngs(0))
 
 
 def output_of(*words):
@@ -38,12 +42,13 @@ def output_of(*words):
 
 
 def augmented(*words):
-  with given("--max_shift=0", *words):
-    return augmentation.augment_image(jax.random.key(1), IMAGES[0])
+  with given(*words):
+    placement = flagged_augmentation.placement()
+  return augmentation.augment_image(jax.random.key(1), IMAGES[0], placement)
 
 
-def test_images_are_left_alone_without_flags():
-  np.testing.assert_array_equal(augmented(), IMAGES[0])
+def test_images_are_left_alone_without_shifts():
+  np.testing.assert_array_equal(augmented("--max_shift=0"), IMAGES[0])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_images_are_left_alone_without_flags():
   ["--max_shift=2", "--max_rotation=20", "--max_shear=0.2", "--max_scale=1.2"],
 )
 def test_each_deformation_has_its_flag(word):
-  got = augmented(word)
+  got = augmented("--max_shift=0", word)
   assert got.shape == IMAGES[0].shape
   assert np.max(np.abs(got - IMAGES[0])) > 0.1
 
@@ -61,7 +66,14 @@ def test_canvas_surrounds_the_image():
   assert got.shape == (12, 12, 1)
   np.testing.assert_allclose(np.sum(got), np.sum(IMAGES[0]), rtol=1e-6)
   with given("--canvas=12"):
-    assert augmentation.canvas_of((8, 8, 1)) == (12, 12, 1)
+    placement = flagged_augmentation.placement()
+  assert augmentation.canvas_of((8, 8, 1), placement) == (12, 12, 1)
+
+
+def test_a_canvas_and_shifts_are_refused():
+  with given("--canvas=12", "--max_shift=1"):
+    with pytest.raises(ValueError, match="does not use --max_shift"):
+      flagged_augmentation.placement()
 
 
 def test_routing_follows_the_flags():

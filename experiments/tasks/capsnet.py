@@ -1,0 +1,169 @@
+"""CapsNet, Efficient-CapsNet and the convolutional baseline, on single images.
+
+Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5. An
+image has one label.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from capjax import losses
+from capjax.evaluation import diagnostics
+from capjax.specs import Spec
+
+from ..evaluation import suites
+from ..training import augmentation, train_step
+from ..training.augmentation import Placement
+from ..training.task import Task
+
+
+def make_task(
+  model: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  placement: Placement | None = None,
+  reconstruction_weight: float = losses.RECONSTRUCTION_WEIGHTS["paper"],
+) -> Task:
+  """Classification of single images, by capsules or by a network of logits.
+
+  Args:
+    model: the network, without `image_shape` and `num_classes`, which follow
+      from the data.
+    optimizer: the optimiser of the parameters.
+    placement: how training images are shifted and deformed, and the canvas that
+      all images are placed on; None for shifts by up to 2 pixels.
+    reconstruction_weight: weight of the squared error of an image in the loss;
+      0 for capsules without a decoder.
+  """
+  placement = placement or Placement()
+
+  def place(function):
+    return functools.partial(function, placement=placement)
+
+  def describe(image_shape, num_classes):
+    return model.with_arguments(
+      image_shape=augmentation.canvas_of(image_shape, placement),
+      num_classes=num_classes,
+    )
+
+  return Task(
+    describe,
+    functools.partial(loss, reconstruction_weight=reconstruction_weight),
+    measure,
+    sample=train_step.sample_labelled(place(augmentation.augment_image)),
+    sample_test=train_step.sample_labelled(place(augmentation.place_image)),
+    optimizer=optimizer,
+    suites=suites.of_classifier,
+    after_training=("accuracy", "reconstructions", "perturbations"),
+    prepare=place(augmentation.prepare_image),
+    scores=scores,
+    losses=cross_entropy,
+  )
+
+
+def has_capsules(model: nnx.Module) -> bool:
+  """Whether a network returns capsules; without them it returns logits."""
+  return hasattr(model, "decode")
+
+
+def loss(
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+  *,
+  reconstruction_weight: float,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a batch and its metrics.
+
+  With `reconstruction_weight` bound, it is a `train_step.Loss`.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1].
+    labels: [B], the classes.
+    key: samples the dropout of a network without capsules.
+    step: not used.
+    reconstruction_weight: as for `make_task`.
+
+  Returns:
+    The margin and reconstruction loss of capsules, or the cross-entropy of
+    logits.
+  """
+  del step
+  if not has_capsules(model):
+    return losses.classifier_loss(model(images, key), labels)
+  return losses.capsnet_loss(
+    model, images, labels, reconstruction_weight=reconstruction_weight
+  )
+
+
+def measure(
+  model: nnx.Module, images: jax.Array, labels: jax.Array
+) -> train_step.Metrics:
+  """Measures each image [H W C]; it is reconstructed from the predicted class.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1].
+    labels: [B], the classes.
+
+  Returns:
+    `prediction` and `accuracy` [B]; without capsules `loss` [B]; with capsules
+    `margin_loss` and `routing_entropy` [B], `activations` [B J], and with a
+    decoder `reconstruction_loss` [B].
+  """
+  if not has_capsules(model):
+    logits = model(images)
+    return {
+      **_right(jnp.argmax(logits, axis=-1), labels),
+      "loss": optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+    }
+  output = model(images)
+  predictions = jnp.argmax(output.activations, axis=-1)
+  present = jax.nn.one_hot(labels, output.activations.shape[1])
+  measures = {
+    **_right(predictions, labels),
+    "margin_loss": losses.margin_loss(output.activations, present),
+    "activations": output.activations,
+    "routing_entropy": diagnostics.routing_entropy(output.coefficients),
+  }
+  if model.decoder is not None:
+    drawn = model.decode(output.poses, predictions)
+    measures["reconstruction_loss"] = losses.reconstruction_loss(drawn, images)
+  return measures
+
+
+def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
+  """Scores [B J] of the classes of images [B H W C]: activations, or logits."""
+  output = model(images)
+  return output.activations if has_capsules(model) else output
+
+
+def cross_entropy(
+  model: nnx.Module, images: jax.Array, labels: jax.Array
+) -> jax.Array:
+  """The cross-entropy [B] of the scores, for attacks on any network.
+
+  Capsules are trained with the margin loss, but its gradient is exactly 0 where
+  both margins are kept: an attack that follows it leaves those images alone and
+  makes capsules look robust.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1].
+    labels: [B], the classes.
+  """
+  return optax.softmax_cross_entropy_with_integer_labels(
+    scores(model, images), labels
+  )
+
+
+def _right(predictions: jax.Array, labels: jax.Array) -> train_step.Metrics:
+  accuracy = (predictions == labels).astype(jnp.float32)
+  return {"prediction": predictions, "accuracy": accuracy}

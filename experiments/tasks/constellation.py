@@ -1,0 +1,141 @@
+"""The constellation capsule autoencoder, which groups points into objects.
+
+Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders, section 2.1.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from capjax.data.sources import constellations
+from capjax.scae import constellation
+from capjax.specs import Spec
+
+from ..evaluation import constellations as suites
+from ..training import train_step
+from ..training.task import Task
+
+
+def make_task(
+  model: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  noise: float = 0.0,
+  **options: Any,
+) -> Task:
+  """Segmentation of points without labels; each training example is new.
+
+  The data set `constellations` numbers the examples of validation and test.
+
+  Args:
+    model: the autoencoder.
+    optimizer: the optimiser of the parameters.
+    noise: standard deviation of the noise added to the corners of patterns; the
+      square has sides of length 2.
+    **options: `sparsity_of` and the weights of `constellation_loss`.
+  """
+  return Task(
+    lambda image_shape, num_classes: model,
+    functools.partial(loss, **options),
+    measure,
+    sample=functools.partial(sample, noise=noise),
+    sample_test=functools.partial(sample_test, noise=noise),
+    optimizer=optimizer,
+    suites=lambda model: [x.name for x in suites.SUITES],
+    after_training=("segmentation",),
+    chosen_by="log_prob",
+    warn=warn,
+  )
+
+
+def sample(
+  key: jax.Array,
+  index: jax.Array,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  noise: float,
+) -> tuple[constellations.Constellation, jax.Array]:
+  """Samples a new constellation to train on; the index is not used."""
+  drawn = constellations.draw(key, noise=noise)
+  return drawn, labels[index]
+
+
+def sample_test(
+  key: jax.Array,
+  index: jax.Array,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  noise: float,
+) -> tuple[constellations.Constellation, jax.Array]:
+  """Makes the constellation of an index of the data set."""
+  del key, images
+  drawn = constellations.numbered(labels[index], noise=noise)
+  return drawn, labels[index]
+
+
+def loss(
+  model: constellation.ConstellationAutoencoder,
+  drawn: constellations.Constellation,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+  **options: Any,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a batch and its parts.
+
+  Args:
+    model: the autoencoder.
+    drawn: points [B N 2] and their presence [B N].
+    labels: not used.
+    key: samples the noise of training.
+    step: not used.
+    **options: as for `make_task`.
+  """
+  del labels, step
+  output = model(drawn.points, drawn.presence, key=key)
+  return constellation.constellation_loss(output, drawn.presence, **options)
+
+
+def measure(
+  model: constellation.ConstellationAutoencoder,
+  drawn: constellations.Constellation,
+  labels: jax.Array,
+) -> train_step.Metrics:
+  """The likelihood, the object of each point, and the segmentation accuracy.
+
+  Args:
+    model: the autoencoder.
+    drawn: points [B N 2], their presence [B N] and true objects [B N].
+    labels: not used.
+
+  Returns:
+    `log_prob`, `scale` and `accuracy` [B], `activations` [B K], which are the
+    shares of points won by each object, and `objects` [B N].
+  """
+  del labels
+  output = model(drawn.points, drawn.presence)
+  found = output.objects()
+  return {
+    "log_prob": output.log_prob,
+    # An object that never explains a point is dead.
+    "activations": output.shares_won(drawn.presence),
+    "scale": jnp.mean(output.scales, axis=(1, 2)),
+    "objects": found,
+    "accuracy": suites.accuracy(found, drawn, len(constellations.PATTERNS)),
+  }
+
+
+def warn(metrics: dict[str, float]) -> list[str]:
+  """Warnings about objects that have collapsed."""
+  messages = []
+  if metrics.get("dead_parents", 0) > 0:
+    messages.append(
+      f"collapsed objects: {metrics['dead_parents']:.0%} explain no point best "
+      "in any image of the validation set"
+    )
+  return messages

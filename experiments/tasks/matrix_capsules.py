@@ -1,0 +1,311 @@
+"""Matrix capsules with EM routing, and the CNN they are compared with.
+
+Hinton, Sabour, Frosst (2018), Matrix capsules with EM routing. Images are
+stereo pairs, as in smallNORB, or those of any other data set.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from capjax import losses, matrix_capsules
+from capjax.data.sources import smallnorb
+from capjax.data.transforms import augment, stereo
+from capjax.evaluation import diagnostics
+from capjax.specs import Spec
+
+from ..training import augmentation, loop, train_step
+from ..training.task import Task
+
+CLASS_LOSSES = ("spread", "margin", "cross_entropy")
+# The authors' code has 2,000,000 steps and a time constant of 50,000.
+_MARGIN_SHARE = 40
+_STEREO = ("smallnorb", "viewpoint_solids")
+_FAMILIAR = {
+  "azimuth": smallnorb.familiar_azimuths,
+  "elevation": smallnorb.familiar_elevations,
+}
+VIEWPOINTS = ("all", *_FAMILIAR)
+
+# (activations [B J], labels [B], step) -> [B]
+ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
+
+
+def make_task(
+  model: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  dataset: str,
+  num_steps: int,
+  kind: str = "spread",
+  margin_steps: float | None = None,
+  weight_decay: float = 2e-7,
+  max_shift: int = 2,
+  pipeline: str = "official",
+  viewpoints: str = "all",
+) -> Task:
+  """Classification of images, by matrix capsules or by a network of logits.
+
+  Args:
+    model: the network, without `image_shape` and `num_classes`, which follow
+      from the data.
+    optimizer: the optimiser of the parameters.
+    dataset: the name of the data set; smallnorb and viewpoint_solids are stereo
+      pairs, which are reduced, standardised and cropped.
+    num_steps: total number of updates.
+    kind: the loss of class activations, one of `CLASS_LOSSES`.
+    margin_steps: time constant of the spread loss's margin in steps; None for a
+      fortieth of `num_steps`.
+    weight_decay: weight of half the sum of squares of all parameters.
+    max_shift: largest shift of a training image in pixels, but for stereo
+      pairs.
+    pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`.
+    viewpoints: to train on, one of `VIEWPOINTS`. But for `all`, validation uses
+      test images from the viewpoints of training.
+  """
+  pairs = is_stereo(dataset)
+
+  def describe(image_shape, num_classes):
+    if not pairs:
+      augmentation.check_shift(image_shape, max_shift, ["max_shift"])
+    image = jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
+    return model.with_arguments(
+      image_shape=jax.eval_shape(prepare_image, image).shape,
+      num_classes=num_classes,
+    )
+
+  def split(train, test):
+    kept = (loop.rows(x, known(x.factors)) for x in (train, test))
+    return tuple(kept)
+
+  # Where validation uses test images, only novel viewpoints are a test.
+  suites = ["attacks", "multi_crop" if pairs else "views"]
+  suites.append("accuracy" if viewpoints == "all" else "viewpoints")
+  prepare_image = functools.partial(prepare, pairs=pairs)
+  known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)
+  class_loss = make_class_loss(kind, margin_steps or num_steps / _MARGIN_SHARE)
+  return Task(
+    describe,
+    functools.partial(loss, class_loss=class_loss, weight_decay=weight_decay),
+    functools.partial(measure, class_loss=class_loss, num_steps=num_steps),
+    sample=functools.partial(
+      sample, pairs=pairs, max_shift=max_shift, pipeline=pipeline
+    ),
+    sample_test=train_step.sample_labelled(
+      lambda key, image: standardise(prepare_image(image), pairs=pairs)
+    ),
+    optimizer=optimizer,
+    suites=lambda model: suites,
+    after_training=("accuracy", "viewpoints"),
+    split=None if viewpoints == "all" else split,
+    familiar=None if viewpoints == "all" else known,
+    prepare=prepare_image,
+    scores=functools.partial(scores, pairs=pairs),
+    losses=functools.partial(cross_entropy, pairs=pairs),
+  )
+
+
+def is_stereo(dataset: str) -> bool:
+  """Whether the images of a data set are stereo pairs."""
+  return dataset in _STEREO
+
+
+def prepare(image: jax.Array, *, pairs: bool) -> jax.Array:
+  """Downsamples and crops an image [H W C] in [0, 1], if it is a stereo pair.
+
+  Args:
+    image: of the data set.
+    pairs: whether the images are stereo pairs.
+  """
+  return stereo.centre_crop(stereo.downsample(image)) if pairs else image
+
+
+def standardise(image: jax.Array, *, pairs: bool) -> jax.Array:
+  """The network's input for an image [H W C] in [0, 1].
+
+  The crop of a stereo pair is standardised, as in the authors' code. The text
+  of the paper standardises first and then crops.
+
+  Args:
+    image: as `prepare` returns it.
+    pairs: whether the images are stereo pairs.
+  """
+  return stereo.standardise(255 * image) if pairs else image
+
+
+def sample(
+  key: jax.Array,
+  index: jax.Array,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  pairs: bool,
+  max_shift: int,
+  pipeline: str,
+) -> tuple[jax.Array, jax.Array]:
+  """Makes one training example, with random augmentation.
+
+  With `pairs`, `max_shift` and `pipeline` bound, it is a `train_step.Sample`.
+  """
+  image = train_step.as_intensities(images[index])
+  if not pairs:
+    return augment.shift(key, image, max_shift=max_shift), labels[index]
+  pair = 255 * stereo.downsample(image)
+  return stereo.augment(key, pair, pipeline=pipeline), labels[index]
+
+
+def make_class_loss(kind: str, timescale: float) -> ClassLoss:
+  """The loss [B] of class activations [B J] at a step of training.
+
+  Args:
+    kind: one of `CLASS_LOSSES`.
+    timescale: time constant of the spread loss's margin in steps; the margin is
+      halfway after four of them.
+  """
+
+  def class_loss(activations, labels, step):
+    if kind == "spread":
+      margin = losses.spread_margin(step, timescale=timescale)
+      return losses.spread_loss(activations, labels, margin=margin)
+    if kind == "margin":
+      present = jax.nn.one_hot(labels, activations.shape[1])
+      return losses.margin_loss(activations, present)
+    return losses.share_loss(activations, labels)
+
+  return class_loss
+
+
+def loss(
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+  *,
+  class_loss: ClassLoss,
+  weight_decay: float,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a batch and its metrics.
+
+  With `class_loss` and `weight_decay` bound, it is a `train_step.Loss`.
+
+  Args:
+    model: the network.
+    images: [B H W C], as `standardise` returns them.
+    labels: [B], the classes.
+    key: samples the dropout of a network without capsules.
+    step: [], the number of updates so far.
+    class_loss: of capsules; a network of logits has the cross-entropy.
+    weight_decay: weight of half the sum of squares of all parameters.
+  """
+  squares = optax.tree.norm(nnx.state(model, nnx.Param), squared=True)
+  decay = weight_decay * squares / 2
+  if not _has_capsules(model):
+    value, metrics = losses.classifier_loss(model(images, key), labels)
+    return value + decay, metrics
+  activations = model(images).activations
+  value = jnp.mean(class_loss(activations, labels, step))
+  right = jnp.argmax(activations, axis=-1) == labels
+  return value + decay, {"loss": value, "accuracy": jnp.mean(right)}
+
+
+def measure(
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  class_loss: ClassLoss,
+  num_steps: int,
+) -> train_step.Metrics:
+  """Measures each image; `loss` has the margin of the last step.
+
+  Args:
+    model: the network.
+    images: [B H W C], as `standardise` returns them.
+    labels: [B], the classes.
+    class_loss: as for `loss`.
+    num_steps: the last step.
+
+  Returns:
+    `prediction`, `accuracy` and `loss` [B]; of capsules also `activations`
+    [B J] and `routing_entropy` [B].
+  """
+  output = model(images)
+  capsules = _has_capsules(model)
+  said = output.activations if capsules else output
+  predictions = jnp.argmax(said, axis=-1)
+  measures = {
+    "prediction": predictions,
+    "accuracy": (predictions == labels).astype(jnp.float32),
+  }
+  if not capsules:
+    measures["loss"] = optax.softmax_cross_entropy_with_integer_labels(
+      said, labels
+    )
+  else:
+    measures["loss"] = class_loss(said, labels, num_steps)
+    measures["activations"] = output.activations
+    measures["routing_entropy"] = diagnostics.routing_entropy(
+      output.coefficients
+    )
+  return measures
+
+
+def scores(model: nnx.Module, images: jax.Array, *, pairs: bool) -> jax.Array:
+  """Scores [B J] of the classes.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1], as `prepare` returns them.
+    pairs: whether the images are stereo pairs.
+  """
+  output = model(jax.vmap(functools.partial(standardise, pairs=pairs))(images))
+  return output.activations if _has_capsules(model) else output
+
+
+def cross_entropy(
+  model: nnx.Module, images: jax.Array, labels: jax.Array, *, pairs: bool
+) -> jax.Array:
+  """The cross-entropy [B] of the scores, for attacks on any network.
+
+  Args:
+    model: the network.
+    images: as for `scores`.
+    labels: [B], the classes.
+    pairs: whether the images are stereo pairs.
+  """
+  return optax.softmax_cross_entropy_with_integer_labels(
+    scores(model, images, pairs=pairs), labels
+  )
+
+
+def familiar(
+  factors: dict[str, np.ndarray], *, viewpoints: str, dataset: str
+) -> np.ndarray:
+  """Which examples [N] are seen from the viewpoints of training.
+
+  Args:
+    factors: `{name: [N]}`, the viewpoints of the examples.
+    viewpoints: `azimuth` or `elevation`.
+    dataset: the name of the data set, for the error.
+
+  Raises:
+    ValueError: if there are no factors.
+  """
+  if not factors:
+    raise ValueError(
+      f"--viewpoints={viewpoints}: this copy of {dataset} "
+      "does not tell viewpoints; use viewpoint_solids, or smallnorb from its "
+      "own files or TensorFlow Datasets"
+    )
+  return _FAMILIAR[viewpoints](factors)
+
+
+def _has_capsules(model: nnx.Module) -> bool:
+  """Whether the network returns capsules; without them it returns logits."""
+  return isinstance(model, matrix_capsules.MatrixCapsules)

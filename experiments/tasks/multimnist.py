@@ -1,0 +1,115 @@
+"""CapsNet, or the convolutional baseline, on images of two overlapping digits.
+
+Two images of different classes, each shifted independently, are overlaid on the
+device in each step, from any data set. An image counts as correct if both
+classes are (Sabour, Frosst, Hinton, 2017, section 6).
+"""
+
+import functools
+
+import jax
+import optax
+from flax import nnx
+
+from capjax import data, losses
+from capjax.data.transforms import augment, overlap
+from capjax.specs import Spec
+
+from ..evaluation import multimnist
+from ..training import augmentation, train_step
+from ..training.task import Task
+from . import capsnet
+
+
+def make_task(
+  model: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  pad: int = 4,
+  max_shift: int = 4,
+  reconstruction_weight: float = losses.RECONSTRUCTION_WEIGHTS["paper"],
+) -> Task:
+  """Recognition of both objects in an image.
+
+  Args:
+    model: the network, without `image_shape` and `num_classes`, which follow
+      from the data.
+    optimizer: the optimiser of the parameters.
+    pad: width in pixels of the black frame around each image.
+    max_shift: largest shift of each object in pixels.
+    reconstruction_weight: weight of the squared error of each object in the
+      loss; 0 for capsules without a decoder.
+  """
+
+  def describe(image_shape, num_classes):
+    height, width, channels = image_shape
+    augmentation.check_shift(
+      (height + pad, width + pad), max_shift, ["max_shift"]
+    )
+    shape = (height + 2 * pad, width + 2 * pad, channels)
+    return model.with_arguments(image_shape=shape, num_classes=num_classes)
+
+  sample = functools.partial(multimnist.sample, pad=pad, max_shift=max_shift)
+  return Task(
+    describe,
+    functools.partial(loss, reconstruction_weight=reconstruction_weight),
+    multimnist.measure,
+    sample=sample,
+    sample_test=sample,
+    optimizer=optimizer,
+    suites=lambda model: ["accuracy", "multimnist"],
+    after_training=("accuracy", "multimnist"),
+    begin=begin,
+    prepare=functools.partial(prepare_image, pad=pad),
+  )
+
+
+def loss(
+  model: nnx.Module,
+  images: jax.Array,
+  objects: multimnist.Objects,
+  key: jax.Array,
+  step: jax.Array,
+  *,
+  reconstruction_weight: float,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a batch and its metrics.
+
+  With `reconstruction_weight` bound, it is a `train_step.Loss`.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1].
+    objects: labels [B 2] and parts [B 2 H W C] of the two objects.
+    key: samples the dropout of a network without capsules.
+    step: not used.
+    reconstruction_weight: as for `make_task`.
+
+  Returns:
+    The margin loss of capsules, with the reconstruction loss of each object; or
+    the sigmoid cross-entropy of logits.
+  """
+  del step
+  if not capsnet.has_capsules(model):
+    return losses.multilabel_loss(model(images, key), objects.labels)
+  return losses.overlap_loss(
+    model,
+    images,
+    objects.labels,
+    objects.parts,
+    reconstruction_weight=reconstruction_weight,
+  )
+
+
+def prepare_image(image: jax.Array, *, pad: int) -> jax.Array:
+  """Puts a black frame of `pad` pixels around one image [H W C]."""
+  canvas = (image.shape[0] + 2 * pad, image.shape[1] + 2 * pad)
+  return augment.centre_pad(image, canvas=canvas)
+
+
+def begin(
+  model: nnx.Module, train: data.Dataset, validation: data.Dataset
+) -> None:
+  """Raises a ValueError unless there are images of at least two classes."""
+  del model, validation
+  overlap.require_two_classes(train.labels)

@@ -1,0 +1,156 @@
+"""Stacked capsule autoencoders: parts and objects without labels.
+
+Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from capjax import scae
+from capjax.scae import objects as object_capsules
+from capjax.specs import Spec
+
+from ..evaluation import linear_probes
+from ..evaluation import scae as suites
+from ..training import augmentation, train_step
+from ..training.augmentation import Placement
+from ..training.task import Task
+
+_CENTRED = Placement(max_shift=0)
+
+
+def make_task(
+  model: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  placement: Placement = _CENTRED,
+  weights: scae.Weights = scae.SCRIPT_WEIGHTS,
+  noise: bool = True,
+) -> Task:
+  """Reconstruction of images by parts, and of parts by objects.
+
+  Args:
+    model: the autoencoder, without `image_shape` and `num_classes`, which
+      follow from the data.
+    optimizer: the optimiser of the parameters.
+    placement: how images are deformed, and the canvas that they are placed on
+      at random; test images too, but for shifts.
+    weights: of the terms of the loss.
+    noise: whether noise is added to the logits of presence in training.
+  """
+
+  def place(function):
+    return functools.partial(function, placement=placement)
+
+  def describe(image_shape, num_classes):
+    return model.with_arguments(
+      image_shape=augmentation.canvas_of(image_shape, placement),
+      num_classes=num_classes,
+    )
+
+  num_parts = model.argument("num_parts")
+  return Task(
+    describe,
+    functools.partial(loss, weights=weights, noise=noise),
+    measure,
+    sample=train_step.sample_labelled(place(augmentation.augment_image)),
+    sample_test=train_step.sample_labelled(place(augmentation.test_image)),
+    optimizer=optimizer,
+    suites=lambda model: [
+      "errors",
+      "explanations",
+      "objects",
+      "clusters",
+      "label_curve",
+      "affnist_like_clusters",
+      "linear",
+    ],
+    after_training=("errors", "explanations", "objects", "clusters"),
+    chosen_by=None,
+    warn=lambda metrics: suites.warn(metrics, num_parts),
+    prepare=place(augmentation.prepare_image),
+    features=features,
+  )
+
+
+def loss(
+  model: scae.SCAE,
+  images: jax.Array,
+  labels: jax.Array,
+  key: jax.Array,
+  step: jax.Array,
+  *,
+  weights: scae.Weights,
+  noise: bool,
+) -> tuple[jax.Array, train_step.Metrics]:
+  """The loss of a batch, its terms, and the share of flat templates.
+
+  With `weights` and `noise` bound, it is a `train_step.Loss`.
+
+  Args:
+    model: the autoencoder.
+    images: [B H W C] in [0, 1].
+    labels: [B], the classes, from which only the probes learn.
+    key: samples the noise.
+    step: not used.
+    weights: as for `make_task`.
+    noise: as for `make_task`.
+  """
+  del step
+  value, terms = scae.loss(
+    model, images, labels, key if noise else None, weights=weights
+  )
+  return value, {**terms, "flat_templates": scae.flat_templates(model)}
+
+
+def measure(
+  model: scae.SCAE, images: jax.Array, labels: jax.Array
+) -> train_step.Metrics:
+  """Log-likelihoods, accuracies of the probes, and presences of objects.
+
+  Args:
+    model: the autoencoder.
+    images: [B H W C] in [0, 1].
+    labels: [B], the classes.
+
+  Returns:
+    Measures [B]; `activations` [B K] are the shares of the parts that each
+    object explains best.
+  """
+  output = model(images)
+  targets = model.targets(images)
+  explained = model.decoder.explain(targets, output.parts)
+  errors = jnp.abs(explained.mean - targets)
+  right = {
+    f"{name}_probe_accuracy": jnp.argmax(logits, axis=-1) == labels
+    for name, logits in (
+      ("prior", output.prior_logits),
+      ("posterior", output.posterior_logits),
+    )
+  }
+  return {
+    "image_log_prob": explained.log_prob,
+    "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),
+    "part_log_prob": output.objects.log_prob,
+    "present_parts": jnp.sum(output.parts.presence, axis=1),
+    "activations": scae.shares_won(output.objects),
+    **{name: x.astype(jnp.float32) for name, x in right.items()},
+  }
+
+
+def features(model: scae.SCAE, images: jax.Array) -> dict[str, jax.Array]:
+  """Posterior presences of objects, and their poses, for linear probes.
+
+  Args:
+    model: the autoencoder.
+    images: [B H W C] in [0, 1].
+
+  Returns:
+    `{name: [B F]}`, as `linear_probes.features` names them.
+  """
+  objects = model(images).objects
+  poses = object_capsules.entries(objects.poses)
+  return linear_probes.features(objects.posterior_presence(), poses)

@@ -1,0 +1,104 @@
+"""Matrix capsules: stereo pairs, the schedule of the margin, and attacks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import capjax
+from capjax.data.transforms import stereo
+from capjax.specs import Spec
+from experiments.tasks import matrix_capsules
+
+SPEC = Spec(
+  capjax.MatrixCapsules,
+  {"features": 3, "types": (2, 2, 3), "num_iterations": 1},
+)
+
+
+def make_task(dataset="viewpoint_solids", num_steps=40, **options):
+  arguments = {} if dataset == "viewpoint_solids" else {"padding": "SAME"}
+  return matrix_capsules.make_task(
+    SPEC.with_arguments(**arguments),
+    optax.adam(1e-3),
+    dataset=dataset,
+    num_steps=num_steps,
+    **options,
+  )
+
+
+def test_attacks_have_slopes_to_follow():
+  task = make_task()
+  model = task.describe((48, 48, 2), 5).make(nnx.Rngs(0))
+  model.eval()
+  noise = jax.random.uniform(jax.random.key(0), (48, 48, 2))
+  images = jnp.stack([noise, jnp.full_like(noise, 0.5)])
+  images = jax.jit(jax.vmap(task.prepare))(images)
+
+  def loss(images):
+    losses = task.losses(model, images, jnp.array([0, 1]))
+    return jnp.sum(losses), losses
+
+  slopes, losses = jax.jit(jax.grad(loss, has_aux=True))(images)
+  assert losses.shape == (2,) and (losses > 0).all()
+  assert np.isfinite(losses).all() and np.isfinite(slopes).all()
+  assert np.abs(slopes[0]).max() > 0
+
+
+def test_pairs_are_augmented_by_the_named_pipeline():
+  random = np.random.default_rng(0)
+  images = random.integers(0, 256, (1, 48, 48, 2), np.uint8)
+  pairs = []
+  for name in stereo.PIPELINES:
+    task = make_task(pipeline=name)
+    pair, _ = task.sample(jax.random.key(3), 0, jnp.array(images), np.zeros(1))
+    want = stereo.augment(
+      jax.random.key(3), jnp.float32(images[0]), pipeline=name
+    )
+    np.testing.assert_allclose(pair, want, atol=1e-3)
+    pairs.append(np.asarray(pair))
+  assert np.abs(pairs[0] - pairs[1]).max() > 0.1
+
+
+def test_the_margin_grows_with_fractions_of_the_run():
+  """As the authors': its time constant is 50,000 of 2,000,000 steps."""
+  task = make_task("digits")
+  model = task.describe((8, 8, 1), 3).make(nnx.Rngs(0))
+  images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
+  labels = jnp.array([0, 2])
+  parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
+  decay = 1e-7 * sum(float(jnp.sum(x**2)) for x in parameters)
+
+  @jax.jit
+  def loss_at(model, step):
+    return task.loss(model, images, labels, jax.random.key(0), step)[0]
+
+  activations = jax.jit(lambda model: model(images).activations)(model)
+  for step, margin in (
+    (0, 0.2 + 0.79 / (1 + np.exp(4))), (4, 0.595), (40, 0.98996)
+  ):  # fmt: skip
+    want = 0.0
+    for a, label in zip(np.asarray(activations), (0, 2), strict=True):
+      others = [x for j, x in enumerate(a) if j != label]
+      want += sum(max(0, margin - (a[label] - x)) ** 2 for x in others) / 2
+    np.testing.assert_allclose(loss_at(model, step) - decay, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("viewpoints", ["azimuth", "elevation"])
+def test_validation_is_on_the_viewpoints_of_training(viewpoints):
+  numbers = np.arange(90, dtype=np.int32)
+  factors = {
+    "label_azimuth": numbers % 18, "label_elevation": numbers // 2 % 9
+  }  # fmt: skip
+  images = np.zeros((90, 1, 1, 2), np.uint8)
+  whole = capjax.data.Dataset(images, numbers % 5, 5, factors)
+  task = make_task(viewpoints=viewpoints)
+  known = task.familiar(factors)
+  assert known.sum() == 30
+  for part in task.split(whole, whole):
+    np.testing.assert_array_equal(part.labels, whole.labels[known])
+  with pytest.raises(ValueError, match="does not tell viewpoints"):
+    task.familiar({})
+  assert make_task().split is None and make_task().familiar is None

@@ -1,0 +1,172 @@
+"""Every task is made, and trains, in a process without parsed flags."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from absl import flags
+from flax import nnx
+
+import capjax
+from capjax import baselines, data
+from capjax.generative import amortised
+from capjax.specs import Spec
+from experiments.evaluation import suites
+from experiments.tasks import (
+  boltzmann,
+  capsnet,
+  constellation,
+  generative,
+  helmholtz,
+  matrix_capsules,
+  multimnist,
+  scae,
+  transforming,
+  vae,
+)
+from experiments.training import loop
+from experiments.training import task as tasks
+from experiments.training.augmentation import Placement
+
+_CAPSNET = Spec(
+  capjax.CapsNet,
+  dict(conv_features=4, conv_kernel=3, num_types=2, primary_kernel=3,
+       decoder_features=[8]),
+)  # fmt: skip
+_UNDECODED = _CAPSNET.with_arguments(decoder_features=[])
+_BASELINE = Spec(
+  baselines.CapsNetBaseline,
+  dict(conv_features=[4, 4], conv_kernels=[3, 3], dense_features=[8]),
+)
+_SCAE = Spec(
+  capjax.SCAE,
+  dict(num_parts=3, num_objects=4, template_size=4, num_features=2,
+       encoder_features=4),
+)  # fmt: skip
+_GENERATIVE = Spec(
+  amortised.amortised_capsules,
+  dict(num_capsules=[3, 2], conv_features=[4], width=4, template_size=5),
+)
+_MATRIX = Spec(
+  capjax.MatrixCapsules,
+  dict(features=3, types=(2, 2, 3), num_iterations=1, padding="SAME"),
+)
+_CNN = Spec(
+  baselines.smallnorb_baseline, dict(features=(4, 4), dense_features=8)
+)
+_CONSTELLATION = Spec(
+  capjax.ConstellationAutoencoder,
+  dict(width=8, num_blocks=1, num_heads=2, hidden=8),
+)
+_TRANSFORMING = Spec(capjax.TransformingAutoencoder, dict(num_capsules=3))
+_RBM = Spec(
+  capjax.CapsuleRBM, dict(num_capsules=4, capsule_size=3, num_chains=5)
+)
+_MACHINE = Spec(capjax.CapsuleHM, dict(num_capsules=[4, 3], capsule_size=3))
+_VAE = Spec(baselines.ConvVAE, dict(num_latents=3))
+_JITTER = transforming.Movements(max_jitter=1, max_shift=1)
+# The module, the model, and options.
+_TASKS = {
+  "capsnet": (capsnet, _CAPSNET, {}),
+  "capsnet_undecoded": (
+    capsnet, _UNDECODED,
+    {"placement": Placement(max_shift=1), "reconstruction_weight": 0.0},
+  ),
+  "capsnet_baseline": (
+    capsnet, _BASELINE, {"placement": Placement(canvas=10, max_rotation=9.0)},
+  ),
+  "multimnist": (multimnist, _CAPSNET, {"pad": 1, "max_shift": 1}),
+  "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
+  "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),
+  "generative": (generative, _GENERATIVE, {}),
+  "generative_bound": (
+    generative, _GENERATIVE.with_arguments(gaussian_poses=True),
+    {
+      "num_importance": 2,
+      "temperature": optax.exponential_decay(0.5, 10, 0.5),
+    },
+  ),
+  "matrix_capsules": (
+    matrix_capsules, _MATRIX, {"dataset": "digits", "num_steps": 10},
+  ),
+  "matrix_capsules_margin": (
+    matrix_capsules, _MATRIX,
+    {"dataset": "digits", "num_steps": 10, "kind": "margin"},
+  ),
+  "matrix_capsules_baseline": (
+    matrix_capsules, _CNN, {"dataset": "digits", "num_steps": 10},
+  ),
+  "constellation": (
+    constellation, _CONSTELLATION,
+    {"noise": 0.1, "sparsity_of": "soft", "activity": 3.0},
+  ),
+  "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
+  "transforming_affine": (
+    transforming, _TRANSFORMING.with_arguments(pose="affine"),
+    {"movements": _JITTER},
+  ),
+  "boltzmann": (boltzmann, _RBM, {"num_sweeps": 2}),
+  "boltzmann_exact": (
+    boltzmann, _RBM,
+    {"num_iterations": None, "block": True, "binary": True, "num_sweeps": 2},
+  ),
+  "helmholtz": (helmholtz, _MACHINE, {}),
+  "vae": (vae, _VAE, {}),
+}  # fmt: skip
+_DATA = {"constellation": "constellations"}
+
+
+@pytest.fixture(autouse=True)
+def _unparsed():
+  """As in a notebook: to read a flag is an error."""
+  parsed = flags.FLAGS.is_parsed()
+  flags.FLAGS.unparse_flags()
+  yield
+  if parsed:
+    flags.FLAGS.mark_as_parsed()
+
+
+def load(name):
+  """The first training examples."""
+  whole = data.load(_DATA.get(name, "digits"), "train")
+  return loop.rows(whole, slice(40))
+
+
+def first_update(task, dataset):
+  """A new model, its measures of 4 test examples, and its loss of 4."""
+  model = tasks.make_model(task, dataset)
+  task.begin(model, dataset, dataset)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def examples(sample, keys):
+    images, labels = jnp.asarray(dataset.images), jnp.asarray(dataset.labels)
+    make = jax.vmap(sample, (0, 0, None, None))
+    return make(keys, jnp.arange(len(keys)), images, labels)
+
+  keys = jax.random.split(jax.random.key(0), 4)
+  batch, tested = (examples(x, keys) for x in (task.sample, task.sample_test))
+
+  @jax.jit
+  def both(model):
+    measures = task.measure(model, *tested)
+    model.train()
+    return measures, task.loss(model, *batch, keys[0], jnp.int32(1))
+
+  return model, *both(model)
+
+
+@pytest.mark.parametrize("name", _TASKS)
+def test_tasks_need_no_flags(name):
+  module, model, options = _TASKS[name]
+  task = module.make_task(model, optax.adam(1e-3), **options)
+  model, measures, (loss, metrics) = first_update(task, load(name))
+  assert isinstance(model, nnx.Module)
+  assert np.isfinite(loss) and loss.shape == () and metrics
+  assert all(x.shape == () for x in metrics.values())
+  assert task.chosen_by is None or task.chosen_by in measures
+  assert all(len(x) == 4 for x in measures.values()), measures
+  assert set(task.suites(model)) <= suites.SUITES.keys()
+  assert set(task.after_training) <= suites.SUITES.keys()
