@@ -12,9 +12,13 @@ from capjax import (
   layers,
   losses,
   matrix_capsules,
+  predictions,
+  pretrained,
+  saved,
   scae,
   specs,
   transforming,
+  weights,
 )
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
@@ -22,6 +26,7 @@ from capjax.energy import CapsuleHM, CapsuleRBM
 from capjax.generative import GenerativeCapsules
 from capjax.layers.attention import SetTransformer
 from capjax.matrix_capsules import MatrixCapsules
+from capjax.saved import load, save
 from capjax.scae import SCAE, ConstellationAutoencoder
 from capjax.transforming import TransformingAutoencoder
 
@@ -45,9 +50,15 @@ __all__ = [
   "generative",
   "kernels",
   "layers",
+  "load",
   "losses",
   "matrix_capsules",
+  "predictions",
+  "pretrained",
+  "save",
+  "saved",
   "scae",
   "specs",
   "transforming",
+  "weights",
 ]

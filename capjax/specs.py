@@ -83,6 +83,8 @@ def current_path(path: str) -> str:
 def from_json(described: Mapping[str, Any]) -> Spec:
   """The spec that `Spec.as_json` described.
 
+  Lists, which JSON has in place of tuples, become tuples.
+
   Args:
     described: has `class` and `arguments`; other entries are ignored.
 
@@ -98,8 +100,16 @@ def from_json(described: Mapping[str, Any]) -> Spec:
     except ModuleNotFoundError:
       maker = None
     if callable(maker):
-      return Spec(maker, dict(described["arguments"]))
+      return Spec(maker, _with_tuples(described["arguments"]))
   raise ValueError(
     f"class {path!r} is no model of {_PACKAGE[:-1]}; give one such as "
     "capjax.capsnet.CapsNet."
   )
+
+
+def _with_tuples(value: Any) -> Any:
+  if isinstance(value, Mapping):
+    return {name: _with_tuples(x) for name, x in value.items()}
+  if isinstance(value, list | tuple):
+    return tuple(map(_with_tuples, value))
+  return value

@@ -2,6 +2,7 @@
 
   capjax train capsnet --workdir=runs/digits --preset=digits
   capjax evaluate --workdir=runs/digits --suite=accuracy
+  capjax predict --model=runs/digits --out=classes.csv *.png
 
 In a checkout, `capjax train capsnet` is `python -m experiments.train_capsnet`.
 """
@@ -20,6 +21,7 @@ Each has --help.
 """
 _COMMANDS = {
   "evaluate": "evaluates a trained model",
+  "predict": "predicts the classes of image files",
 }
 
 

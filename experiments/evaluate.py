@@ -8,20 +8,15 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
-import importlib
 import json
-import pathlib
-import sys
-import types
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from absl import app, flags
 
-from . import launch
+from . import finished, launch
 from .evaluation import models, suites
 from .flags import limits, runs
-from .run import directory, older_flags, provenance
+from .run import directory, provenance
 from .training import task
 
 _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
@@ -80,18 +75,7 @@ def main(argv: Sequence[str]) -> None:
           f"{', '.join(sorted(takers))}"
         )
     run = directory.Run(runs.WORKDIR.value)
-    summary = run.read_summary()
-    binary = _binary(run, summary["experiment"])
-    # The run's flags, followed by those of this command.
-    words = (word for word in sys.argv[1:] if word.startswith("-"))
-    given = {runs.flag_name(word) for word in words}
-    foreign = given & (summary["flags"].keys() | {"flagfile"})
-    if foreign:
-      raise ValueError(
-        f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
-        "own value; leave it out here"
-      )
-    _take_flags(run, summary["flags"])
+    summary, binary = finished.reopen(run)
     runs.configure()
     test = runs.load("test")
     now = task.data_record(runs.load("train"), test)
@@ -142,49 +126,6 @@ def _about_now(summary: dict[str, object]) -> dict[str, object]:
     **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
     **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
   }
-
-
-def _binary(run: directory.Run, name: str) -> types.ModuleType:
-  """The module of the training binary that made a run.
-
-  Raises:
-    ValueError: if the name is not that of a training binary.
-  """
-  folder = pathlib.Path(__file__).parent
-  known = sorted(path.stem for path in folder.glob("train_*.py"))
-  if name not in known:
-    raise ValueError(
-      f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
-      f"none of {', '.join(known)}; {directory.TRAIN_AGAIN}"
-    )
-  return importlib.import_module(f"{__package__}.{name}")
-
-
-def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
-  """Sets the flags of a run, followed by those of this command.
-
-  The run's folder of compiled programs, which are native code, is not used.
-
-  Raises:
-    ValueError: if flags.cfg is damaged, or differs from summary.json.
-  """
-  path = run.workdir / "flags.cfg"
-  words = [
-    line
-    for line in run.flag_lines(runs.invocation())
-    if runs.flag_name(line) not in ("workdir", "compilation_cache")
-  ]
-  try:
-    older = older_flags.words(recorded)
-    flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
-  except flags.Error as error:
-    raise ValueError(f"{path}: {error}; {directory.TRAIN_AGAIN}") from error
-  changed = runs.invocation().differences(recorded, map(runs.flag_name, words))
-  if changed:
-    raise ValueError(
-      f"{path} and summary.json differ ({'; '.join(changed)}); "
-      f"{directory.TRAIN_AGAIN}"
-    )
 
 
 if __name__ == "__main__":

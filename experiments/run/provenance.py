@@ -15,6 +15,9 @@ _PACKAGES = (
   "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
   "orbax-checkpoint",
 )  # fmt: skip
+_NOT_CODE = (
+  "results", "capjax/pretrained/*.safetensors", "capjax/pretrained/sha256.json",
+)  # fmt: skip
 
 
 def record(invocation: Invocation) -> dict[str, Any]:
@@ -50,11 +53,12 @@ def commit() -> str | None:
 def is_dirty() -> bool | None:
   """Whether the code differs from its commit; None where git does not know.
 
-  Records in `results` do not count as code.
+  Records in `results` and pretrained weights do not count as code.
   """
   if commit() is None:
     return None
-  changes = _git("status", "--porcelain", "--", ":/", ":(exclude,top)results")
+  others = [f":(exclude,top){path}" for path in _NOT_CODE]
+  changes = _git("status", "--porcelain", "--", ":/", *others)
   return None if changes is None else bool(changes)
 
 

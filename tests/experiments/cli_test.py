@@ -13,6 +13,7 @@ from experiments import cli
     (["train", "capsnet", "--seed=1"], "train_capsnet"),
     (["train", "matrix_capsules", "--seed=1"], "train_matrix_capsules"),
     (["evaluate", "--seed=1"], "evaluate"),
+    (["predict", "--seed=1"], "predict"),
   ],
 )
 def test_words_name_a_binary(monkeypatch, words, module):

@@ -43,7 +43,9 @@ def _describe(make_task: Callable[[], tasks.Task]) -> None:
     # What the flags say is in the arguments: another spec has other shapes.
     for name, value in again.arguments.items():
       if name in ("num_capsules", "types", "num_objects", "width"):
-        other = [2 * x for x in value] if isinstance(value, list) else 2 * value
+        other = (
+          [2 * x for x in value] if isinstance(value, tuple) else 2 * value
+        )
         changed = specs.Spec(again.maker, again.arguments | {name: other})
         assert _leaves(changed.shapes()) != _leaves(model)
     print(f"same {record['class']}")

@@ -59,7 +59,7 @@ def _in_the_tree():
     inner = "capjax/" if folder in _BESIDE else ""
     names |= {
       inner + path.relative_to(processes.ROOT).as_posix()
-      for pattern in ("*.py", "presets/*/*.cfg")
+      for pattern in ("*.py", "presets/*/*.cfg", "pretrained/*.[js]*")
       for path in (processes.ROOT / folder).rglob(pattern)
     }
   return names - _LEFT_OUT

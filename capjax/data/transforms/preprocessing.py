@@ -1,0 +1,93 @@
+"""What is done to an image before a network takes it, as data.
+
+Training, evaluation and `capjax.load` prepare images by the same description,
+which is kept with the weights.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from capjax.data.transforms import augment, stereo
+
+
+class Preprocessing(NamedTuple):
+  """The steps from an image in [0, 1] to the input of a network, in order.
+
+  Attributes:
+    downsample: side in pixels to which the image is reduced by means over
+      blocks; None to keep its size.
+    crop: side in pixels of the square cut out of the middle; None for no crop.
+    canvas: (rows, columns) of a black canvas in whose middle the image is
+      placed; None for no canvas.
+    standardise: whether the mean becomes 0 and the standard deviation 1, over
+      pixels and channels of the image.
+  """
+
+  downsample: int | None = None
+  crop: int | None = None
+  canvas: tuple[int, int] | None = None
+  standardise: bool = False
+
+  def prepare(self, image: Num[Array, "H W C"]) -> Num[Array, "H2 W2 C"]:
+    """All steps but standardisation, which keep intensities in [0, 1]."""
+    if self.downsample is not None:
+      image = stereo.downsample(image, size=self.downsample)
+    if self.crop is not None:
+      image = stereo.centre_crop(image, size=self.crop)
+    if self.canvas is not None:
+      image = augment.centre_pad(image, canvas=self.canvas)
+    return image
+
+  def normalise(self, image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
+    """The input of the network for a prepared image in [0, 1]."""
+    return stereo.standardise(255 * image) if self.standardise else image
+
+  def __call__(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
+    """All steps, for one image in [0, 1]."""
+    return self.normalise(self.prepare(image))
+
+  def output_shape(self, image_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape [H W C] of the network's input for images of this shape.
+
+    Raises:
+      ValueError: if images of this shape cannot be prepared.
+    """
+    image = jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
+    return jax.eval_shape(self.prepare, image).shape
+
+  def as_json(self) -> dict[str, Any]:
+    """The steps that are taken, such as `{"canvas": [40, 40]}`."""
+    taken = {name: x for name, x in self._asdict().items() if x}
+    if self.canvas is not None:
+      taken["canvas"] = list(self.canvas)
+    return taken
+
+
+def from_json(described: Mapping[str, Any]) -> Preprocessing:
+  """The steps that `Preprocessing.as_json` described.
+
+  Raises:
+    ValueError: if a step is unknown or its value is wrong.
+  """
+  unknown = sorted(set(described) - set(Preprocessing._fields))
+  if unknown:
+    raise ValueError(
+      f"unknown preprocessing {', '.join(unknown)}; known: "
+      f"{', '.join(Preprocessing._fields)}."
+    )
+  steps = dict(described)
+  try:
+    if steps.get("canvas") is not None:
+      rows, columns = map(int, steps["canvas"])
+      steps["canvas"] = (rows, columns)
+    for name in ("downsample", "crop"):
+      if steps.get(name) is not None:
+        steps[name] = int(steps[name])
+    steps["standardise"] = bool(steps.get("standardise", False))
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"preprocessing {dict(described)}: {error}.") from None
+  return Preprocessing(**steps)

@@ -1,0 +1,114 @@
+"""Trained models that come with the package: small, offline, by name.
+
+The card of each says which data set it was trained on, and under `measured`
+what `measure` gave for the stored weights on the whole test set and on its
+first 1,000 images.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+
+import jax
+import numpy as np
+
+from capjax import saved
+
+FOLDER = pathlib.Path(__file__).parent
+_TABLE = "sha256.json"
+
+
+def names() -> list[str]:
+  """The names of the models that `load` takes."""
+  return sorted(_table())
+
+
+def load(name: str) -> saved.TrainedModel:
+  """Loads a model in evaluation mode, with its card.
+
+  Args:
+    name: one of `names()`.
+
+  Raises:
+    ValueError: if the name is unknown, or the file is not the one that was
+      shipped.
+    FileNotFoundError: if the file is missing.
+  """
+  table = _table()
+  if name not in table:
+    raise ValueError(
+      f"no pretrained model is called {name!r}; give one of "
+      f"{', '.join(sorted(table))}."
+    )
+  path = FOLDER / f"{name}.safetensors"
+  if not path.exists():
+    raise FileNotFoundError(f"{path} is missing; install capjax again.")
+  if file_digest(path) != table[name]:
+    raise ValueError(
+      f"{path} does not have the SHA-256 in {_TABLE}; install capjax again."
+    )
+  return saved.load(path)
+
+
+def load_any(path_or_name: str | os.PathLike[str]) -> saved.TrainedModel:
+  """Loads a pretrained model by name, or any other as `capjax.load` does.
+
+  A name of `names()` is taken as such, even where a file has the same name:
+  give that as `./NAME`.
+
+  Raises:
+    FileNotFoundError: if there is no such model.
+    ValueError: as `load` and `capjax.load`.
+  """
+  text = os.fspath(path_or_name)
+  if text in names():
+    return load(text)
+  try:
+    return saved.load(text)
+  except FileNotFoundError as error:
+    if pathlib.Path(text).expanduser().exists() or os.path.dirname(text):
+      raise
+    known = ", ".join(names())
+    raise FileNotFoundError(f"{error} Pretrained: {known}.") from None
+
+
+def measure(
+  trained: saved.TrainedModel,
+  images: np.ndarray | jax.Array,
+  labels: np.ndarray | jax.Array,
+) -> dict[str, float]:
+  """The main measure of a model on images, by what it predicts.
+
+  Args:
+    trained: the model.
+    images: uint8 [N H W C].
+    labels: [N].
+
+  Returns:
+    `accuracy` for models that know classes. For others
+    `reconstruction_error`, the mean absolute difference of intensities in
+    [0, 1] between images and reconstructions.
+  """
+  found = trained.predict(images)
+  if found.classes is not None:
+    return {"accuracy": float(np.mean(found.classes == np.asarray(labels)))}
+  inputs = np.asarray(trained.preprocess(images))
+  errors = np.abs(found.outputs["reconstructions"] - inputs)
+  return {"reconstruction_error": float(np.mean(errors, dtype=np.float64))}
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+  """The SHA-256 of a file, in hexadecimal."""
+  return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+
+
+def write_table() -> None:
+  """Writes the SHA-256 of every file of the folder; for who makes them."""
+  paths = sorted(FOLDER.glob("*.safetensors"))
+  table = {path.stem: file_digest(path) for path in paths}
+  (FOLDER / _TABLE).write_text(json.dumps(table, indent=2) + "\n")
+
+
+def _table() -> dict[str, str]:
+  return json.loads((FOLDER / _TABLE).read_text())

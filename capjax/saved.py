@@ -1,0 +1,356 @@
+"""Trained models in one file: weights with a card that says what they are.
+
+The file has the format safetensors. Its tensors are the whole state of the
+module, by path: parameters, statistics of batch normalisation, constants, the
+chains of a Boltzmann machine, and random streams as the data of their keys. Its
+metadata holds the card as JSON.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax import predictions, specs, weights
+from capjax.data.transforms import preprocessing
+from capjax.data.transforms.preprocessing import Preprocessing
+
+# What other weights can start from: what training changes.
+_TRAINED = (nnx.Param, nnx.BatchStat)
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+  """A model in evaluation mode, with all that is needed to use it.
+
+  Calling it calls the model: `trained(trained.preprocess(images))`. Other
+  methods are those of `model`, such as `trained.model.decode(poses, classes)`.
+
+  Attributes:
+    model: the module, in evaluation mode.
+    card: what the model is, as JSON: see `make_card`; `sha256` identifies a
+      model that was loaded.
+  """
+
+  model: nnx.Module
+  card: dict[str, Any]
+
+  def __post_init__(self):
+    self.model.eval()
+
+  def __call__(self, *arguments: Any, **options: Any) -> Any:
+    """Calls the model."""
+    return self.model(*arguments, **options)
+
+  @property
+  def class_names(self) -> list[str]:
+    """The names of the classes, in the order of the labels."""
+    return list(self.card["class_names"])
+
+  @property
+  def preprocessing(self) -> Preprocessing:
+    """The steps from an image to the input of the model."""
+    return preprocessing.from_json(self.card["preprocessing"])
+
+  def preprocess(
+    self, images: np.ndarray | jax.Array
+  ) -> Float[Array, "N H2 W2 C"]:
+    """The model's input for images as they are in the data set.
+
+    Args:
+      images: uint8 [N H W C], of the size on the card; [N H W] for one channel.
+
+    Raises:
+      ValueError: if they have another dtype or shape.
+    """
+    return _prepare(self._checked(images), self.preprocessing)
+
+  def predict(
+    self, images: np.ndarray | jax.Array, *, batch_size: int = 128
+  ) -> predictions.Prediction:
+    """Classes with their scores, or what else the model infers from images.
+
+    Args:
+      images: as for `preprocess`.
+      batch_size: images at a time, which limits the memory.
+
+    Returns:
+      Classes and scores for models that know classes; `outputs` has the rest,
+      such as presences and reconstructions: see `predictions.outputs`.
+
+    Raises:
+      ValueError: if the images have another dtype or shape, or the model does
+        not take images.
+    """
+    images = self._checked(images)
+    if batch_size < 1:
+      raise ValueError(f"batch_size is {batch_size}; give at least 1.")
+    predictions.scores_name(self.model)  # raises without predictions
+    size = min(batch_size, len(images))
+    num_labels = self.card["num_labels"]
+    batches = []
+    for start in range(0, len(images), size):
+      batch = images[start : start + size]
+      # The last batch is filled up: another shape would be compiled again.
+      rest = np.zeros((size - len(batch), *batch.shape[1:]), np.uint8)
+      found = _outputs(
+        self.model,
+        np.concatenate([batch, rest]),
+        self.preprocessing,
+        num_labels,
+      )
+      batches.append({n: np.asarray(x)[: len(batch)] for n, x in found.items()})
+    joined = {n: np.concatenate([x[n] for x in batches]) for n in batches[0]}
+    return predictions.prediction(self.model, joined, num_labels=num_labels)
+
+  def _checked(self, images) -> np.ndarray:
+    images = np.asarray(images)
+    height, width, channels = self.card["image_shape"]
+    if images.ndim == 3 and channels == 1:
+      images = images[..., None]
+    wanted = f"[N {height} {width} {channels}]"
+    if images.dtype != np.uint8:
+      raise ValueError(
+        f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
+        f"{wanted}."
+      )
+    if images.shape[1:] != (height, width, channels) or not len(images):
+      shape = " ".join(map(str, images.shape))
+      raise ValueError(f"images are [{shape}]; give at least one as {wanted}.")
+    return images
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _prepare(images, steps):
+  return jax.vmap(steps)(images.astype(jnp.float32) / 255)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _outputs(model, images, steps, num_labels):
+  prepared = _prepare(images, steps)
+  return predictions.outputs(model, prepared, num_labels=num_labels)
+
+
+def make_card(
+  spec: specs.Spec,
+  *,
+  image_shape: Sequence[int],
+  class_names: Sequence[str],
+  steps: Preprocessing | None = None,
+  num_labels: int = 1,
+  **about: Any,
+) -> dict[str, Any]:
+  """The card of a model.
+
+  Args:
+    spec: the class of the model and the arguments of its constructor.
+    image_shape: height, width and channels of the images, before any step.
+    class_names: the names of the classes, in the order of the labels.
+    steps: the steps from an image in [0, 1] to the input; None for none.
+    num_labels: the number of labels of an image, 2 for overlapping digits.
+    **about: whatever else JSON can hold: the card of a run has the `data` with
+      their fingerprints, the `metrics` with `num_images`, `commit` and
+      `versions`.
+  """
+  return {
+    "format": weights.FORMAT,
+    **spec.as_json(),
+    "image_shape": [int(size) for size in image_shape],
+    "num_classes": len(class_names),
+    "class_names": [str(name) for name in class_names],
+    "preprocessing": (steps or Preprocessing()).as_json(),
+    "num_labels": num_labels,
+    **json.loads(json.dumps(about)),
+  }
+
+
+def save(trained: TrainedModel, path: str | os.PathLike[str]) -> dict[str, Any]:
+  """Writes a model and its card into one file, completely or not at all.
+
+  Args:
+    trained: the model with its card, for example
+      `TrainedModel(model, make_card(spec, ...))`.
+    path: the file, such as `model.safetensors`.
+
+  Returns:
+    The card with `sha256`, that of the other entries and the tensors.
+
+  Raises:
+    ValueError: if the card does not describe this model.
+    OSError: if the file cannot be written.
+  """
+  tensors = _tensors(trained.model)
+  card = {name: x for name, x in trained.card.items() if name != "sha256"}
+  fault = _misfit(specs.from_json(card), tensors)
+  if fault:
+    raise ValueError(
+      f"{path} is not written: the card describes another model; {fault}."
+    )
+  return weights.write(path, card, tensors)
+
+
+def load(path: str | os.PathLike[str]) -> TrainedModel:
+  """Loads a model in evaluation mode, with its card.
+
+  Args:
+    path: a file that `save` wrote, or the folder of a finished run.
+
+  Raises:
+    FileNotFoundError: if there is no such file, or the run has none.
+    ValueError: if the file is damaged, foreign, or of a newer version.
+  """
+  path = weights.find(path)
+  card, tensors = weights.read(path)
+  try:
+    spec = specs.from_json(card)
+    shapes = spec.shapes()
+    preprocessing.from_json(card["preprocessing"])
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"{path} has a card that this version of capjax cannot use: {error}"
+    ) from error
+  fault = _misfit(spec, tensors)
+  if fault:
+    raise ValueError(
+      f"{path} does not fit {card['class']} of this version of capjax: "
+      f"{fault}; use the version on its card, or export the run again."
+    )
+  graph, state = nnx.split(shapes)
+  leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+  values = [_as_leaf(tensors[_name(path)], leaf) for path, leaf in leaves]
+  model = nnx.merge(graph, jax.tree.unflatten(structure, values))
+  return TrainedModel(model, card)
+
+
+def start_from(
+  model: nnx.Module, trained: TrainedModel
+) -> tuple[list[str], list[str]]:
+  """Copies trained weights into another model, for fine-tuning.
+
+  Parameters and statistics of batch normalisation are copied if both models
+  have them by the same name and shape. Others keep their initial values, such
+  as those that depend on the number of classes. Chains of Boltzmann machines
+  start anew.
+
+  Args:
+    model: the model that is changed.
+    trained: the model that the weights come from.
+
+  Returns:
+    The names of what was copied, and of what was not.
+
+  Raises:
+    ValueError: if nothing fits.
+  """
+  copied, new = fitting(model, trained)
+  given = _named(nnx.state(trained.model, _TRAINED))
+  state = nnx.state(model, _TRAINED)
+  leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+  values = []
+  for path, leaf in leaves:
+    name = _name(path)
+    # A copy, since training may free the buffers of its model.
+    values.append(
+      jnp.array(given[name], leaf.dtype) if name in copied else leaf
+    )
+  nnx.update(model, jax.tree.unflatten(structure, values))
+  return copied, new
+
+
+def fitting(
+  model: nnx.Module, trained: TrainedModel
+) -> tuple[list[str], list[str]]:
+  """The weights that `start_from` would copy, and those that it would not.
+
+  Args:
+    model: as for `start_from`; shapes instead of arrays are enough.
+    trained: as for `start_from`.
+
+  Raises:
+    ValueError: if nothing fits.
+  """
+  given = _named(nnx.state(trained.model, _TRAINED))
+  copied, new = [], []
+  for name, leaf in _named(nnx.state(model, _TRAINED)).items():
+    fits = name in given and given[name].shape == leaf.shape
+    (copied if fits else new).append(name)
+  if not copied:
+    raise ValueError(
+      f"no weight of the {type(trained.model).__name__} fits the "
+      f"{type(model).__name__}: none has the same name and shape."
+    )
+  return copied, new
+
+
+def _name(path) -> str:
+  """The name of an array: attributes and indices, joined by dots."""
+  held = jax.tree_util.GetAttrKey("value")  # what a variable holds
+  path = tuple(key for key in path if key != held)
+  return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _named(state) -> dict[str, Any]:
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  return {_name(path): leaf for path, leaf in leaves}
+
+
+def _is_key(x) -> bool:
+  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _key_dtype(impl: str):
+  return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
+
+
+def _tensors(model) -> dict[str, np.ndarray]:
+  """The state of a model by name; random keys as their data."""
+  return {
+    name: np.asarray(jax.random.key_data(x) if _is_key(x) else x, order="C")
+    for name, x in _named(nnx.state(model)).items()
+  }
+
+
+def _as_leaf(tensor, leaf):
+  """The array of a file as what the model has in its place."""
+  if _is_key(leaf):
+    (impl,) = (x for x in _GENERATORS if _key_dtype(x) == leaf.dtype)
+    return jax.random.wrap_key_data(jnp.asarray(tensor), impl=impl)
+  return jnp.asarray(tensor, leaf.dtype)
+
+
+def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
+  if _is_key(leaf):
+    leaf = jax.eval_shape(jax.random.key_data, leaf)
+  return jnp.dtype(leaf.dtype), tuple(leaf.shape)
+
+
+def _misfit(spec, tensors) -> str | None:
+  """How tensors differ from the state of the model; None if they fit."""
+  wanted = _named(nnx.state(spec.shapes()))
+  wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
+  found = {name: (x.dtype, x.shape) for name, x in tensors.items()}
+  for fault, names in (
+    ("lacks", wanted.keys() - found.keys()),
+    ("has besides", found.keys() - wanted.keys()),
+  ):
+    if names:
+      return f"it {fault} {_some(names)}"
+  for name in sorted(wanted):
+    if wanted[name] != found[name]:
+      (right, size), (dtype, shape) = wanted[name], found[name]
+      return f"{name} is {dtype} {list(shape)}, not {right} {list(size)}"
+  return None
+
+
+def _some(names) -> str:
+  first, *rest = sorted(names)
+  return f"{first} and {len(rest)} more" if rest else first

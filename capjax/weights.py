@@ -1,0 +1,137 @@
+"""Files of weights: named tensors with a card, in the format safetensors.
+
+The metadata of a file hold the card as JSON, and the card the SHA-256 of its
+other entries and of the tensors, by which damage is found.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+NAME = "model.safetensors"  # in a run's folder
+FORMAT = 1
+_CARD = "capjax"
+_NEEDED = (
+  "format", "class", "arguments", "image_shape", "num_classes", "class_names",
+  "preprocessing", "num_labels", "sha256",
+)  # fmt: skip
+
+Tensors = dict[str, np.ndarray]
+
+
+def write(
+  path: str | os.PathLike[str], card: Mapping[str, Any], tensors: Tensors
+) -> dict[str, Any]:
+  """Writes a file completely or not at all; returns the card with `sha256`.
+
+  Raises:
+    OSError: if the file cannot be written.
+  """
+  path = pathlib.Path(path).expanduser()
+  card = {**card, "sha256": _digest(card, tensors)}
+  content = safetensors.numpy.save(tensors, metadata={_CARD: json.dumps(card)})
+  partial = path.with_name(path.name + ".partial")
+  try:
+    partial.write_bytes(content)
+    partial.replace(path)
+  except OSError:
+    partial.unlink(missing_ok=True)
+    raise
+  return card
+
+
+def find(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The file of a model: `path` itself, or that in the folder of a run.
+
+  Raises:
+    FileNotFoundError: if there is none; the message says what to do.
+  """
+  path = pathlib.Path(path).expanduser()
+  if path.is_dir():
+    inside = path / NAME
+    if inside.exists():
+      return inside
+    if (path / "summary.json").exists():
+      remedy = (
+        f"the run is older; write the file by capjax export --workdir={path} "
+        "--format=safetensors"
+      )
+    elif (path / "provenance.json").exists():
+      remedy = "the run is not finished; repeat its training command"
+    else:
+      remedy = "the folder holds no run; give the folder of one, or a file"
+    raise FileNotFoundError(f"{inside} is missing: {remedy}.")
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{path} does not exist; give the folder of a run, or a file that "
+      "capjax.save wrote."
+    )
+  return path
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """The card and the tensors of a file, checked.
+
+  Raises:
+    ValueError: if the file is damaged, foreign, or of a newer version.
+  """
+  again = "copy it again, or export the run again"
+  size = path.stat().st_size
+  with path.open("rb") as file:
+    start = file.read(8)
+  length = int.from_bytes(start, "little")
+  if len(start) < 8 or length > 100_000_000:
+    raise ValueError(f"{path} is no safetensors file; give another.")
+  if 8 + length > size:
+    raise ValueError(f"{path} is cut off within its header; {again}.")
+  try:
+    with safetensors.safe_open(path, "np") as file:
+      metadata = file.metadata() or {}
+      if _CARD not in metadata:
+        raise ValueError(
+          f"{path} holds no card: capjax.save did not write it; give a file "
+          "that it wrote."
+        )
+      tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  except safetensors.SafetensorError as error:
+    is_cut = "not fully covered" in str(error)
+    fault = "cut off, or has bytes too many" if is_cut else f"damaged ({error})"
+    raise ValueError(f"{path} is {fault}; {again}.") from error
+  try:
+    card = json.loads(metadata[_CARD])
+    version = card["format"]
+    missing = [name for name in _NEEDED if name not in card]
+  except (ValueError, TypeError, KeyError):
+    raise ValueError(f"{path} is damaged: its card is no card; {again}.") from (
+      None
+    )
+  if not isinstance(version, int) or version > FORMAT:
+    raise ValueError(
+      f"{path} has a card of format {version}, and this version of capjax "
+      f"reads {FORMAT}; install a newer capjax."
+    )
+  if missing:
+    raise ValueError(f"{path} has a card without {missing[0]}; {again}.")
+  if _digest(card, tensors) != card["sha256"]:
+    raise ValueError(
+      f"{path} is damaged: its contents do not have the SHA-256 on its card; "
+      f"{again}."
+    )
+  return card, tensors
+
+
+def _digest(card: Mapping[str, Any], tensors) -> str:
+  """The SHA-256 of a card without `sha256` and of the tensors."""
+  rest = {name: x for name, x in card.items() if name != "sha256"}
+  digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+  for name, array in sorted(tensors.items()):
+    digest.update(f"\n{name} {array.dtype} {array.shape}\n".encode())
+    digest.update(array.tobytes())
+  return digest.hexdigest()

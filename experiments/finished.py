@@ -1,0 +1,83 @@
+"""Finished runs, as the binaries that read one take them: with their flags."""
+
+import importlib
+import pathlib
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+
+from .flags import runs
+from .run import directory, older_flags
+
+
+def reopen(run: directory.Run) -> tuple[dict[str, Any], types.ModuleType]:
+  """Sets the flags of a finished run, followed by those of this command.
+
+  Args:
+    run: the run.
+
+  Returns:
+    The summary of the run, and the training binary that made it.
+
+  Raises:
+    ValueError: if no run was completed there, its files are damaged, or this
+      command sets a flag of the run.
+  """
+  summary = run.read_summary()
+  binary = _binary(run, summary["experiment"])
+  words = (word for word in sys.argv[1:] if word.startswith("-"))
+  given = {runs.flag_name(word) for word in words}
+  foreign = given & (summary["flags"].keys() | {"flagfile"})
+  if foreign:
+    raise ValueError(
+      f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
+      "own value; leave it out here"
+    )
+  _take_flags(run, summary["flags"])
+  return summary, binary
+
+
+def _binary(run: directory.Run, name: str) -> types.ModuleType:
+  """The module of the training binary that made a run.
+
+  Raises:
+    ValueError: if the name is not that of a training binary.
+  """
+  folder = pathlib.Path(__file__).parent
+  known = sorted(path.stem for path in folder.glob("train_*.py"))
+  if name not in known:
+    raise ValueError(
+      f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
+      f"none of {', '.join(known)}; {directory.TRAIN_AGAIN}"
+    )
+  return importlib.import_module(f"{__package__}.{name}")
+
+
+def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
+  """Sets the flags of a run, followed by those of this command.
+
+  The run's folder of compiled programs, which are native code, is not used.
+
+  Raises:
+    ValueError: if flags.cfg is damaged, or differs from summary.json.
+  """
+  path = run.workdir / "flags.cfg"
+  words = [
+    line
+    for line in run.flag_lines(runs.invocation())
+    if runs.flag_name(line) not in ("workdir", "compilation_cache")
+  ]
+  try:
+    older = older_flags.words(recorded)
+    flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
+  except flags.Error as error:
+    raise ValueError(f"{path}: {error}; {directory.TRAIN_AGAIN}") from error
+  changed = runs.invocation().differences(recorded, map(runs.flag_name, words))
+  if changed:
+    raise ValueError(
+      f"{path} and summary.json differ ({'; '.join(changed)}); "
+      f"{directory.TRAIN_AGAIN}"
+    )

@@ -1,0 +1,166 @@
+r"""Predicts the classes of image files by a trained model, into a CSV file.
+
+  capjax predict --model=runs/mnist --out=classes.csv *.png
+  capjax predict --model=digits digit.png   # prints the table
+
+A row has the file, the class with the highest score, and the score of each
+class; for models that know no classes, their presences or latents. Files are
+converted to the channels and resized to the size that the model takes, without
+keeping the ratio of their sides.
+"""
+
+import csv
+import io
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from absl import flags
+
+from capjax import pretrained, saved
+
+from .flags import limits, runs
+from .run import atomic_files
+
+_MODEL = flags.DEFINE_string(
+  "model",
+  None,
+  "Folder of a finished run, a file of weights, or the name of a pretrained "
+  "model.",
+)
+_OUT = flags.DEFINE_string("out", None, "CSV file to write; None prints it.")
+_INVERT = flags.DEFINE_bool(
+  "invert",
+  False,
+  "Invert intensities: for dark objects on a light background, since MNIST "
+  "and its like are light on dark.",
+)
+_MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
+_FAULTS = (OSError, SyntaxError, ValueError)  # of files, in Pillow
+_AT_A_TIME = 1024  # files in memory
+
+
+class FileError(ValueError):
+  """A file that holds no image that can be read."""
+
+
+def read_image(
+  path: str, image_shape: Sequence[int], *, invert: bool = False
+) -> tuple[np.ndarray, tuple[int, int]]:
+  """Reads a file as a model takes it, by bilinear interpolation.
+
+  Args:
+    path: an image file of a format that Pillow reads.
+    image_shape: height, width and channels, 1 for grey or 3 for RGB.
+    invert: whether intensities are inverted.
+
+  Returns:
+    uint8 [H W C], and the (height, width) in the file.
+
+  Raises:
+    FileError: if it cannot be read.
+  """
+  from PIL import Image, ImageOps
+
+  height, width, channels = image_shape
+  try:
+    with Image.open(path) as file:
+      image = ImageOps.exif_transpose(file).convert(_MODES[channels])
+  except _FAULTS + (Image.DecompressionBombError,) as error:
+    raise FileError(f"{path}: {atomic_files.first_line(error)}") from error
+  size = (image.height, image.width)
+  if size != (height, width):
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+  array = np.asarray(image, np.uint8).reshape(image_shape)
+  return (255 - array if invert else array), size
+
+
+def header(trained: saved.TrainedModel) -> list[str]:
+  """The names of the columns."""
+  height, width, channels = trained.card["image_shape"]
+  blank = np.zeros((1, height, width, channels), np.uint8)
+  found = trained.predict(blank)
+  if found.classes is None:
+    return ["file", *(name for name, _ in _numbers(found))]
+  count = trained.card["num_labels"]
+  classes = [f"class_{n + 1}" for n in range(count)] if count > 1 else ["class"]
+  scores = [f"{found.kind}_{name}" for name in trained.class_names]
+  return ["file", *classes, *scores]
+
+
+def rows(
+  trained: saved.TrainedModel, paths: Sequence[str], images: np.ndarray
+) -> Iterator[list[object]]:
+  """The row of each image; see `header`."""
+  found = trained.predict(images)
+  for number, path in enumerate(paths):
+    if found.classes is None:
+      yield [path, *(f"{x[number]:.6g}" for _, x in _numbers(found))]
+      continue
+    classes = np.atleast_1d(found.classes[number])
+    names = [trained.class_names[n] for n in classes]
+    yield [path, *names, *(f"{x:.6g}" for x in found.scores[number])]
+
+
+def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
+  """Every output [N], by name; without images."""
+  for name, values in found.outputs.items():
+    if values.ndim == 2:
+      for number in range(values.shape[1]):
+        yield f"{name}_{number}", values[:, number]
+
+
+def main(argv: Sequence[str]) -> None:
+  paths = argv[1:]
+  with runs.clear_errors():
+    if not paths:
+      raise ValueError("no image is given; name files after the flags")
+    trained = pretrained.load_any(_MODEL.value)
+    shape = trained.card["image_shape"]
+    if shape[2] not in _MODES:
+      raise ValueError(
+        f"{_MODEL.value} takes images of {shape[2]} channels, which image "
+        "files do not have; call its predict on arrays"
+      )
+    try:
+      import PIL  # noqa: F401
+    except ImportError:
+      raise ValueError(
+        "Pillow, which reads image files, is missing; pip install pillow"
+      ) from None
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(header(trained))
+    faults = []
+    for start in range(0, len(paths), _AT_A_TIME):
+      read, images = [], []
+      for path in paths[start : start + _AT_A_TIME]:
+        try:
+          image, size = read_image(path, shape, invert=_INVERT.value)
+        except FileError as error:
+          faults.append(str(error))
+          continue
+        if size != tuple(shape[:2]):
+          print(
+            f"{path}: {size[0]}x{size[1]} was resized to {shape[0]}x{shape[1]}",
+            file=sys.stderr,
+          )
+        read.append(path)
+        images.append(image)
+      if images:
+        writer.writerows(rows(trained, read, np.stack(images)))
+    if _OUT.value:
+      path = pathlib.Path(_OUT.value).expanduser()
+      atomic_files.write_whole(path, table.getvalue())
+    else:
+      print(table.getvalue(), end="")
+    for fault in faults:
+      print(f"not read: {fault}", file=sys.stderr)
+  if faults:
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("model")
+  limits.run(main)

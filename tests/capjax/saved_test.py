@@ -1,0 +1,203 @@
+"""Models that were saved are the same when loaded, for every family."""
+
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import saved_cases
+from flax import nnx
+
+import capjax
+from capjax import saved, specs
+from capjax.energy import rbm
+
+FAMILIES = list(saved_cases.SPECS)
+
+
+def leaves(model):
+  return jax.tree_util.tree_leaves_with_path(nnx.state(model))
+
+
+def assert_same_state(got, want):
+  for (path, x), (name, y) in zip(leaves(got), leaves(want), strict=True):
+    assert path == name and x.dtype == y.dtype
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+      x, y = map(jax.random.key_data, (x, y))
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_loaded_model_is_the_saved_one(name, tmp_path):
+  trained = saved_cases.trained(name)
+  card = capjax.save(trained, tmp_path / "x.safetensors")
+  assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+  loaded = capjax.load(tmp_path / "x.safetensors")
+  assert loaded.card == card and len(card["sha256"]) == 64
+  assert card.items() >= trained.card.items()
+  assert loaded.class_names == ["a", "b", "c"]
+  assert type(loaded.model) is type(trained.model)
+  assert_same_state(loaded.model, trained.model)
+  if name not in saved_cases.TAKE_POINTS:
+    images = saved_cases.images(saved_cases.image_shape(name))
+    for got, want in zip(
+      jax.tree.leaves(loaded.predict(images)._replace(kind=None)),
+      jax.tree.leaves(trained.predict(images)._replace(kind=None)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(got, want)
+
+
+def test_loading_initialises_nothing(tmp_path, monkeypatch):
+  path = tmp_path / "x.safetensors"
+  capjax.save(saved_cases.trained("capsnet"), path)
+  make, keys = specs.Spec.make, []
+
+  def watched(self, rngs):
+    keys.append(rngs.params())
+    return make(self, rngs)
+
+  monkeypatch.setattr(specs.Spec, "make", watched)
+  capjax.load(path)
+  # Only shapes are computed: no key has a value.
+  assert keys and all(isinstance(x, jax.core.Tracer) for x in keys)
+
+
+def test_a_loaded_model_is_in_evaluation_mode(tmp_path):
+  path = tmp_path / "x.safetensors"
+  capjax.save(saved_cases.trained("efficient"), path)
+  loaded = capjax.load(path)
+  assert loaded.model.norms[0].use_running_average
+  before = np.array(loaded.model.norms[0].mean[...])
+  images = saved_cases.images((12, 12, 1))
+  one = loaded(loaded.preprocess(images[:1])).activations
+  all_of_them = loaded(loaded.preprocess(images)).activations
+  np.testing.assert_allclose(one[0], all_of_them[0], atol=1e-6)
+  np.testing.assert_array_equal(loaded.model.norms[0].mean[...], before)
+
+
+def test_chains_are_kept(tmp_path):
+  trained = saved_cases.trained("rbm")
+  chains = rbm.PersistentChains(
+    jnp.ones((2, 3, 2)), jnp.ones((2, 3)), jnp.float32(7)
+  )
+  trained.model.go_on_from(chains)
+  capjax.save(trained, tmp_path / "x.safetensors")
+  kept = capjax.load(tmp_path / "x.safetensors").model.fantasy.get_value()
+  assert isinstance(kept, rbm.PersistentChains) and kept.age == 7
+  np.testing.assert_array_equal(kept.hidden, chains.hidden)
+
+
+class Noisy(nnx.Module):
+  """Has random streams, and a parameter in bfloat16."""
+
+  def __init__(self, size: int, *, rngs: nnx.Rngs):
+    self.dropout = nnx.Dropout(0.5, rngs=rngs)
+    self.scale = nnx.Param(jnp.full(size, 1.5, jnp.bfloat16))
+
+
+def test_random_streams_and_bfloat16_are_kept(tmp_path, monkeypatch):
+  spec = specs.Spec(Noisy, {"size": 3})
+  monkeypatch.setattr(specs, "from_json", lambda described: spec)
+  model = spec.make(nnx.Rngs(5))
+  model.dropout(jnp.ones(4))  # counts the stream
+  card = saved.make_card(spec, image_shape=(1, 1, 1), class_names="a")
+  path = tmp_path / "x.safetensors"
+  capjax.save(saved.TrainedModel(model, card), path)
+  loaded = capjax.load(path).model
+  assert loaded.scale[...].dtype == jnp.bfloat16
+  assert_same_state(loaded, model)
+  for x in (loaded, model):
+    x.train()
+  np.testing.assert_array_equal(
+    loaded.dropout(jnp.ones(99)), model.dropout(jnp.ones(99))
+  )
+
+
+@pytest.mark.parametrize("name", ["canvas", "stereo"])
+def test_preprocessing_goes_with_the_model(name, tmp_path):
+  steps = saved_cases.STEPS[name]
+  shape = (12, 12, 2) if name == "canvas" else (48, 48, 2)
+  spec = saved_cases.SPECS["matrix"]
+  size = steps.output_shape(shape)
+  spec = spec._replace(arguments=spec.arguments | {"image_shape": size})
+  card = saved.make_card(
+    spec, image_shape=shape, class_names="abc", steps=steps, note={"x": (1, 2)}
+  )
+  trained = saved.TrainedModel(spec.make(nnx.Rngs(0)), card)
+  capjax.save(trained, tmp_path / "x.safetensors")
+  loaded = capjax.load(tmp_path / "x.safetensors")
+  assert loaded.preprocessing == steps and loaded.card["note"] == {"x": [1, 2]}
+  images = saved_cases.images(shape)
+  prepared = loaded.preprocess(images)
+  want = jax.vmap(steps)(images.astype(np.float32) / 255)
+  np.testing.assert_allclose(prepared, want, atol=1e-5)
+  scores = loaded.predict(images).scores
+  np.testing.assert_allclose(scores, loaded(prepared).activations, atol=1e-5)
+
+
+def test_a_card_of_another_model_is_refused(tmp_path):
+  trained, other = map(saved_cases.trained, ("capsnet", "baseline"))
+  mixed = saved.TrainedModel(trained.model, other.card)
+  with pytest.raises(ValueError, match="describes another model; it lacks"):
+    capjax.save(mixed, tmp_path / "x.safetensors")
+  assert not os.listdir(tmp_path)
+
+
+def test_models_of_old_class_paths_load(tmp_path):
+  trained = saved_cases.trained("rbm")
+  trained.card["class"] = "capjax.boltzmann.CapsuleRBM"
+  capjax.save(trained, tmp_path / "x.safetensors")
+  loaded = capjax.load(tmp_path / "x.safetensors")
+  assert_same_state(loaded.model, trained.model)
+
+
+def test_weights_start_another_model_with_new_classes():
+  trained = saved_cases.trained("capsnet")
+  spec = saved_cases.SPECS["capsnet"]
+  spec = spec._replace(arguments=spec.arguments | {"num_classes": 4})
+  model = spec.make(nnx.Rngs(9))
+  initial = spec.make(nnx.Rngs(9))
+  copied, new = saved.start_from(model, trained)
+  assert new == [
+    "classes.bias", "classes.transforms", "decoder.layers.0.kernel",
+  ]  # fmt: skip
+  assert "conv.kernel" in copied and not set(copied) & set(new)
+  sources = {True: trained.model, False: initial}
+  for name, x in saved._named(nnx.state(model)).items():
+    want = saved._named(nnx.state(sources[name in copied]))[name]
+    np.testing.assert_array_equal(x, want)
+  # The weights were copied: changing one model leaves the other.
+  assert model.conv.kernel[...] is not trained.model.conv.kernel[...]
+
+
+def test_statistics_start_another_model_but_constants_and_chains_do_not():
+  model = saved_cases.SPECS["efficient"].make(nnx.Rngs(1))
+  copied, new = saved.start_from(model, saved_cases.trained("efficient"))
+  assert "norms.0.mean" in copied and not new
+  for name, constant in (("matrix", "offsets"), ("rbm", "fantasy")):
+    model = saved_cases.SPECS[name].make(nnx.Rngs(1))
+    before = {n: np.array(x) for n, x in saved._named(nnx.state(model)).items()}
+    copied, new = saved.start_from(model, saved_cases.trained(name))
+    kept = [n for n in before if constant in n]
+    assert kept and not new and not set(kept) & set(copied)
+    for n in kept:
+      np.testing.assert_array_equal(
+        saved._named(nnx.state(model))[n], before[n]
+      )
+
+
+def test_weights_that_fit_nothing_are_refused():
+  model = saved_cases.SPECS["rbm"].make(nnx.Rngs(1))
+  with pytest.raises(
+    ValueError, match="no weight of the CapsNet fits the Caps"
+  ):
+    saved.start_from(model, saved_cases.trained("capsnet"))
+
+
+def test_a_card_is_json():
+  card = saved_cases.trained("capsnet", metrics={"test_accuracy": 0.5}).card
+  assert json.loads(json.dumps(card)) == card
+  assert card["num_classes"] == 3 and card["preprocessing"] == {}
