@@ -199,7 +199,8 @@ class ConvVAE(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: height, width and channels; both sides multiples of 4.
+      image_shape: height, width and channels. Where a side is no multiple of
+        4, the decoded image is cut to it.
       num_latents: L.
       features: channels of the two convolutions.
       pixel_scale: standard deviation of Gaussian pixels about the same means;
@@ -207,8 +208,7 @@ class ConvVAE(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if a side of the images is no multiple of 4, or `pixel_scale`
-        is not above 0.
+      ValueError: if a number is below 1, or `pixel_scale` is not above 0.
     """
     if pixel_scale is not None:
       selection.check_scales(pixel_scale)
@@ -216,14 +216,9 @@ class ConvVAE(nnx.Module):
     checks.counts(num_latents=num_latents)
     self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
-    if height % 4 or width % 4:
-      raise checks.ImageShapeError(
-        f"images of {height}x{width} cannot be halved twice; pad them to "
-        "multiples of 4."
-      )
     self.pixel_scale = pixel_scale
     first, second = features
-    self.squares = (height // 4, width // 4, second)
+    self.squares = (math.ceil(height / 4), math.ceil(width / 4), second)
     size = math.prod(self.squares)
     down = dict(stride=2, padding="SAME", rngs=rngs)
     self.down = nnx.List(
@@ -256,7 +251,8 @@ class ConvVAE(nnx.Module):
     """Decodes latents to the log odds of the pixels' means."""
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
     x = jax.nn.relu(_unfold(self.up[0](x)))
-    return _unfold(self.up[1](x))
+    height, width, _ = self.image_shape
+    return _unfold(self.up[1](x))[:, :height, :width]
 
   def activities(
     self, images: Float[Array, "B H W C"]

@@ -21,6 +21,7 @@ Each has --help.
 """
 _COMMANDS = {
   "evaluate": "evaluates a trained model",
+  "fetch": "fetches MNIST or Fashion-MNIST",
   "predict": "predicts the classes of image files",
 }
 

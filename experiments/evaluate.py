@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
     test = runs.load("test")
     now = task.data_record(runs.load("train"), test)
     known = summary.get("data", now)
-    others = [x for x in now if now[x] != known[x]]
+    others = [x for x in now if x in known and now[x] != known[x]]
     if others and not _ALLOW_OTHER_DATA.value:
       raise ValueError(
         f"the data differ from those of the run in {run.workdir} "

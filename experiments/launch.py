@@ -92,6 +92,21 @@ def restore(
   )
 
 
+def _tell_of_data(train_set: data.Dataset, test: data.Dataset) -> None:
+  """Prints what was read from data that are not one of the known sets."""
+  if runs.DATASET.value in data.NAMES:
+    return
+  shape = "x".join(map(str, train_set.images.shape[1:]))
+  print(
+    f"data: {len(train_set.images)} training and {len(test.images)} test "
+    f"images of {shape} (height x width x channels), "
+    f"{train_set.num_classes} classes",
+    flush=True,
+  )
+  for note in train_set.notes:
+    print(f"data: {note}", flush=True)
+
+
 def train(make_task: Callable[[], tasks.Task]) -> None:
   """Trains for a task, or resumes, as the flags say; writes the run's files.
 
@@ -107,6 +122,7 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       runs.refuse("--num_validation=0", ["stop_accuracy"])
     train_set = runs.load("train")
     test = runs.load("test")  # fails now if it is missing, not after training
+    _tell_of_data(train_set, test)
     records = {
       "data": tasks.data_record(train_set, test),
       "model": tasks.model_record(task, train_set),

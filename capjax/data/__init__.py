@@ -1,6 +1,6 @@
 """Image data sets as NumPy arrays in memory."""
 
 from capjax.data.dataset import Dataset, fingerprint
-from capjax.data.loading import NAMES, load
+from capjax.data.loading import NAMES, load, split_path
 
-__all__ = ["NAMES", "Dataset", "fingerprint", "load"]
+__all__ = ["NAMES", "Dataset", "fingerprint", "load", "split_path"]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+from numpy.typing import ArrayLike
 
 
 class Dataset(NamedTuple):
@@ -12,17 +13,33 @@ class Dataset(NamedTuple):
 
   Attributes:
     images: uint8 [N H W C], intensities in 0..255.
-    labels: int32 [N], in 0..num_classes-1.
+    labels: int32 [N], in 0..num_classes-1; or, of images that belong to several
+      classes at once, int32 [N num_classes] of 0 and 1.
     num_classes: The number of classes of the data set.
     factors: Further int32 [N] labels by name: for smallNORB (but not from IDX
       files) and the viewpoint solids `label_instance`, `label_azimuth`,
       `label_elevation` and `label_lighting`; empty elsewhere.
+    class_names: The name of each class; `load` always gives them.
+    notes: Sentences for the user about what was changed in reading: images
+      converted, examples held out.
   """
 
   images: UInt8[np.ndarray, "N H W C"]
-  labels: Int32[np.ndarray, " N"]
+  labels: Int32[np.ndarray, " N"] | Int32[np.ndarray, "N J"]
   num_classes: int
   factors: dict[str, np.ndarray]
+  class_names: tuple[str, ...] = ()
+  notes: tuple[str, ...] = ()
+
+  @property
+  def is_multi_hot(self) -> bool:
+    """Whether an image can belong to several classes at once."""
+    return self.labels.ndim == 2
+
+  def named(self, classes: ArrayLike) -> np.ndarray:
+    """The names of classes, as an array of strings of the same shape."""
+    names = self.class_names or tuple(map(str, range(self.num_classes)))
+    return np.asarray(names)[np.asarray(classes)]
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""Image data sets by name, whole and in memory."""
+"""Image data sets by name or path, whole and in memory."""
 
 import os
 import pathlib
@@ -6,41 +6,64 @@ from typing import NamedTuple
 
 import numpy as np
 
+from capjax.data import conversion as converting
+from capjax.data import fetching, own
+from capjax.data.conversion import Conversion
 from capjax.data.dataset import Dataset
 from capjax.data.sources import digits, idx, smallnorb, tfds
 
 _SPLITS = ("train", "test")
 
 
+_DIGITS = tuple("0123456789")
+_CLOTHES = (
+  "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
+  "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_OBJECTS = (
+  "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
+  "ship", "truck",
+)  # fmt: skip
+_TOYS = ("animal", "human", "airplane", "truck", "car")
+
+
 class _Spec(NamedTuple):
   shape: tuple[int, int, int]
-  num_classes: int
-  idx_url: str | None = None
+  class_names: tuple[str, ...]
+
+  @property
+  def num_classes(self) -> int:
+    return len(self.class_names)
 
 
 _SPECS = {
-  "digits": _Spec((8, 8, 1), 10),
-  "mnist": _Spec(
-    (28, 28, 1), 10, "https://storage.googleapis.com/cvdf-datasets/mnist"
-  ),
-  "fashion_mnist": _Spec(
-    (28, 28, 1),
-    10,
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-  ),
-  "cifar10": _Spec((32, 32, 3), 10),
-  "svhn_cropped": _Spec((32, 32, 3), 10),
-  "smallnorb": _Spec((96, 96, 2), 5),
-  "viewpoint_solids": _Spec((48, 48, 2), 5),
-  "constellations": _Spec((1, 1, 1), 2),
+  "digits": _Spec((8, 8, 1), _DIGITS),
+  "mnist": _Spec((28, 28, 1), _DIGITS),
+  "fashion_mnist": _Spec((28, 28, 1), _CLOTHES),
+  "cifar10": _Spec((32, 32, 3), _OBJECTS),
+  "svhn_cropped": _Spec((32, 32, 3), _DIGITS),
+  "smallnorb": _Spec((96, 96, 2), _TOYS),
+  "viewpoint_solids": _Spec((48, 48, 2), _TOYS),
+  "constellations": _Spec((1, 1, 1), ("square", "triangle")),
 }
 NAMES = tuple(_SPECS)
 
 
 def load(
-  name: str, split: str, data_dir: str | os.PathLike[str] | None = None
+  name: str,
+  split: str,
+  data_dir: str | os.PathLike[str] | None = None,
+  *,
+  image_size: tuple[int, int] | None = None,
+  grayscale: bool = False,
 ) -> Dataset:
   """Loads one split of a data set.
+
+  A name that is none of `NAMES` is a path, or `tfds:NAME[/CONFIG]` for an image
+  classification set of TensorFlow Datasets: see `own.load`, whose order is
+  seeded. A path leads to `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*` (see
+  `image_folder`), an `.npz` archive (see `npz`), IDX files of any shape, or a
+  prepared folder of TensorFlow Datasets.
 
   `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the
@@ -61,23 +84,84 @@ def load(
   4. TensorFlow Datasets, downloaded and prepared there; needs TensorFlow.
 
   Args:
-    name: One of `NAMES`.
+    name: One of `NAMES`, a path, or `tfds:NAME[/CONFIG]`.
     split: "train" or "test".
     data_dir: The folder of all data sets, which must exist. By default that of
-      TensorFlow Datasets: $TFDS_DATA_DIR, else `~/tensorflow_datasets`.
+      TensorFlow Datasets: $TFDS_DATA_DIR, else `~/tensorflow_datasets`. A
+      relative path is looked for there if this is given, and then in the
+      working folder.
+    image_size: Height and width to which images are resized (see
+      `conversion.convert`); by default they keep their size.
+    grayscale: Whether colours become intensities of grey.
 
   Returns:
-    The split, in the order of its source.
+    The split; of one of `NAMES`, in the order of its source.
 
   Raises:
     FileNotFoundError: Data is missing, in whole or in part; the message says
       where it was searched for and what to do.
     ValueError: The arguments or the files are wrong; the message says which.
   """
-  if name not in _SPECS:
-    raise ValueError(f"unknown data set {name!r}; known are {', '.join(NAMES)}")
   if split not in _SPLITS:
     raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
+  if not name:
+    raise ValueError(f"the data set has no name; known are {', '.join(NAMES)}")
+  conversion = Conversion(image_size, grayscale)
+  if name.startswith(own.TFDS):
+    name, folder = name.removeprefix(own.TFDS), _resolve(data_dir)
+    return own.load_prepared(name, folder, split, conversion)
+  if name in _SPECS:
+    dataset = _load_known(name, split, data_dir)
+    images = dataset.images
+    if name != "constellations":
+      images = converting.convert_all(images, conversion)
+    elif conversion != Conversion():
+      raise ValueError(
+        "constellations are points: leave out --image_size and --grayscale"
+      )
+    names = _SPECS[name].class_names
+    return dataset._replace(images=images, class_names=names)
+  if name.isidentifier() and own.find(name, data_dir) is None:
+    inside = "" if data_dir is None else f"in {data_dir} or "
+    raise ValueError(
+      f"unknown data set {name!r}: none of {', '.join(NAMES)}, and nothing of "
+      f"that name is {inside}in the working folder; give a path, "
+      f"{own.TFDS}NAME, or the folder that holds {name} as --data_dir"
+    )
+  return own.load(name, split, data_dir, conversion)
+
+
+def split_path(
+  name: str, data_dir: str | os.PathLike[str] | None = None
+) -> tuple[str, pathlib.Path | None]:
+  """Divides what names a data set into a name without folders, and a folder.
+
+  Args:
+    name: As for `load`.
+    data_dir: As for `load`.
+
+  Returns:
+    A name and a `data_dir` for `load` that lead to the same data from any
+    working folder. The name of data at a path is the path's last part, after
+    `./` if it is one of `NAMES`. The folder is None where neither is known.
+  """
+  folder = None
+  if data_dir is not None:
+    folder = pathlib.Path(os.path.abspath(pathlib.Path(data_dir).expanduser()))
+  if name in _SPECS or name.startswith(own.TFDS):
+    return name, folder
+  path = own.find(name, data_dir)
+  if path is not None:
+    folder = path.parent
+  else:  # moved, or never there
+    path = pathlib.Path(os.path.abspath(pathlib.Path(name).expanduser()))
+  return f"./{path.name}" if path.name in _SPECS else path.name, folder
+
+
+def _load_known(
+  name: str, split: str, data_dir: str | os.PathLike[str] | None
+) -> Dataset:
+  """Loads a split of one of `NAMES`."""
   if name == "digits":
     return digits.load(split)
   if name == "constellations":
@@ -156,11 +240,9 @@ def _not_found(
     "Do one of these, in the folder of this repository and with a network:",
     "  pip install '.[data]' tensorflow-cpu   # then run this again",
   ]
-  url = _SPECS[name].idx_url
-  if url:
+  if name in fetching.SETS:
     lines.append(
-      f"  curl -fLO --create-dirs --output-dir '{folder}' "
-      f"'{url}/{{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte.gz'"
+      f"  python -m experiments.fetch {name} --data_dir='{folder.parent}'"
     )
   else:
     lines.append(f"  write IDX files of the names above into {folder}")

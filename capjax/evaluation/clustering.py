@@ -16,6 +16,7 @@ from scipy import optimize
 from sklearn import cluster, exceptions, linear_model, preprocessing
 
 _NUM_STARTS = 10
+_COUNTS = (10, 25, 100, 1000)  # of labels, by default
 _MAX_ITERATIONS = 1000
 
 
@@ -213,7 +214,7 @@ def few_label_curve(
   train_labels: Int[np.ndarray, " N"],
   test_labels: Int[np.ndarray, " M"],
   *,
-  counts: Sequence[int] = (10, 25, 100, 1000),
+  counts: Sequence[int] | None = None,
   repeats: int = 10,
   seed: int = 0,
 ) -> FewLabels:
@@ -226,7 +227,8 @@ def few_label_curve(
       to one.
     test_labels: used only to count.
     counts: numbers of labels shown; those above the size of the training set
-      are left out.
+      are left out. By default those of 10, 25, 100 and 1000 for which every
+      class has examples, or else one of each class.
     repeats: random choices of the labelled examples for each count.
     seed: seed of these choices; the same for every `predict`.
 
@@ -241,6 +243,8 @@ def few_label_curve(
     raise ValueError(
       f"repeats={repeats}; a standard deviation needs at least 2."
     )
+  if counts is None:
+    counts = _usual_counts(train_labels)
   counts = tuple(count for count in counts if count <= len(train_labels))
   generator = np.random.default_rng(seed)
   accuracies = np.empty((len(counts), repeats))
@@ -260,7 +264,7 @@ def few_label_accuracy(
   test_features: Float[np.ndarray, "M F"],
   test_labels: Int[np.ndarray, " M"],
   *,
-  counts: Sequence[int] = (10, 25, 100, 1000),
+  counts: Sequence[int] | None = None,
   repeats: int = 10,
   seed: int = 0,
 ) -> dict[str, FewLabels]:
@@ -274,7 +278,7 @@ def few_label_accuracy(
     train_labels: their labels, of which some are shown.
     test_features: to classify.
     test_labels: used only to count.
-    counts: numbers of labels.
+    counts: numbers of labels; by default as for `few_label_curve`.
     repeats: random choices for each count, the same for both.
     seed: seed of these choices, and of k-means.
 
@@ -337,6 +341,12 @@ def _named_accuracy(clusters, names, labels) -> float:
     for kind, label in zip(clusters, labels, strict=True)
   ]
   return float(np.mean(right))
+
+
+def _usual_counts(labels):
+  classes, sizes = np.unique(labels, return_counts=True)
+  fewest, most = len(classes), len(classes) * min(sizes)
+  return [n for n in _COUNTS if fewest <= n <= most] or [fewest]
 
 
 def _sample_balanced(generator, labels, count):

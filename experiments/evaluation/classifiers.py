@@ -334,8 +334,10 @@ def _sheet(
     row_labels,
     [""] * (len(images) // len(row_labels)),
     run.figure(name),
-    labels=np.reshape(labels, shape),
-    predictions=np.reshape(np.argmax(scores, axis=-1), shape),
+    labels=trained.test.named(np.reshape(labels, shape)),
+    predictions=trained.test.named(
+      np.reshape(np.argmax(scores, axis=-1), shape)
+    ),
   )
 
 

@@ -58,8 +58,8 @@ def reconstructions(
   grids.reconstructions(
     images,
     np.asarray(_decode(trained)(poses, classes)),
-    labels,
-    classes,
+    trained.test.named(labels),
+    trained.test.named(classes),
     run.figure("reconstructions"),
   )
   errors = trained.measures["reconstruction_loss"]
@@ -87,9 +87,8 @@ def perturbations(
   grid = np.stack(
     [perturb(decode, poses[n], labels[n], _OFFSETS) for n in tweaked]
   )
-  grids.perturbations(
-    grid, _OFFSETS, labels[tweaked], run.figure("perturbations")
-  )
+  names = trained.test.named(labels[tweaked])
+  grids.perturbations(grid, _OFFSETS, names, run.figure("perturbations"))
   middle = grid[:, :, len(_OFFSETS) // 2, None]
   return {"largest_change": float(np.max(np.abs(grid - middle)))}
 

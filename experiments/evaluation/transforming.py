@@ -26,7 +26,6 @@ _NUM_IMAGES = 10_000  # to which regressions and analysers are fitted
 _NUM_MOVED = 1000  # images moved to each place
 _BEYOND = 3  # pixels beyond the largest shift in training
 _NUM_SHOWN = 4  # images in figures
-_COUNTS = (10, 25, 100, 1000)  # of labels
 _NUM_ANALYSERS = 25
 _NUM_FACTORS = 10
 
@@ -235,9 +234,7 @@ def _few_labels(features, labels, tests, test_labels) -> Scores:
   ways = {"analysers": by_analysers, "linear": by_regression}
   scores = {}
   for name, predict in ways.items():
-    curve = clustering.few_label_curve(
-      predict, labels, test_labels, counts=_COUNTS
-    )
+    curve = clustering.few_label_curve(predict, labels, test_labels)
     scores["counts"] = list(curve.counts)
     scores[f"{name}_accuracy"] = curve.mean.tolist()
     scores[f"{name}_accuracy_sd"] = curve.sd.tolist()

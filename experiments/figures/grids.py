@@ -19,6 +19,7 @@ new_sheet = functools.partial(
   figure.Figure, dpi=150, facecolor="white", layout="constrained"
 )
 RED, GREY = "#c8102e", "#555555"
+_LONGEST = 8  # characters of a label under an image
 WITHOUT_AXES = dict(xticks=[], yticks=[], frame_on=False)
 _STYLES = {
   "train": dict(linewidth=0.9, alpha=0.55),
@@ -109,7 +110,7 @@ def reconstructions(
   Args:
     images: [N H W C], some fifty examples at most.
     reconstructions: [N H W C].
-    labels: [N].
+    labels: [N], numbers or names.
     predictions: [N].
     path: file to write.
   """
@@ -215,7 +216,14 @@ def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
 
 def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
   """The caption of an image, and its colour: red for a mistake."""
-  return (str(label), GREY) if right else (f"{label} → {prediction}", RED)
+  label, prediction = _short(label), _short(prediction)
+  return (label, GREY) if right else (f"{label} → {prediction}", RED)
+
+
+def _short(label: object) -> str:
+  """A label that leaves its neighbours room."""
+  text = str(label)
+  return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def show(

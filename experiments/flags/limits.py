@@ -71,19 +71,27 @@ def require_counts(
   example: str,
   exactly: int | None = None,
   at_least: int = 1,
+  at_most: int | None = None,
 ) -> None:
   """Makes list flags refuse everything but whole numbers above 0.
+
+  None is allowed.
 
   Args:
     *given: the flags.
     example: a valid value, for the error message.
     exactly: the number of entries; None for `at_least` or more.
     at_least: see `exactly`.
+    at_most: the largest number of entries; None for any number.
   """
   many = "" if exactly is None else f"{exactly} "
 
   def all_counts(words):
+    if words is None:
+      return True
     right = len(words) >= at_least if exactly is None else len(words) == exactly
+    if at_most is not None:
+      right = right and len(words) <= at_most
     return right and all(x.isdecimal() and int(x) > 0 for x in words)
 
   for flag in given:

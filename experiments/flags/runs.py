@@ -25,12 +25,30 @@ WORKDIR = flags.DEFINE_string(
   None,
   "Folder of the run; training writes to it and resumes from it.",
 )
-DATASET = flags.DEFINE_enum(
-  "dataset", "digits", data.NAMES, "Name of the data set."
+DATASET = flags.DEFINE_string(
+  "dataset",
+  "digits",
+  f"Data set: one of {', '.join(data.NAMES)}; tfds:NAME[/CONFIG], an image "
+  "classification set of TensorFlow Datasets; or the path of a folder of "
+  "train/CLASS/* and test/CLASS/*, or of CLASS/*, of an .npz archive of images "
+  "and labels, or of IDX or ArrayRecord files.",
 )
 DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "Folder that holds one folder for each data set."
+  "data_dir",
+  None,
+  "Folder that holds one folder for each data set; a relative path as "
+  "--dataset is looked for in it too.",
 )
+_IMAGE_SIZE = flags.DEFINE_list(
+  "image_size",
+  None,
+  "Height and width to which all images are resized, as 32 or 37,23; by "
+  "default they keep their size.",
+)
+_GRAYSCALE = flags.DEFINE_bool(
+  "grayscale", False, "Turn colours into intensities of grey."
+)
+limits.require_counts(_IMAGE_SIZE, example="32 or 37,23", at_most=2)
 SEED = flags.DEFINE_integer(
   "seed",
   0,
@@ -127,17 +145,29 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
 
 def load(split: str) -> data.Dataset:
   """The `train` or `test` set that the flags name."""
-  return data.load(DATASET.value, split, DATA_DIR.value)
+  size = _IMAGE_SIZE.value and [int(side) for side in _IMAGE_SIZE.value]
+  return data.load(
+    DATASET.value,
+    split,
+    DATA_DIR.value,
+    image_size=size and (size[0], size[-1]),
+    grayscale=_GRAYSCALE.value,
+  )
 
 
 def invocation() -> Invocation:
   """The command line of this process, after its flags have been parsed."""
   known = limits.experiment_flags()
+  name, folder = data.split_path(DATASET.value, DATA_DIR.value)
+  # The two flags by which the data are found again from any working folder.
+  places = {"dataset": f"--dataset={name}"}
+  if folder is not None:
+    places["data_dir"] = f"--data_dir={folder}"
   return Invocation(
     experiment=pathlib.Path(sys.argv[0]).stem,
     command=_command(),
     preset=_preset(),
-    dataset=DATASET.value,
+    dataset=name,
     seed=SEED.value,
     flags={
       flag.name: _recorded(flag.name, flag.value)
@@ -146,7 +176,8 @@ def invocation() -> Invocation:
     },
     words={
       flag.name: flag.serialize() for flag in known if flag.value is not None
-    },
+    }
+    | places,
     defaults=frozenset(flag.name for flag in known if _is_default(flag.name)),
   )
 
@@ -240,7 +271,7 @@ def _command() -> str:
   arguments = []
   for argument in _arguments():
     name = flag_name(argument)
-    if name in _OTHER_RUNS:
+    if name in {"dataset", *_OTHER_RUNS}:
       value = argument.partition("=")[2]
       argument = f"--{name}={_recorded(name, value)}"
     if name == "flagfile":
@@ -248,13 +279,16 @@ def _command() -> str:
       argument = f"--flagfile={presets.portable(path)}"
     if name not in FREE_FLAGS:
       arguments.append(argument)
-  if DATA_DIR.value:
+  _, folder = data.split_path(DATASET.value, DATA_DIR.value)
+  if folder is not None:
     arguments.append("--data_dir=DATA")
   module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
   return shlex.join(["python", "-m", module, "--workdir=DIR", *arguments])
 
 
 def _recorded(name: str, value: Any) -> Any:
+  if name == "dataset":
+    return data.split_path(value, DATA_DIR.value)[0]
   return pathlib.Path(value).name if name in _OTHER_RUNS and value else value
 
 

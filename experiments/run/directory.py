@@ -188,7 +188,8 @@ class Run:
     old = atomic_files.read_json(path)
     if "class" in old:
       old["class"] = specs.current_path(old["class"])
-    changed = [x for x in record if old.get(x) != record[x]]
+    # What is newer than the run cannot differ.
+    changed = [x for x in record if x in old and old[x] != record[x]]
     if changed:
       raise ValueError(
         f"{path}: the run was started with another {name} "

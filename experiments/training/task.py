@@ -149,12 +149,13 @@ def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:
   return scores
 
 
-def data_record(train: data.Dataset, test: data.Dataset) -> dict[str, str]:
-  """The fingerprints of both sets, and how fingerprints are computed."""
+def data_record(train: data.Dataset, test: data.Dataset) -> dict[str, Any]:
+  """The fingerprints of both sets, how they are computed, and the classes."""
   return {
     "fingerprint": "sha256 of dtype, shape and bytes of images and of labels",
     "train": data.fingerprint(train),
     "test": data.fingerprint(test),
+    "class_names": list(train.class_names),
   }
 
 

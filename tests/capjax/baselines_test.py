@@ -221,9 +221,19 @@ class ConvVAETest(parameterized.TestCase):
     self.assertTrue(bool(jnp.all((means > 0) & (means < 1))))
     self.assertEqual(model.activities(images)[0].shape, (3, 3))
 
-  def test_images_that_cannot_be_halved_twice_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "30x28 cannot be halved twice"):
-      baselines.ConvVAE((30, 28, 1), rngs=nnx.Rngs(0))
+  def test_images_of_any_size_are_decoded(self):
+    """The pixels that are left are those of the larger image."""
+    latents = jax.random.normal(jax.random.key(0), (2, 2))
+    whole = self._model(2, (8, 12, 3)).decode(latents)
+    for height, width in ((5, 9), (7, 11), (8, 10)):
+      shape = (height, width, 3)
+      cut = self._model(2, shape).decode(latents)
+      self.assertEqual(cut.shape, (2, *shape))
+      np.testing.assert_array_equal(cut, whole[:, :height, :width])
+      self.assertEqual(
+        self._model(2, shape).reconstruct(jnp.zeros((1, *shape))).shape,
+        (1, *shape),
+      )
 
   def test_pixels_without_spread_are_refused(self):
     with self.assertRaisesRegex(ValueError, "above 0"):

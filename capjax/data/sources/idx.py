@@ -8,11 +8,16 @@ import gzip
 import io
 import math
 import pathlib
+import re
 import struct
 import zlib
 
 import numpy as np
 from jaxtyping import UInt8
+
+from capjax.data import conversion as converting
+from capjax.data.conversion import Conversion
+from capjax.data.sources.source import Part, Source, number_classes
 
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
 _RANKS = {"images": (3, 4), "labels": (1,)}
@@ -20,6 +25,11 @@ _UNSIGNED_BYTES = b"\0\0\x08"
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_INFLATED = 1032  # bytes that one byte of gzip data can become
 _FETCH_AGAIN = "fetch or copy it again"
+# With a prefix, as in emnist-letters-train-images-idx3-ubyte.gz.
+_NAME = re.compile(
+  r"(?P<prefix>.*?)(?P<part>train|t10k|test)-(?P<kind>images|labels)"
+  r"[-.]idx[134]-ubyte(\.gz)?"
+)
 
 
 def pattern(split: str) -> str:
@@ -66,6 +76,102 @@ def find(
         f"add one of {', '.join(names[split, kind])}"
       )
   return present[split, "images"][0], present[split, "labels"][0]
+
+
+def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
+  """Finds the files of one data set, whatever their prefix.
+
+  Args:
+    path: Their folder, which holds one data set; or one of them; or the folder
+      and the prefix of their names, such as `FOLDER/emnist-letters`.
+
+  Returns:
+    Files by part ("train" or "test") and kind ("images" or "labels"); of
+    several for the same, the one that `find` prefers. None without files.
+
+  Raises:
+    ValueError: The folder holds several data sets.
+  """
+  folder = path if path.is_dir() else path.parent
+  if not folder.is_dir():
+    return None
+  matches = {
+    file: match
+    for file in sorted(folder.iterdir())
+    if (match := _NAME.fullmatch(file.name)) and file.is_file()
+  }
+  if not path.is_dir():
+    one = matches.get(path)
+    prefix = one["prefix"] if one else path.name + "-"
+    matches = {
+      f: match for f, match in matches.items() if match["prefix"] == prefix
+    }
+  prefixes = sorted({match["prefix"] for match in matches.values()})
+  if len(prefixes) > 1:
+    raise ValueError(
+      f"{path}: holds several data sets; name one of "
+      f"{', '.join(str(path / x.rstrip('-')) for x in prefixes)}"
+    )
+  found = {}
+  # An uncompressed file before its .gz, t10k before test.
+  for file, match in matches.items():
+    part = "train" if match["part"] == "train" else "test"
+    found.setdefault((part, match["kind"]), file)
+  return found or None
+
+
+def open_set(
+  files: dict[tuple[str, str], pathlib.Path], conversion: Conversion
+) -> Source:
+  """Reads a data set of any shape and any classes.
+
+  Args:
+    files: See `find_set`.
+    conversion: What is done to every image.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: A file is incomplete, or files do not fit each other.
+  """
+  parts = {part for part, _ in files} | {"train"}
+  anchor = next(iter(files.values()))
+  for part in sorted(parts):
+    for kind in _RANKS:
+      if (part, kind) not in files:
+        raise FileNotFoundError(
+          f"{anchor.parent}: no {part} {kind} beside {anchor.name}; add "
+          f"{part}-{kind}-idx{_RANKS[kind][0]}-ubyte, with the same prefix"
+        )
+  images, labels = {}, {}
+  for part in sorted(parts):
+    path = files[part, "images"]
+    images[part] = read(path, "images")
+    labels[part] = read(files[part, "labels"], "labels")
+    if images[part].ndim == 3:
+      images[part] = images[part][..., np.newaxis]
+    if len(images[part]) != len(labels[part]) or not len(labels[part]):
+      raise ValueError(
+        f"{path} holds {len(images[part])} images, and its labels are "
+        f"{len(labels[part])}; {_FETCH_AGAIN}"
+      )
+  shapes = {x.shape[1:] for x in images.values()}
+  if len(shapes) > 1:
+    raise ValueError(
+      f"{anchor.parent}: training and test images differ in shape "
+      f"({' and '.join(str(list(x)) for x in sorted(shapes))}); give one shape"
+    )
+  *both, names = number_classes(
+    labels["train"], labels.get("test"), str(anchor.parent)
+  )
+
+  def part(name, numbers):
+    return Part(
+      numbers,
+      lambda rows: converting.convert_all(images[name][rows], conversion),
+    )
+
+  test = part("test", both[1]) if "test" in parts else None
+  return Source(part("train", both[0]), test, names)
 
 
 def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:

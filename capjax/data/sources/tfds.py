@@ -3,13 +3,18 @@
 import importlib.util
 import pathlib
 import re
+import types
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+
+from capjax.data import conversion as converting
+from capjax.data.conversion import Conversion
+from capjax.data.sources.source import Part, Source, number_classes
 
 _IMAGES = ("image", "image2")
 _LABELS = ("label", "label_category")
@@ -39,6 +44,53 @@ def find(folder: pathlib.Path) -> pathlib.Path | None:
   )
 
 
+def find_any(path: pathlib.Path) -> pathlib.Path | None:
+  """Returns a prepared version in a folder: of a version, a name or a config.
+
+  Args:
+    path: `NAME`, `NAME/CONFIG`, or either with `/VERSION`; need not exist.
+
+  Returns:
+    The folder of the version, the newest if none is named; None without one.
+
+  Raises:
+    ValueError: The path names no config, and there are several.
+  """
+  if (path / "dataset_info.json").is_file():
+    return path
+  version = find(path)
+  if version or not path.is_dir():
+    return version
+  configs = {
+    inner.name: version
+    for inner in sorted(path.iterdir())
+    if inner.is_dir() and (version := find(inner))
+  }
+  if len(configs) > 1:
+    raise ValueError(
+      f"{path}: holds several configs ({', '.join(configs)}); add one of them "
+      "to the name"
+    )
+  return next(iter(configs.values()), None)
+
+
+def open_prepared(folder: pathlib.Path, conversion: Conversion) -> Source:
+  """Opens any image classification set that was prepared as ArrayRecord files.
+
+  Args:
+    folder: The folder of one version, which holds `dataset_info.json`.
+    conversion: What is done to every image.
+
+  Returns:
+    The splits `train` and `test`; `validation` where there is no `test`.
+
+  Raises:
+    PermissionError: The user may not read the records.
+    ValueError: The records cannot be read, or are not images with one label.
+  """
+  return _attempt(folder, lambda tfds: _open(tfds, folder, conversion))
+
+
 def read(
   folder: pathlib.Path, split: str
 ) -> tuple[
@@ -60,26 +112,14 @@ def read(
     PermissionError: The user may not read the records.
     ValueError: The records cannot be read.
   """
-  try:
-    import tensorflow_datasets as tfds
 
+  def read_columns(tfds):
     builder = tfds.builder_from_directory(folder)
     if split not in builder.info.splits:
       raise ValueError(f"it has no split {split!r}")
     return _columns(builder, split)
-  except ImportError as error:
-    raise ValueError(
-      f"{folder}: {error}; reading TensorFlow Datasets needs "
-      "`pip install '.[data]'`, in the folder of this repository"
-    ) from error
-  except PermissionError:  # another source would not help
-    raise
-  # TFDS and the readers under it raise whatever their formats raise.
-  except Exception as error:
-    raise ValueError(
-      f"{folder}: cannot be read ({_describe(error)}); move this folder away "
-      "and load the data set again, to prepare it anew"
-    ) from error
+
+  return _attempt(folder, read_columns)
 
 
 def prepare(name: str, data_dir: pathlib.Path) -> None:
@@ -114,6 +154,131 @@ def prepare(name: str, data_dir: pathlib.Path) -> None:
     raise RuntimeError(_describe(error)) from error
 
 
+def _attempt(
+  folder: pathlib.Path, function: Callable[[types.ModuleType], Any]
+) -> Any:
+  """A function of the module TFDS, whose errors name the folder."""
+  try:
+    import tensorflow_datasets as tfds
+
+    return function(tfds)
+  except ImportError as error:
+    raise ValueError(
+      f"{folder}: {error}; reading TensorFlow Datasets needs "
+      "`pip install '.[data]'`, in the folder of this repository"
+    ) from error
+  except PermissionError:  # another source would not help
+    raise
+  except _UnfitError as error:
+    raise ValueError(f"{folder}: {error}") from None
+  # TFDS and the readers under it raise whatever their formats raise.
+  except Exception as error:
+    raise ValueError(
+      f"{folder}: cannot be read ({_describe(error)}); move this folder away "
+      "and load the data set again, to prepare it anew"
+    ) from error
+
+
+class _UnfitError(Exception):
+  """The records are whole, but not what this project can use."""
+
+
+def _open(
+  tfds: types.ModuleType, folder: pathlib.Path, conversion: Conversion
+) -> Source:
+  builder = tfds.builder_from_directory(folder)
+  features, splits = builder.info.features, builder.info.splits
+  image_key, label_key = _keys(builder)
+  if "train" not in splits:
+    raise _UnfitError(f"it has no split 'train', only {', '.join(splits)}")
+  if None in features[image_key].shape[:2] and conversion.image_size is None:
+    raise _UnfitError(
+      "its images differ in size; give --image_size=H,W to resize all"
+    )
+  labels = {}
+  for split in filter(splits.__contains__, ("train", "test", "validation")):
+    options = {"decoders": {image_key: tfds.decode.SkipDecoding()}}
+    undecoded = _source(builder, split, **options)
+    numbers = [record[label_key] for record in _records(undecoded)]
+    # Some test sets are published without labels, that is with -1.
+    if split == "train" or min(numbers) >= 0:
+      labels[split] = np.array(numbers, np.int64)
+    if len(labels) == 2:
+      break
+  test = next((split for split in labels if split != "train"), None)
+  notes = []
+  if test == "validation":
+    notes.append("validation is the test set, since no test has labels")
+  names = tuple(getattr(features[label_key], "names", None) or ())
+  if names:
+    labels = {split: x.astype(np.int32) for split, x in labels.items()}
+  else:
+    train, other, names = number_classes(
+      labels["train"], labels.get(test), str(folder)
+    )
+    labels = {"train": train, test: other}
+  sources = {split: _source(builder, split) for split in labels if split}
+
+  def read(split, rows):
+    records = _records(sources[split], rows.tolist())
+    converted = (converting.convert(x[image_key], conversion) for x in records)
+    first = next(converted)
+    images = np.empty((len(rows), *first.shape), np.uint8)
+    images[0] = first
+    for n, image in enumerate(converted, start=1):
+      images[n] = image
+    return images
+
+  def part(split):
+    return Part(
+      labels[split],
+      lambda rows: _attempt(folder, lambda tfds: read(split, rows)),
+    )
+
+  return Source(
+    part("train"), part(test) if test else None, names, tuple(notes)
+  )
+
+
+def _keys(builder: Any) -> tuple[str, str]:
+  """The names of the image and of the label, as the data set declares them."""
+  features = dict(builder.info.features.items())
+  declared = builder.info.supervised_keys
+  if declared and len(declared) == 2 and all(x in features for x in declared):
+    image_key, label_key = declared
+  else:
+    image_key = next((key for key in _IMAGES if key in features), None)
+    label_key = next((key for key in _LABELS if key in features), None)
+  image, label = features.get(image_key), features.get(label_key)
+  if (
+    len(getattr(image, "shape", ())) != 3
+    or getattr(label, "shape", None) != ()
+    or not np.issubdtype(label.np_dtype, np.integer)
+  ):
+    raise _UnfitError(
+      f"it has {', '.join(sorted(features))}, not images with one label each"
+    )
+  if image.np_dtype != np.uint8:
+    raise _UnfitError(f"{image_key!r} is of {image.np_dtype}, not uint8")
+  return image_key, label_key
+
+
+def _source(builder: Any, split: str, **options: Any) -> Any:
+  try:
+    return builder.as_data_source(split=split, **options)
+  except NotImplementedError:
+    stored = builder.info.file_format.value
+    raise ValueError(f"its records are {stored}, not array_record") from None
+
+
+def _records(source: Any, rows: Sequence[int] | None = None) -> Iterator[Any]:
+  """The records at some rows, or all, in turn."""
+  rows = range(len(source)) if rows is None else rows
+  for start in range(0, len(rows), _BATCH_SIZE):
+    batch = rows[start : start + _BATCH_SIZE]
+    yield from source.__getitems__(batch)
+
+
 def _columns(
   builder: Any, split: str
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -127,11 +292,7 @@ def _columns(
       raise ValueError(f"{key!r} is {features[key].np_dtype}, not uint8")
   keys = [label_key, *(key for key in _FACTORS if key in features)]
 
-  try:
-    source = builder.as_data_source(split=split)
-  except NotImplementedError:
-    stored = builder.info.file_format.value
-    raise ValueError(f"its records are {stored}, not array_record") from None
+  source = _source(builder, split)
   size = len(source)
   *shape, channels = features[image_keys[0]].shape
   images = np.empty((size, *shape, channels * len(image_keys)), np.uint8)

@@ -213,6 +213,19 @@ class FewLabelsTest(parameterized.TestCase):
     self.assertGreater(curve["linear"].mean[1], curve["linear"].mean[0] + 0.1)
 
   @parameterized.parameters(
+    ([200] * 10, (10, 25, 100, 1000)),
+    ([200] * 26, (100, 1000)),
+    ([200] * 9 + [12], (10, 25, 100)),
+    ([30, 1], (2,)),
+  )
+  def test_the_usual_numbers_of_labels_fit_the_classes(self, sizes, want):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    curve = clustering.few_label_curve(
+      lambda rows, given: labels, labels, labels, repeats=2
+    )
+    self.assertEqual(curve.counts, want)
+
+  @parameterized.parameters(
     (dict(counts=(3,)), "3 labels cannot show 4 classes"),
     (dict(counts=(200,)), "too few for 200"),
     (dict(repeats=1), "repeats=1"),

@@ -289,7 +289,8 @@ def assert_not_found(data_dir, *words, name="mnist"):
 )
 def test_without_tensorflow_the_remedy_is_named(tmp_path, monkeypatch, name):
   hide(monkeypatch, "tensorflow")
-  remedy = "curl" if "mnist" in name else "write IDX files"
+  fetched = f"experiments.fetch {name} --data_dir='{tmp_path}'"
+  remedy = fetched if "mnist" in name else "write IDX files"
   assert_not_found(tmp_path, "TensorFlow, which", remedy, name=name)
 
 

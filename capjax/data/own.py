@@ -1,0 +1,194 @@
+"""Data of one's own: what a name stands for, and how a set is read and split.
+
+A name is a path to a folder of images, an `.npz` archive, IDX files or prepared
+ArrayRecord files; or `tfds:NAME[/CONFIG]`, a data set of TensorFlow Datasets.
+"""
+
+import glob
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from capjax.data import splitting
+from capjax.data.conversion import Conversion
+from capjax.data.dataset import Dataset
+from capjax.data.sources import idx, image_folder, npz, tfds
+from capjax.data.sources.source import Source
+
+TFDS = "tfds:"
+_TFDS_NAME = re.compile(r"\w+(/[\w.-]+)?")
+_KINDS = (
+  f"a folder of {image_folder.LAYOUT}, an .npz archive, IDX files or "
+  "ArrayRecord files of TensorFlow Datasets"
+)
+_MOST_CHANNELS = 3
+
+
+def find(
+  name: str, data_dir: str | os.PathLike[str] | None
+) -> pathlib.Path | None:
+  """Returns the absolute path that a name stands for; None where it is absent.
+
+  A relative path is looked for in `data_dir`, if one is given, and then in the
+  working folder.
+  """
+  path = pathlib.Path(name).expanduser()
+  given = [] if data_dir is None else [pathlib.Path(data_dir).expanduser()]
+  for folder in [*given, pathlib.Path()]:
+    # Without links resolved: the last part is the name that the user knows.
+    found = pathlib.Path(os.path.abspath(folder / path))
+    if found.exists() or _is_prefix(found):
+      return found
+  return None
+
+
+def load(
+  name: str,
+  split: str,
+  data_dir: str | os.PathLike[str] | None,
+  conversion: Conversion,
+) -> Dataset:
+  """Loads a split of data at a path.
+
+  Without test examples, a seeded fifth of each class is held out for testing;
+  the others train. The order is seeded, and mixes the classes evenly.
+
+  Args:
+    name: See `find`.
+    split: "train" or "test".
+    data_dir: See `find`.
+    conversion: What is done to every image.
+
+  Raises:
+    FileNotFoundError: There is nothing there, or a part is missing.
+    ValueError: The data cannot be read or used; the message says why.
+  """
+  path = find(name, data_dir)
+  if path is None:
+    inside = f" in {data_dir} or in the working folder" if data_dir else ""
+    raise FileNotFoundError(
+      f"nothing is at {name}{inside}; give {_KINDS}, or the folder that holds "
+      "it as --data_dir"
+    )
+  return choose(_open(path, conversion), split, str(path))
+
+
+def load_prepared(
+  name: str, folder: pathlib.Path, split: str, conversion: Conversion
+) -> Dataset:
+  """Loads a split of any image classification set of TensorFlow Datasets.
+
+  Args:
+    name: `NAME` or `NAME/CONFIG`.
+    folder: What holds prepared data sets; it is downloaded to there if it is
+      not there yet, which needs TensorFlow.
+    split: "train" or "test".
+    conversion: What is done to every image.
+
+  Raises:
+    FileNotFoundError: It is not there, and cannot be downloaded.
+    ValueError: The name or the records are wrong.
+  """
+  if not _TFDS_NAME.fullmatch(name):
+    raise ValueError(
+      f"{TFDS}{name}: give {TFDS}NAME or {TFDS}NAME/CONFIG, as TensorFlow "
+      "Datasets calls it"
+    )
+  version = tfds.find_any(folder / name)
+  if version is None:
+    try:
+      tfds.prepare(name, folder)
+      version = tfds.find_any(folder / name)
+      reason = "nothing was written"
+    except RuntimeError as error:  # its traceback would not help
+      reason = error
+  if version is None:
+    raise FileNotFoundError(
+      f"found no prepared data set in {folder / name}, and it was not "
+      f"downloaded: {reason}. Prepare it there, as ArrayRecord files, where "
+      "there are a network and `pip install '.[data]' tensorflow-cpu`"
+    )
+  return choose(tfds.open_prepared(version, conversion), split, str(version))
+
+
+def choose(source: Source, split: str, where: str) -> Dataset:
+  """Reads a split of an opened data set.
+
+  Args:
+    source: The data set.
+    split: "train" or "test".
+    where: What holds it, for error messages.
+
+  Raises:
+    ValueError: It has fewer than two classes, or no examples to hold out.
+  """
+  count = len(source.class_names)
+  if count < 2:
+    names = ", ".join(source.class_names) or "none"
+    raise ValueError(
+      f"{where}: the images have {count} class ({names}), and at least two are "
+      "needed; give the folder above the folders of the classes"
+    )
+  part, notes = source.train, source.notes
+  rows = np.arange(len(part.labels))
+  if source.test is None:
+    test = splitting.held_out(part.labels)
+    if not test.any():
+      raise ValueError(
+        f"{where}: no class has two images, so that none can be held out for "
+        "testing; give more images, or a test set"
+      )
+    rows = np.flatnonzero(test if split == "test" else ~test)
+    notes += _told(source, test)
+  elif split == "test":
+    part = source.test
+    rows = np.arange(len(part.labels))
+  rows = rows[splitting.mixed_order(part.labels[rows])]
+  images = part.read(rows)
+  if images.shape[3] > _MOST_CHANNELS:
+    raise ValueError(
+      f"{where}: images have {images.shape[3]} channels; give 1 (grey), 2 (a "
+      "stereo pair) or 3 (red, green, blue), as the last axis"
+    )
+  return Dataset(
+    images, part.labels[rows], count, {}, source.class_names, notes
+  )
+
+
+def _told(source: Source, test: np.ndarray) -> tuple[str, ...]:
+  labels = source.train.labels
+  notes = [
+    f"there is no test set: {np.sum(test)} of {len(test)} examples, a seeded "
+    "fifth, are held out as one"
+  ]
+  if labels.ndim == 1:
+    counts = np.bincount(labels[test], minlength=len(source.class_names))
+    untested = [source.class_names[n] for n in np.flatnonzero(counts == 0)]
+    if untested:
+      notes.append(
+        f"too few images to test: class {', '.join(untested[:10])}, "
+        f"{len(untested)} in all"
+      )
+  return tuple(notes)
+
+
+def _open(path: pathlib.Path, conversion: Conversion) -> Source:
+  files = idx.find_set(path)
+  if files:
+    return idx.open_set(files, conversion)
+  if path.is_dir():
+    version = tfds.find_any(path)
+    if version:
+      return tfds.open_prepared(version, conversion)
+    return image_folder.open_folder(path, conversion)
+  if path.suffix == ".npz":
+    return npz.open_archive(path, conversion)
+  raise ValueError(f"{path}: a file of another kind; give {_KINDS}")
+
+
+def _is_prefix(path: pathlib.Path) -> bool:
+  """Whether IDX files have this path as the beginning of their names."""
+  names = f"{glob.escape(path.name)}-*-ubyte*"
+  return bool(path.name) and any(path.parent.glob(names))

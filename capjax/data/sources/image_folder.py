@@ -1,0 +1,287 @@
+"""Folders of image files, one folder for each class.
+
+Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Files are read by
+Pillow. Transparent pixels become white. Palettes become grey or colour, 16 bits
+are rounded to 8, and photographs are turned as their EXIF tag says. If any
+image is coloured, all have three channels, otherwise one. Of an animation the
+first picture is read. Hidden files and folders are passed over.
+"""
+
+import collections
+import concurrent.futures
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from capjax.data import conversion as converting
+from capjax.data.conversion import Conversion
+from capjax.data.sources.source import Part, Source
+
+LAYOUT = "train/CLASS/* and test/CLASS/*, or CLASS/*"
+_PARTS = {
+  "train": ("train", "training"),
+  "test": ("test", "testing"),
+  "validation": ("val", "valid", "validation"),
+}
+_NO_IMAGES = {"thumbs.db", "desktop.ini"}  # written by file managers
+_GREY = {"1", "L", "LA", "La", "I"}  # and all that start with "I;16"
+_TRANSPARENT = {"LA", "La", "PA", "RGBA", "RGBa"}
+_ORIENTATION, _TURNED = 0x0112, 5  # EXIF: from 5 on width and height change
+_NUM_THREADS = 8
+_SHOWN = 3  # files that an error message names
+
+
+class _Header(NamedTuple):
+  """What the beginning of a file tells."""
+
+  size: tuple[int, int]  # height, width
+  coloured: bool
+  transparent: bool
+  deep: bool  # more than 8 bits
+
+
+def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
+  """Lists the images of a folder and reads the beginning of each file.
+
+  Args:
+    root: Of `train` (or `training`) and `test` (`testing`, or else `val`,
+      `valid`, `validation`), with a folder for each class, or of such folders.
+    conversion: What is done to every image.
+
+  Returns:
+    The data set; without test images where the folder has none. Its classes are
+    the names of the folders of training, sorted by code points.
+
+  Raises:
+    FileNotFoundError: The folder has no images, or only some of the parts.
+    ValueError: A file is no image, images differ in size, or a test class is
+      not in training; the message names files and the remedy.
+  """
+  notes = []
+  parts = _parts(root)
+  train = _classes(parts["train"])
+  test = _classes(parts["test"]) if "test" in parts else None
+  if test is None and "validation" in parts:
+    test = _classes(parts["validation"])
+    notes.append(
+      f"{parts['validation'].name} is the test set, since there is no test"
+    )
+  elif "validation" in parts:
+    notes.append(
+      f"{parts['validation'].name} is not used; --num_validation keeps "
+      "training images for validation"
+    )
+  strange = sorted((test or {}).keys() - train.keys())
+  if strange:
+    raise ValueError(
+      f"{root}: the test images have a class {strange[0]!r}, which the "
+      "training images do not have; add training images of it, or leave it out"
+    )
+  names = tuple(train)
+  listed = [_listed(names, some) for some in (train, test or {})]
+  headers = _each(_header, [path for paths, _ in listed for path in paths])
+  coloured = any(x.coloured for x in headers.values())
+  if conversion.image_size is None:
+    _check_sizes(root, headers)
+  for count, what in (
+    (sum(x.transparent for x in headers.values()), "partly transparent: their "
+     "background becomes white"),
+    (sum(x.deep for x in headers.values()), "of 16 bits, rounded to 8"),
+    (coloured and not conversion.grayscale
+     and sum(not x.coloured for x in headers.values()),
+     "grey, and read as colour like the others"),
+  ):  # fmt: skip
+    if count:
+      notes.append(f"{count} of {len(headers)} images are {what}")
+  read = functools.partial(
+    _read, coloured=coloured and not conversion.grayscale, conversion=conversion
+  )
+  first, second = (
+    Part(labels, functools.partial(_read_all, paths, read))
+    for paths, labels in listed
+  )
+  return Source(first, second if test else None, names, tuple(notes))
+
+
+def _parts(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders of the parts; the root itself where it holds the classes."""
+  folders = {path.name.lower(): path for path in _visible(root, folders=True)}
+  parts = {}
+  for part, names in _PARTS.items():
+    found = next((folders[name] for name in names if name in folders), None)
+    # A class may have such a name, but then it holds files.
+    if found and _visible(found, folders=True):
+      parts[part] = found
+  if "train" in parts:
+    return parts
+  if parts:
+    beside = ", ".join(sorted(path.name for path in parts.values()))
+    raise FileNotFoundError(
+      f"{root}: no folder train with classes beside {beside}; add it, as "
+      f"{LAYOUT}"
+    )
+  if not folders:
+    raise FileNotFoundError(
+      f"{root}: holds no folders of images; give a folder of {LAYOUT}"
+    )
+  return {"train": root}
+
+
+def _classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """The images of each class."""
+  classes = {}
+  for path in _visible(folder, folders=True):
+    inner = _visible(path, folders=True)
+    if inner:
+      raise ValueError(
+        f"{path}: is a class, but holds the folder {inner[0].name}; give the "
+        f"folder of {LAYOUT}, and classes without folders"
+      )
+    classes[path.name] = _visible(path, folders=False)
+    if not classes[path.name]:
+      raise FileNotFoundError(
+        f"{path}: holds no images; add some, or remove this class"
+      )
+  if not classes:
+    raise FileNotFoundError(
+      f"{folder}: holds no folders of classes; give a folder of {LAYOUT}"
+    )
+  return classes
+
+
+def _visible(folder: pathlib.Path, *, folders: bool) -> list[pathlib.Path]:
+  """The visible folders in a folder, or the visible files, by name."""
+  return sorted(
+    path
+    for path in folder.iterdir()
+    if path.is_dir() == folders
+    and not path.name.startswith((".", "__MACOSX"))
+    and path.name.lower() not in _NO_IMAGES
+  )
+
+
+def _listed(
+  names: Sequence[str], classes: dict[str, list[pathlib.Path]]
+) -> tuple[list[pathlib.Path], np.ndarray]:
+  """All files, class by class, and the number of the class of each."""
+  pairs = [
+    (path, number)
+    for number, name in enumerate(names)
+    for path in classes.get(name, ())
+  ]
+  return [path for path, _ in pairs], np.array([n for _, n in pairs], np.int32)
+
+
+def _each(
+  function: Callable[[pathlib.Path], Any], paths: Iterable[pathlib.Path]
+) -> dict[pathlib.Path, Any]:
+  """A function of each file, by the file.
+
+  Raises:
+    ValueError: The function raised an error; the message names the files.
+  """
+  converting.pillow()  # fails here, once
+
+  def attempt(path):
+    try:
+      return function(path), None
+    # Pillow's readers raise errors of many kinds.
+    except Exception as error:
+      return None, " ".join(str(error).replace(repr(str(path)), "it").split())
+
+  paths = list(paths)
+  with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+    results = list(pool.map(attempt, paths))
+  faults = [
+    f"{path} ({fault})"
+    for path, (_, fault) in zip(paths, results, strict=True)
+    if fault is not None
+  ]
+  if faults:
+    more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    raise ValueError(
+      f"no image can be read from {', '.join(faults[:_SHOWN])}{more}; replace "
+      "or remove such files"
+    )
+  return {p: result for p, (result, _) in zip(paths, results, strict=True)}
+
+
+def _header(path: pathlib.Path) -> _Header:
+  with converting.pillow().open(path) as image:
+    width, height = image.size
+    # Other formats would be decoded to find the tag.
+    if image.format in ("JPEG", "MPO"):
+      if image.getexif().get(_ORIENTATION, 1) >= _TURNED:
+        width, height = height, width
+    deep = image.mode.startswith("I")
+    if image.mode == "F":
+      raise ValueError("its pixels are floating-point numbers, not integers")
+    transparent = image.mode in _TRANSPARENT or "transparency" in image.info
+    coloured = image.mode not in _GREY and not deep
+    if image.mode in ("P", "PA"):
+      red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")), -1, 0)
+      coloured = not ((red == green).all() and (green == blue).all())
+  return _Header((height, width), coloured, transparent, deep)
+
+
+def _check_sizes(
+  root: pathlib.Path, headers: dict[pathlib.Path, _Header]
+) -> None:
+  counts = collections.Counter(x.size for x in headers.values())
+  if len(counts) < 2:
+    return
+  (common, _), *_ = counts.most_common()
+  usual = next(path for path, x in headers.items() if x.size == common)
+  other = next(path for path, x in headers.items() if x.size != common)
+  one, two = (
+    f"{path.relative_to(root)} is {'x'.join(map(str, headers[path].size))}"
+    for path in (usual, other)
+  )
+  raise ValueError(
+    f"{root}: images differ in size: {one}, {two} (height x width); give "
+    f"--image_size={common[0]},{common[1]} or another size to resize all"
+  )
+
+
+def _read_all(
+  paths: Sequence[pathlib.Path],
+  read: Callable[[pathlib.Path], np.ndarray],
+  rows: np.ndarray,
+) -> np.ndarray:
+  wanted = [paths[row] for row in rows]
+  numbers = {path: n for n, path in enumerate(wanted)}
+  first = _each(read, wanted[:1])
+  shape = next(iter(first.values())).shape
+  images = np.empty((len(wanted), *shape), np.uint8)
+
+  def fill(path):
+    images[numbers[path]] = read(path)
+
+  _each(fill, wanted)
+  return images
+
+
+def _read(
+  path: pathlib.Path, *, coloured: bool, conversion: Conversion
+) -> np.ndarray:
+  """Reads one image, uint8 [H W C]."""
+  module = converting.pillow()
+  from PIL import ImageOps
+
+  with module.open(path) as image:
+    if image.format in ("JPEG", "MPO"):
+      image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+      pixels = np.asarray(image).astype(np.int64)
+      if pixels.min() < 0 or pixels.max() >= 2**16:
+        raise ValueError("its pixels are not in 0..65535")
+      image = module.fromarray(((pixels + 128) // 257).astype(np.uint8))
+    if image.mode in _TRANSPARENT or "transparency" in image.info:
+      layers = image.convert("RGBA")
+      white = module.new("RGBA", image.size, "white")
+      image = module.alpha_composite(white, layers)
+    pixels = np.asarray(image.convert("RGB" if coloured else "L"))
+  return converting.convert(pixels.reshape(*pixels.shape[:2], -1), conversion)

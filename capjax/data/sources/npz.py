@@ -1,0 +1,184 @@
+"""NumPy archives of images and labels."""
+
+import pathlib
+import zipfile
+import zlib
+
+import numpy as np
+from jaxtyping import UInt8
+
+from capjax.data import conversion as converting
+from capjax.data.conversion import Conversion
+from capjax.data.sources.source import Part, Source, number_classes
+
+_KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
+_LARGEST = 255
+
+
+def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
+  """Reads an archive of NumPy.
+
+  It holds `images`, [N H W] or [N H W C], as integers in 0..255, floats in
+  [0, 1] or booleans; `labels`, one integer or word for each image, or multi-hot
+  [N J] of 0 and 1 (rows with a single 1 each become one label); optionally
+  `test_images` and `test_labels`; and optionally `class_names`, J words, for
+  labels that are 0..J-1 or multi-hot.
+
+  Args:
+    path: The file.
+    conversion: What is done to every image.
+
+  Raises:
+    ValueError: The archive is damaged, or does not hold this; the message says
+      what it holds.
+  """
+  arrays = _arrays(path)
+  missing = [key for key in _KEYS[:2] if key not in arrays]
+  has_test = "test_images" in arrays or "test_labels" in arrays
+  missing += [key for key in _KEYS[2:4] if has_test and key not in arrays]
+  if missing:
+    raise ValueError(
+      f"{path}: has no {' and no '.join(missing)}, only "
+      f"{', '.join(sorted(arrays)) or 'nothing'}; give images, labels and, if "
+      "there is a test set, test_images and test_labels"
+    )
+  parts = ["", "test_"] if has_test else [""]
+  images = [_images(path, f"{x}images", arrays) for x in parts]
+  labels = [_labels(path, f"{x}labels", arrays) for x in parts]
+  for prefix, some, marks in zip(parts, images, labels, strict=True):
+    if len(some) != len(marks) or not len(some):
+      raise ValueError(
+        f"{path}: {prefix}images holds {len(some)} images and {prefix}labels "
+        f"{len(marks)} labels; give one label for each of at least one image"
+      )
+  if has_test and images[0].shape[1:] != images[1].shape[1:]:
+    one, two = ("x".join(map(str, x.shape[1:])) for x in images)
+    raise ValueError(
+      f"{path}: images are {one}, but test_images are {two}; give one shape"
+    )
+  names = arrays.get("class_names")
+  labels, names = _classes(path, labels, names)
+  sources = [
+    Part(marks, lambda rows, x=x: converting.convert_all(x[rows], conversion))
+    for x, marks in zip(images, labels, strict=True)
+  ]
+  return Source(sources[0], sources[1] if has_test else None, names)
+
+
+def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  try:
+    with np.load(path, allow_pickle=False) as archive:
+      return {key: archive[key] for key in archive.files if key in _KEYS}
+  except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as e:
+    if isinstance(e, PermissionError):
+      raise
+    fault = " ".join(str(e).split())
+    raise ValueError(
+      f"{path}: not a whole .npz archive of plain arrays ({fault}); write it "
+      "again with np.savez, without objects"
+    ) from None
+
+
+def _images(
+  path: pathlib.Path, key: str, arrays: dict[str, np.ndarray]
+) -> UInt8[np.ndarray, "N H W C"]:
+  images = arrays[key]
+
+  def refuse(fault, remedy):
+    raise ValueError(f"{path}: {key} {fault}; {remedy}")
+
+  if images.ndim not in (3, 4) or 0 in images.shape[1:]:
+    shape = " ".join(map(str, images.shape))
+    refuse(f"is an array [{shape}]", "give [N H W] or [N H W C]")
+  if images.ndim == 3:
+    images = images[..., np.newaxis]
+  if images.shape[3] > 3:
+    first = images.shape[1] <= 3
+    refuse(
+      f"has {images.shape[3]} channels",
+      "give [N H W C], the channels last" if first else "give 1 to 3",
+    )
+  if images.dtype == bool:
+    return images * np.uint8(_LARGEST)
+  if not len(images):
+    return images.astype(np.uint8)
+  kind = images.dtype.kind
+  if kind not in "iuf":
+    refuse(f"is of {images.dtype}", "give integers in 0..255, floats in [0, 1]")
+  low, high = images.min(), images.max()
+  if kind == "f":
+    if not (low >= 0 and high <= 1):  # so that NaN is refused too
+      refuse(f"holds floats from {low:g} to {high:g}", "scale them to [0, 1]")
+    return np.round(images * _LARGEST).astype(np.uint8)
+  if low < 0 or high > _LARGEST:
+    refuse(f"holds integers from {low} to {high}", "scale them to 0..255")
+  if high == 1:
+    refuse(
+      "holds no integer above 1", "give booleans or floats if 1 means white"
+    )
+  return images.astype(np.uint8, copy=False)
+
+
+def _labels(
+  path: pathlib.Path, key: str, arrays: dict[str, np.ndarray]
+) -> np.ndarray:
+  """Integers or words [N], or int32 [N J] of 0 and 1."""
+  labels = arrays[key]
+  if labels.ndim == 2 and labels.shape[1] == 1:
+    labels = labels[:, 0]
+  if labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels)):
+    labels = labels.astype(np.int64)
+  if labels.ndim == 1 and labels.dtype.kind in "iuUb":
+    return labels.astype(np.int64) if labels.dtype.kind != "U" else labels
+  if (
+    labels.ndim == 2
+    and labels.dtype.kind in "iub"
+    and np.isin(labels, (0, 1)).all()
+  ):
+    return labels.astype(np.int32)
+  raise ValueError(
+    f"{path}: {key} is an array {list(labels.shape)} of {labels.dtype}; give "
+    "one integer or word for each image, or [N J] of 0 and 1"
+  )
+
+
+def _classes(
+  path: pathlib.Path, labels: list[np.ndarray], names: np.ndarray | None
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+  """The labels, numbered where they are not multi-hot, and names of classes."""
+  if len({(x.ndim, *x.shape[1:]) for x in labels}) > 1:
+    raise ValueError(
+      f"{path}: labels is {list(labels[0].shape)}, but test_labels is "
+      f"{list(labels[1].shape)}; give labels of one kind"
+    )
+  if labels[0].ndim == 2:
+    count = labels[0].shape[1]
+    if all((x.sum(axis=1) == 1).all() for x in labels):
+      labels = [np.argmax(x, axis=1).astype(np.int32) for x in labels]
+    given = tuple(map(str, range(count)))
+  elif names is not None:
+    count = len(names)
+    wrong = [x for x in labels if x.dtype.kind == "U" or not _within(x, count)]
+    if wrong:
+      raise ValueError(
+        f"{path}: class_names holds {count} names, but not all labels are "
+        f"integers in 0..{count - 1}; leave class_names out, or number the "
+        "labels so"
+      )
+    labels = [x.astype(np.int32) for x in labels]
+  else:
+    test = labels[1] if len(labels) > 1 else None
+    *both, given = number_classes(labels[0], test, str(path))
+    labels, count = both[: len(labels)], len(given)
+  if names is None:
+    return labels, given
+  if names.shape != (count,) or names.dtype.kind != "U":
+    raise ValueError(
+      f"{path}: class_names is an array {list(names.shape)} of {names.dtype}; "
+      f"give {count} words"
+    )
+  return labels, tuple(names.tolist())
+
+
+def _within(labels: np.ndarray, count: int) -> bool:
+  return bool(np.all((labels >= 0) & (labels < count)))

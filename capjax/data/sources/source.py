@@ -1,0 +1,65 @@
+"""A data set that a reader has opened: labels, and images yet to be read."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Int32, UInt8
+
+
+class Part(NamedTuple):
+  """The examples of one split.
+
+  Attributes:
+    labels: int32 [N], in 0..J-1; or multi-hot, int32 [N J].
+    read: `rows [M] -> images`, uint8 [M H W C].
+  """
+
+  labels: Int32[np.ndarray, " N"] | Int32[np.ndarray, "N J"]
+  read: Callable[[Int[np.ndarray, " M"]], UInt8[np.ndarray, "M H W C"]]
+
+
+class Source(NamedTuple):
+  """A data set, as far as it must be read to know its size and classes.
+
+  Attributes:
+    train: The training examples.
+    test: The test examples; None to hold out some of the others.
+    class_names: J names.
+    notes: Sentences for the user about what is changed in reading.
+  """
+
+  train: Part
+  test: Part | None
+  class_names: tuple[str, ...]
+  notes: tuple[str, ...] = ()
+
+
+def number_classes(
+  train: np.ndarray, test: np.ndarray | None, where: str
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+  """Numbers the classes of labels that are any integers or any words.
+
+  Args:
+    train: [N], the labels of training.
+    test: [N], those of testing, if there are any.
+    where: What holds them, for the error message.
+
+  Returns:
+    Both as int32, in 0..J-1 by the order of the distinct training labels, and
+    the names of the J classes: the labels as they were.
+
+  Raises:
+    ValueError: A test label does not occur in training.
+  """
+  known, numbers = np.unique(train, return_inverse=True)
+  names = tuple(map(str, known.tolist()))
+  if test is not None:
+    strange = np.setdiff1d(test, known)
+    if strange.size:
+      raise ValueError(
+        f"{where}: test label {strange[0]!s} does not occur among the training "
+        "labels; add training images of it, or leave out its test images"
+      )
+    test = np.searchsorted(known, test).astype(np.int32)
+  return numbers.astype(np.int32), test, names

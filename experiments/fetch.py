@@ -1,0 +1,46 @@
+r"""Fetches MNIST or Fashion-MNIST, verified, into a folder of data sets.
+
+  python -m experiments.fetch mnist --data_dir=DIR
+
+The files are in DIR/mnist afterwards, where --dataset=mnist --data_dir=DIR
+finds them. A download that was interrupted is resumed by the same command.
+"""
+
+import functools
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from capjax.data import fetching
+
+from .flags import runs
+
+_MIRROR = flags.DEFINE_list(
+  "mirror",
+  [],
+  "Addresses of folders with the files, which are tried before those known.",
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  names = argv[1:]
+  known = ", ".join(fetching.SETS)
+  if not names:
+    raise app.UsageError(f"name a data set to fetch: {known}")
+  with runs.clear_errors():
+    if not runs.DATA_DIR.value:
+      raise ValueError("give the folder of all data sets as --data_dir=DIR")
+    unknown = sorted(set(names) - fetching.SETS.keys())
+    if unknown:
+      raise ValueError(f"cannot fetch {', '.join(unknown)}; known are {known}")
+    for name in names:
+      fetching.fetch(
+        name,
+        runs.DATA_DIR.value,
+        mirrors=_MIRROR.value,
+        tell=functools.partial(print, flush=True),
+      )
+
+
+if __name__ == "__main__":
+  app.run(main)

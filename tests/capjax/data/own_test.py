@@ -1,0 +1,161 @@
+"""Paths of data, and what lies there; the readers have their own tests."""
+
+import gzip
+import struct
+
+import image_files
+import numpy as np
+import pytest
+
+from capjax import data
+
+
+def write_idx(path, array):
+  header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+  content = header + array.astype(np.uint8).tobytes()
+  if path.suffix == ".gz":
+    content = gzip.compress(content)
+  path.write_bytes(content)
+
+
+def write_set(
+  folder, prefix="", *, parts=("train", "test"), suffix="", first=1
+):
+  """Images whose first pixel is the label."""
+  folder.mkdir(exist_ok=True)
+  for n, part in enumerate(parts):
+    labels = first + np.arange(20) % 4
+    images = np.random.default_rng(n).integers(0, 256, (20, 5, 7), np.uint8)
+    images[:, 0, 0] = labels
+    for kind, array in (("images", images), ("labels", labels)):
+      name = f"{prefix}{part}-{kind}-idx{array.ndim}-ubyte{suffix}"
+      write_idx(folder / name, array)
+
+
+def test_idx_files_of_any_shape_and_classes(tmp_path):
+  """Letters of EMNIST, for example, are numbered from 1."""
+  write_set(tmp_path / "letters", parts=("train", "t10k"), suffix=".gz")
+  for split in ("train", "test"):
+    got = data.load(str(tmp_path / "letters"), split)
+    assert got.images.shape == (20, 5, 7, 1)
+    assert got.class_names == ("1", "2", "3", "4")
+    np.testing.assert_array_equal(got.images[:, 0, 0, 0] - 1, got.labels)
+
+
+def test_a_fifth_of_idx_files_is_held_out(tmp_path):
+  write_set(tmp_path / "a", parts=("train",))
+  for split, size in (("train", 16), ("test", 4)):
+    got = data.load(str(tmp_path / "a"), split, image_size=(3, 4))
+    assert got.images.shape == (size, 3, 4, 1)
+
+
+def test_one_of_several_idx_sets_is_named(tmp_path):
+  write_set(tmp_path, "emnist-letters-")
+  write_set(tmp_path, "emnist-digits-", first=0)
+  with pytest.raises(ValueError) as caught:
+    data.load(str(tmp_path), "train")
+  for name in ("letters", "digits"):
+    assert str(tmp_path / f"emnist-{name}") in str(caught.value)
+  for name, classes in (
+    ("emnist-letters", "1234"),
+    ("emnist-digits", "0123"),
+    ("emnist-letters-test-labels-idx1-ubyte", "1234"),
+  ):
+    got = data.load(str(tmp_path / name), "test")
+    assert got.class_names == tuple(classes)
+    assert data.split_path(name, tmp_path) == (name, tmp_path)
+
+
+def test_incomplete_idx_files_are_refused(tmp_path):
+  for missing, words in (
+    ("train-labels-idx1-ubyte", "no train labels"),
+    ("test-images-idx3-ubyte", "no test images"),
+  ):
+    folder = tmp_path / missing
+    write_set(folder)
+    (folder / missing).unlink()
+    with pytest.raises(FileNotFoundError, match=words):
+      data.load(str(folder), "train")
+
+
+def test_idx_files_that_do_not_fit_are_refused(tmp_path):
+  write_set(tmp_path / "a")
+  write_idx(tmp_path / "a" / "test-images-idx3-ubyte", np.zeros((20, 7, 5)))
+  with pytest.raises(ValueError, match="differ in shape"):
+    data.load(str(tmp_path / "a"), "train")
+  write_idx(tmp_path / "a" / "test-labels-idx1-ubyte", np.zeros(3))
+  with pytest.raises(ValueError, match="20 images, and its labels are 3"):
+    data.load(str(tmp_path / "a"), "train")
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+  """Sets called `birds` in a folder of data and in the working folder."""
+  for name, count in (("data", 10), ("here", 20)):
+    image_files.write(tmp_path / name / "birds", {"a": count, "b": count})
+  image_files.write(tmp_path / "here" / "mnist", {"a": 5, "b": 5})
+  monkeypatch.chdir(tmp_path / "here")
+  return tmp_path
+
+
+@pytest.mark.parametrize(
+  "name,data_dir,want",
+  [
+    ("birds", "{}/data", "data/birds"),
+    ("birds", None, "here/birds"),
+    ("birds/", None, "here/birds"),
+    ("../data/birds", None, "data/birds"),
+    ("{}/data/birds", "{}/here", "data/birds"),
+    ("./mnist", None, "here/mnist"),
+    ("mnist", "{}/elsewhere", None),
+    ("{}/gone/birds", None, None),
+    ("tfds:birds/small", "{}/data", None),
+  ],
+)
+def test_a_name_and_a_folder_lead_to_the_data(
+  places, monkeypatch, name, data_dir, want
+):
+  name = name.format(places)
+  data_dir = data_dir and data_dir.format(places)
+  short, folder = data.split_path(name, data_dir)
+  if want is None:
+    assert short in ("mnist", "birds", "tfds:birds/small")
+    assert folder is None or str(folder) == data_dir
+    return
+  assert "/" not in short.removeprefix("./")
+  assert folder == (places / want).parent
+  loaded = data.load(name, "train", data_dir)
+  monkeypatch.chdir("/")
+  again = data.load(short, "train", folder)
+  assert data.fingerprint(again) == data.fingerprint(loaded)
+
+
+def test_data_called_like_a_known_set_keep_apart(places):
+  assert data.split_path("./mnist") == ("./mnist", places / "here")
+  assert data.split_path(str(places / "here" / "mnist"))[0] == "./mnist"
+  assert data.split_path("mnist", places)[0] == "mnist"
+
+
+@pytest.mark.parametrize(
+  "name,error,words",
+  [
+    ("sparrows", ValueError, ["'sparrows'", "fashion_mnist", "tfds:NAME"]),
+    ("", ValueError, ["no name", "digits"]),
+    ("gone/sparrows", FileNotFoundError, ["gone/sparrows", "--data_dir"]),
+    ("sparrows.npz", FileNotFoundError, ["sparrows.npz", "--data_dir"]),
+    ("birds/a/0.png", ValueError, ["0.png: a file of another kind", ".npz"]),
+    ("tfds:../birds", ValueError, ["tfds:../birds", "tfds:NAME/CONFIG"]),
+  ],
+)
+def test_what_is_no_data_set_is_refused(places, name, error, words):
+  with pytest.raises(error) as caught:
+    data.load(name, "train", places / "data")
+  for word in words:
+    assert word in str(caught.value)
+
+
+def test_more_channels_than_figures_show_are_refused(tmp_path):
+  write_idx(tmp_path / "train-images-idx4-ubyte", np.zeros((20, 5, 5, 4)))
+  write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(20) % 2)
+  with pytest.raises(ValueError, match="4 channels"):
+    data.load(str(tmp_path), "train")
