@@ -123,6 +123,11 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
     train_set = runs.load("train")
     test = runs.load("test")  # fails now if it is missing, not after training
     _tell_of_data(train_set, test)
+    if train_set.is_multi_hot:
+      raise ValueError(
+        f"{runs.DATASET.value}: images belong to several classes at once, "
+        "which no binary trains on; give one label for each image"
+      )
     records = {
       "data": tasks.data_record(train_set, test),
       "model": tasks.model_record(task, train_set),

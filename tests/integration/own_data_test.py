@@ -127,6 +127,15 @@ def archive(tmp_path_factory):
   return path
 
 
+def test_several_labels_of_an_image_are_refused(train, tmp_path):
+  path = tmp_path / "marks.npz"
+  marks = np.random.default_rng(0).integers(0, 2, (60, 3))
+  np.savez(path, images=np.zeros((60, 19, 14), np.uint8), labels=marks)
+  code, printed = train(tmp_path / "run", *SMALL, f"--dataset={path}")
+  assert code == 1
+  assert "several classes at once" in printed and "Traceback" not in printed
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
   "binary,flags",
