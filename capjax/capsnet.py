@@ -173,14 +173,16 @@ class CapsNet(nnx.Module):
     return self.classes(self.primary(features))
 
   def decode(
-    self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
+    self,
+    poses: Float[Array, "B J D"],
+    classes: Int[Array, " B"] | Int[Array, "B J"],
   ) -> Float[Array, "B H W C"]:
     """Reconstructs images from one class capsule each, with the others masked.
 
     Args:
       poses: outputs of the class capsules.
       classes: the capsule to decode: the true class in training, the longest
-        capsule at test.
+        capsule at test; or, as [B J] of 0 and 1, all that are decoded together.
 
     Returns:
       Images with intensities in (0, 1).
@@ -231,14 +233,15 @@ class Decoder(nnx.Module):
 def decode(
   decoder: Decoder | None,
   poses: Float[Array, "B J D"],
-  classes: Int[Array, " B"],
+  classes: Int[Array, " B"] | Int[Array, "B J"],
 ) -> Float[Array, "B H W C"]:
   """Reconstructs images from one class capsule each, with the others masked.
 
   Args:
     decoder: the decoder of a network, None if it has none.
     poses: outputs of the class capsules.
-    classes: the capsule to decode.
+    classes: the capsule to decode; or, as [B J] of 0 and 1, all that are
+      decoded together.
 
   Returns:
     Images with intensities in (0, 1).
@@ -248,5 +251,8 @@ def decode(
   """
   if decoder is None:
     raise ValueError("this network has no decoder; give decoder_features.")
-  mask = losses.one_hot(classes, poses.shape[1]).astype(poses.dtype)
+  mask = classes
+  if classes.ndim == 1:
+    mask = losses.one_hot(classes, poses.shape[1])
+  mask = mask.astype(poses.dtype)
   return decoder(poses * mask[:, :, None])

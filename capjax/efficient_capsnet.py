@@ -163,7 +163,9 @@ class EfficientCapsNet(nnx.Module):
     return self.classes(parts)
 
   def decode(
-    self, poses: Float[Array, "B J D"], classes: Int[Array, " B"]
+    self,
+    poses: Float[Array, "B J D"],
+    classes: Int[Array, " B"] | Int[Array, "B J"],
   ) -> Float[Array, "B H W C"]:
     """Reconstructs images from one class capsule each; see `capsnet.decode`."""
     return capsnet.decode(self.decoder, poses, classes)

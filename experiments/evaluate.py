@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
         "--allow_other_data"
       )
     trained = launch.restore(run, binary.make_task(), test)
-    fit = trained.task.suites(trained.model)
+    fit = suites.fitting(trained)
     unfit = sorted(set(names) - set(fit))
     if unfit:
       raise ValueError(

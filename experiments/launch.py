@@ -123,10 +123,10 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
     train_set = runs.load("train")
     test = runs.load("test")  # fails now if it is missing, not after training
     _tell_of_data(train_set, test)
-    if train_set.is_multi_hot:
+    if train_set.is_multi_hot and not task.multi_hot:
       raise ValueError(
         f"{runs.DATASET.value}: images belong to several classes at once, "
-        "which no binary trains on; give one label for each image"
+        "which only train_capsnet takes; give one label for each image"
       )
     records = {
       "data": tasks.data_record(train_set, test),
@@ -155,7 +155,7 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       reported += ", averaged weights"
     metrics, num_images = {}, {}
     for name in task.after_training:
-      if name in task.suites(trained.model):
+      if name in suites.fitting(trained):
         scores = suites.SUITES[name](run, trained, models.Options())
         num_images |= models.images_of(trained, scores)
         metrics |= {x: y for x, y in scores.items() if x != "num_images"}

@@ -117,6 +117,16 @@ def taking(option: str) -> set[str]:
   return {name for name, some in SUITES.items() if option in some.takes}
 
 
+def fitting(trained: Trained) -> list[str]:
+  """The names of the suites that apply to a trained model and its data.
+
+  Where images belong to several classes at once, `accuracy` alone.
+  """
+  names = trained.task.suites(trained.model)
+  several = trained.test.is_multi_hot
+  return [name for name in names if name == "accuracy" or not several]
+
+
 def of_classifier(model: nnx.Module) -> list[str]:
   """The names of the suites that apply to a classifier."""
   names = ["accuracy", "multimnist", "affnist_like", "attacks", "views"]

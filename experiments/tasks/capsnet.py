@@ -1,7 +1,9 @@
 """CapsNet, Efficient-CapsNet and the convolutional baseline, on single images.
 
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5. An
-image has one label.
+image has one label, or a multi-hot one of several classes. Of the latter, those
+with an activation above 1/2, midway between the margins, count as predicted;
+without capsules, those with a probability above 1/2.
 """
 
 import functools
@@ -19,6 +21,8 @@ from ..evaluation import suites
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
 from ..training.task import Task
+
+_PRESENT = 0.5  # the activation above which a class counts as predicted
 
 
 def make_task(
@@ -62,6 +66,7 @@ def make_task(
     prepare=place(augmentation.prepare_image),
     scores=scores,
     losses=cross_entropy,
+    multi_hot=True,
   )
 
 
@@ -86,16 +91,27 @@ def loss(
   Args:
     model: the network.
     images: [B H W C] in [0, 1].
-    labels: [B], the classes.
+    labels: [B], the classes; or [B J] of 0 and 1.
     key: samples the dropout of a network without capsules.
     step: not used.
     reconstruction_weight: as for `make_task`.
 
   Returns:
     The margin and reconstruction loss of capsules, or the cross-entropy of
-    logits.
+    logits. With several classes in an image, the margin loss requires all, the
+    decoder sees the capsules of all, and the cross-entropy is that of sigmoids,
+    summed over the classes.
   """
   del step
+  if labels.ndim == 2:
+    measures = _measure_sets(model, images, labels, key, decoded=labels)
+    metrics = {n: jnp.mean(x) for n, x in measures.items() if x.ndim == 1}
+    if has_capsules(model):
+      metrics["loss"] = metrics["margin_loss"]
+      if reconstruction_weight:
+        drawn = metrics["reconstruction_loss"]
+        metrics["loss"] += reconstruction_weight * drawn
+    return metrics["loss"], metrics
   if not has_capsules(model):
     return losses.classifier_loss(model(images, key), labels)
   return losses.capsnet_loss(
@@ -111,13 +127,17 @@ def measure(
   Args:
     model: the network.
     images: [B H W C] in [0, 1].
-    labels: [B], the classes.
+    labels: [B], the classes; or [B J] of 0 and 1.
 
   Returns:
     `prediction` and `accuracy` [B]; without capsules `loss` [B]; with capsules
     `margin_loss` and `routing_entropy` [B], `activations` [B J], and with a
-    decoder `reconstruction_loss` [B].
+    decoder `reconstruction_loss` [B]. With several classes in an image there is
+    no `prediction`; `accuracy` is whether exactly the true classes are
+    predicted, and `class_accuracy` the share of the classes that are right.
   """
+  if labels.ndim == 2:
+    return _measure_sets(model, images, labels)
   if not has_capsules(model):
     logits = model(images)
     return {
@@ -162,6 +182,44 @@ def cross_entropy(
   return optax.softmax_cross_entropy_with_integer_labels(
     scores(model, images), labels
   )
+
+
+def _measure_sets(model, images, present, key=None, decoded=None):
+  """Measures of images that belong to several classes, `present` [B J].
+
+  Args:
+    model: the network.
+    images: [B H W C].
+    present: [B J] of 0 and 1.
+    key: samples dropout in training.
+    decoded: [B J], the capsules to decode; None for those predicted.
+  """
+  if not has_capsules(model):
+    logits = model(images) if key is None else model(images, key)
+    entropies = optax.sigmoid_binary_cross_entropy(logits, present)
+    return {**_right_sets(logits > 0, present), "loss": entropies.sum(axis=-1)}
+  output = model(images)
+  predicted = output.activations > _PRESENT
+  marks = present.astype(output.activations.dtype)
+  measures = {
+    **_right_sets(predicted, present),
+    "margin_loss": losses.margin_loss(output.activations, marks),
+    "activations": output.activations,
+    "routing_entropy": diagnostics.routing_entropy(output.coefficients),
+  }
+  if model.decoder is not None:
+    decoded = predicted.astype(jnp.int32) if decoded is None else decoded
+    drawn = model.decode(output.poses, decoded)
+    measures["reconstruction_loss"] = losses.reconstruction_loss(drawn, images)
+  return measures
+
+
+def _right_sets(predicted, present):
+  right = predicted == (present > 0)
+  return {
+    "accuracy": jnp.all(right, axis=-1).astype(jnp.float32),
+    "class_accuracy": jnp.mean(right, axis=-1),
+  }
 
 
 def _right(predictions: jax.Array, labels: jax.Array) -> train_step.Metrics:

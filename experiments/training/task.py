@@ -58,6 +58,7 @@ class Task(NamedTuple):
       classes.
     losses: for a classifier, `(model, images, labels) -> [B]`, for images with
       one label each.
+    multi_hot: whether it trains on images that belong to several classes.
   """
 
   describe: Callable[[Sequence[int], int], Spec]
@@ -86,6 +87,7 @@ class Task(NamedTuple):
   features: Callable[[Any, jax.Array], dict[str, jax.Array]] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
+  multi_hot: bool = False
 
 
 def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
