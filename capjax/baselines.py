@@ -89,7 +89,17 @@ class CapsNetBaseline(nnx.Module):
   def __call__(
     self, images: Float[Array, "B H W C"], key: jax.Array | None = None
   ) -> Float[Array, "B J"]:
-    """Returns logits; with a `key` hidden units are dropped, as in training."""
+    """Returns logits; with a `key` hidden units are dropped, as in training.
+
+    Args:
+      images: any floating-point numbers, such as intensities in [0, 1] or
+        standardised images.
+      key: samples the units that are dropped; None for none.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape.
+    """
     checks.images(images, self.image_shape)
     x = images
     for conv in self.convs:
@@ -106,7 +116,7 @@ class CapsNetBaseline(nnx.Module):
 
 
 def multimnist_baseline(
-  image_shape: Sequence[int] = (36, 36, 1),
+  image_shape: Sequence[int] = (28, 28, 1),
   num_classes: int = 10,
   *,
   conv_kernels: Sequence[int] = (9, 5),
@@ -120,7 +130,8 @@ def multimnist_baseline(
   images have its 24.56M weights.
 
   Args:
-    image_shape: height, width and channels of the images.
+    image_shape: height, width and channels of the images; (36, 36, 1) in the
+      paper.
     num_classes: J.
     conv_kernels: taps along each axis of the two convolutions; the authors'
       code has 5 and 5.
@@ -145,8 +156,8 @@ def multimnist_baseline(
 
 
 def smallnorb_baseline(
-  image_shape: Sequence[int] = (32, 32, 2),
-  num_classes: int = 5,
+  image_shape: Sequence[int] = (28, 28, 1),
+  num_classes: int = 10,
   *,
   features: tuple[int, int] = (32, 64),
   dense_features: int = 1024,
@@ -159,8 +170,9 @@ def smallnorb_baseline(
   says, if the convolutions keep the size.
 
   Args:
-    image_shape: height, width and channels of the images.
-    num_classes: J.
+    image_shape: height, width and channels of the images; (32, 32, 2) in the
+      paper.
+    num_classes: J; 5 in the paper.
     features: channels of the two convolutions.
     dense_features: units of the dense layer.
     rngs: its `params` stream initialises the parameters.
@@ -239,8 +251,19 @@ class ConvVAE(nnx.Module):
   def encode(
     self, images: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-    """Computes means and log variances of the latents of images."""
-    checks.images(images, self.image_shape)
+    """Computes means and log variances of the latents of images.
+
+    Args:
+      images: in [0, 1]; any values if pixels are Gaussian.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape, or, where values are known
+        (not under jit), values out of range.
+    """
+    checks.images(
+      images, self.image_shape, intensities=self.pixel_scale is None
+    )
     x = images
     for conv in self.down:
       x = jax.nn.relu(conv(x))

@@ -1,7 +1,7 @@
 """CapsNet: dynamic routing between capsules (Sabour, Frosst, Hinton, 2017)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 
 from capjax import layers, losses
 from capjax.kernels import checks, routing
-from capjax.layers import routers
 
 # Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS = {
@@ -32,6 +31,13 @@ class CapsNet(nnx.Module):
   deviation 0.05 in the first convolution and 0.1 in the capsule layers,
   truncated at two standard deviations; biases 0.1. `decoder_init` selects the
   decoder's.
+
+  Images may have any size, but each pair of primary capsule and class has a
+  matrix W_ij: [I J C D] numbers, 6 MB for images of 28x28 (I = 1152), 262 MB
+  for 96x96 (I = 51,200), 1.8 GB for 224x224 (I = 346,112). Training with Adam
+  takes four times as much. Larger strides or fewer types make fewer capsules.
+  Votes take [I J D] numbers for each image, 33 MB for 96x96, where they are
+  stored; `layers.DenseCaps` says where.
   """
 
   def __init__(
@@ -47,7 +53,7 @@ class CapsNet(nnx.Module):
     primary_stride: int = 2,
     primary_scale: float | None = None,
     pose_size: int = 16,
-    routing: str = "dynamic",
+    routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
     decoder_features: Sequence[int] = (512, 1024),
@@ -69,9 +75,16 @@ class CapsNet(nnx.Module):
       primary_scale: factor of their convolution; None for 1 / num_types, as
         in the authors' code, see `layers.PrimaryCaps`.
       pose_size: D, length of a class capsule.
-      routing: one of `routers.NAMES`; the paper's is dynamic.
-      num_iterations: iterations of routing; 1 shares every part out evenly. By
-        default the number in the routing's paper, 3 for dynamic routing.
+      routing: one of `layers.routers.NAMES`, the paper's is "dynamic"; or a
+        function with the signature of the routing kernels: it is called with
+        the votes [I J D] of one image, and by keyword with `activations` [I]
+        (lengths of the primary capsules' poses) and `bias` [J D] if its
+        signature names them, and returns a `RoutingOutput`. For example
+        `kernels.routing.dynamic_routing`; see
+        `layers.custom_routing.FromFunction`.
+      num_iterations: iterations of a routing by name; 1 shares every part out
+        evenly. By default the number in the routing's paper, 3 for dynamic
+        routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
@@ -80,9 +93,10 @@ class CapsNet(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
+      TypeError: if `routing` is a function that needs other arguments.
       ValueError: where the images are too small for the kernels, the stride is
         below 1, or the routing or `decoder_init` is unknown or has no such
-        options.
+        options; or if the matrices W_ij do not fit the memory.
     """
     if primary_stride < 1:
       raise ValueError(f"primary_stride is {primary_stride}; give at least 1.")
@@ -124,7 +138,7 @@ class CapsNet(nnx.Module):
       stride=primary_stride,
       kernel_init=truncated(0.1),
       bias_init=bias_init,
-      scale=primary_scale,
+      scale=1 / num_types if primary_scale is None else primary_scale,
       dtype=dtype,
       rngs=rngs,
     )
@@ -134,16 +148,9 @@ class CapsNet(nnx.Module):
       part_size,
       num_classes,
       pose_size,
-      route=routers.router(
-        routing,
-        num_iterations=num_iterations,
-        leaky=leaky,
-        num_parts=num_parts,
-        part_size=part_size,
-        num_objects=num_classes,
-        pose_size=pose_size,
-        rngs=rngs,
-      ),
+      routing=routing,
+      num_iterations=num_iterations,
+      leaky=leaky,
       transforms_init=truncated(0.1),
       bias_init=bias_init,
       rngs=rngs,
@@ -161,14 +168,24 @@ class CapsNet(nnx.Module):
     )
 
   def __call__(self, images: Float[Array, "B H W C"]) -> routing.RoutingOutput:
-    """Finds the classes in images with intensities in [0, 1].
+    """Finds the classes in images.
+
+    Args:
+      images: intensities in [0, 1]; `data.as_intensities` converts uint8.
 
     Returns:
       With leading axis B: poses [B J D] of the class capsules, activations
       [B J] that the classes are present (the lengths of poses in dynamic
       routing), and coefficients [B I J], the shares of the primary capsules.
+
+    Raises:
+      TypeError: if the images hold integers, or a function for `routing` does
+        not return a `RoutingOutput`.
+      ValueError: if the images have another shape than the model was made for
+        (`checks.ImageShapeError`), or intensities outside of [0, 1]. Values are
+        checked where they are known: not under jit.
     """
-    checks.images(images, self.image_shape)
+    checks.images(images, self.image_shape, intensities=True)
     features = jax.nn.relu(self.conv(images))
     return self.classes(self.primary(features))
 

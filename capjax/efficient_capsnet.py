@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from capjax import capsnet, layers
 from capjax.kernels import checks, numerics, routing
-from capjax.layers import routers, tiling
+from capjax.layers import tiling
 
 # The default of Keras, which the authors use.
 _MOMENTUM = 0.99
@@ -131,7 +131,7 @@ class EfficientCapsNet(nnx.Module):
       part_size,
       num_classes,
       pose_size,
-      route=routers.SelfAttention(num_parts, num_classes),
+      routing="self_attention",
       transforms_init=nnx.initializers.he_normal(),
       bias_init=None,
       rngs=rngs,
@@ -145,8 +145,13 @@ class EfficientCapsNet(nnx.Module):
     )
 
   def __call__(self, images: Float[Array, "B H W C"]) -> routing.RoutingOutput:
-    """Finds the classes, as `CapsNet`, in images with intensities in [0, 1]."""
-    checks.images(images, self.image_shape)
+    """Finds the classes in images with intensities in [0, 1], as `CapsNet`.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: as `CapsNet`.
+    """
+    checks.images(images, self.image_shape, intensities=True)
     if self.norms[0].use_running_average:
       # Images do not affect each other, so a few at a time can fit the cache.
       in_pieces = functools.partial(

@@ -44,14 +44,15 @@ class MatrixCapsulesOutput(NamedTuple):
 class MatrixCapsules(nnx.Module):
   """A convolution, primary capsules, two layers of them, and classes.
 
-  Defaults are the paper's network for smallNORB with A = B = C = D = 32; its
-  small one has `features=64, types=(8, 16, 16)`.
+  Default widths are the paper's with A = B = C = D = 32; its small network has
+  `features=64, types=(8, 16, 16)`. On smallNORB the paper's images are of
+  (32, 32, 2), of 5 classes.
   """
 
   def __init__(
     self,
-    image_shape: Sequence[int] = (32, 32, 2),
-    num_classes: int = 5,
+    image_shape: Sequence[int] = (28, 28, 1),
+    num_classes: int = 10,
     *,
     features: int = 32,
     types: tuple[int, int, int] = (32, 32, 32),
@@ -198,6 +199,15 @@ class MatrixCapsules(nnx.Module):
     )
 
   def __call__(self, images: Float[Array, "B H W C"]) -> MatrixCapsulesOutput:
+    """Finds the classes in images.
+
+    Args:
+      images: any floating-point numbers; in the paper standardised images.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape.
+    """
     checks.images(images, self.image_shape)
     poses, activations = self.primary(jax.nn.relu(self.conv(images)))
     for layer in self.layers:

@@ -22,6 +22,11 @@ _MOVED = {
   "capjax.helmholtz": "capjax.energy.helmholtz",
   "capjax.scae": "capjax.scae.autoencoder",
 }
+# The arguments in older runs, by class, that have another name now.
+_RENAMED = {
+  "capjax.energy.rbm.CapsuleRBM": {"visible_shape": "image_shape"},
+  "capjax.energy.helmholtz.CapsuleHM": {"visible_shape": "image_shape"},
+}
 
 
 class Spec(NamedTuple):
@@ -61,8 +66,21 @@ class Spec(NamedTuple):
     return nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
 
   def as_json(self) -> dict[str, Any]:
-    """Describes the spec: the import path as `class`, and `arguments`."""
+    """Describes the spec: the import path as `class`, and `arguments`.
+
+    Raises:
+      TypeError: if JSON cannot hold an argument, such as a function.
+    """
     path = f"{self.maker.__module__}.{self.maker.__qualname__}"
+    for name, value in self.arguments.items():
+      try:
+        json.dumps(value)
+      except TypeError:
+        raise TypeError(
+          f"{name} of {path} is {value!r}, which JSON cannot hold; give a name "
+          "instead, or make the model in code and restore its state with "
+          "nnx.update."
+        ) from None
     return {"class": path, "arguments": json.loads(json.dumps(self.arguments))}
 
 
@@ -80,6 +98,22 @@ def current_path(path: str) -> str:
   return f"{_MOVED.get(module, module)}.{name}"
 
 
+def current(described: Mapping[str, Any]) -> dict[str, Any]:
+  """A description with the present names of its class and of the arguments.
+
+  Args:
+    described: made by `Spec.as_json`, maybe of an older version; other entries
+      are kept.
+  """
+  path = current_path(str(described.get("class")))
+  names = _RENAMED.get(path, {})
+  arguments = {
+    names.get(name, name): value
+    for name, value in described.get("arguments", {}).items()
+  }
+  return {**described, "class": path, "arguments": arguments}
+
+
 def from_json(described: Mapping[str, Any]) -> Spec:
   """The spec that `Spec.as_json` described.
 
@@ -91,7 +125,8 @@ def from_json(described: Mapping[str, Any]) -> Spec:
   Raises:
     ValueError: if the class is not of this package: its code would be run.
   """
-  path = current_path(str(described.get("class")))
+  described = current(described)
+  path = described["class"]
   module, _, name = path.rpartition(".")
   # Only modules of this package may be imported.
   if module.startswith(_PACKAGE) and name.isidentifier():

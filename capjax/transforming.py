@@ -121,8 +121,17 @@ class TransformingAutoencoder(nnx.Module):
     self.drawing_bias = nnx.Param(jnp.zeros((num_capsules, num_pixels)))
 
   def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
-    """Infers poses and presences, before any transformation."""
-    checks.images(images, self.image_shape)
+    """Infers poses and presences, before any transformation.
+
+    Args:
+      images: in [0, 1].
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape, or, where values are known
+        (not under jit), intensities outside of [0, 1].
+    """
+    checks.images(images, self.image_shape, intensities=True)
     x = self.recognition(images.reshape(len(images), -1))
     num_capsules = self.drawing_bias.shape[0]
     units = jax.nn.sigmoid(x).reshape(len(images), num_capsules, -1)

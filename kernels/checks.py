@@ -1,7 +1,8 @@
-"""Checks of the arguments of kernels and models, by shapes and dtypes alone.
+"""Checks of the arguments of kernels and models, by shapes and dtypes.
 
-The checks run while a function is traced, so they cost nothing under jit. Each
-error message names the argument, its shape or dtype, and what to pass instead.
+The checks run while a function is traced, so they cost nothing under jit.
+Values of images are checked where they are known, which they are not there.
+Each error message names the argument, what it is, and what to pass instead.
 Kernels take floating-point arrays only: integers are refused, not promoted,
 since results have the dtype of the arguments.
 """
@@ -10,7 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+
+# Intensities may be this far outside of [0, 1], by rounding.
+_ROUNDING = 1e-3
 
 
 class ImageShapeError(ValueError):
@@ -99,19 +105,33 @@ def same_shape(wanted: tuple[int, ...], **arrays: Any) -> None:
       )
 
 
-def images(array: Any, shape: tuple[int, ...], *, flat: bool = False) -> None:
+def images(
+  array: Any,
+  shape: tuple[int, ...],
+  *,
+  flat: bool = False,
+  intensities: bool = False,
+) -> None:
   """Checks a batch of images.
 
   Args:
     array: [B ...].
     shape: the shape of one image for which the model was made.
     flat: whether images may have another shape with as many numbers.
+    intensities: whether values must be in [0, 1]. They are checked if they are
+      known: not under jit, nor in other transformations of a function.
 
   Raises:
     TypeError: if the array does not hold floating-point numbers.
     ImageShapeError: if the array is not a batch of images of this shape.
-    ValueError: if the batch is empty.
+    ValueError: if the batch is empty, or an intensity is outside of [0, 1].
   """
+  dtype = getattr(array, "dtype", None)
+  if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+    raise TypeError(
+      f"images hold {dtype}; give floating-point numbers, such as "
+      "capjax.data.as_intensities(images)."
+    )
   floats({"images": array})
   same = array.ndim > 0 and array.shape[1:] == tuple(shape)
   if not same and not (flat and _are_as_many(array, shape)):
@@ -123,6 +143,14 @@ def images(array: Any, shape: tuple[int, ...], *, flat: bool = False) -> None:
     raise ValueError(
       f"images are {_as_text(array.shape)}, an empty batch; give at least one."
     )
+  if intensities and _are_known(array):
+    values = np.asarray(array)  # not staged where a function is traced
+    low, high = float(values.min()), float(values.max())
+    if not (-_ROUNDING <= low and high <= 1 + _ROUNDING):
+      raise ValueError(
+        f"images hold values from {low:g} to {high:g}; give intensities in "
+        "[0, 1], such as images / 255."
+      )
 
 
 def image_shape(shape: Any) -> None:
@@ -147,6 +175,12 @@ def counts(**numbers: int) -> None:
   for name, number in numbers.items():
     if number < 1:
       raise ValueError(f"{name} is {number}; give at least 1.")
+
+
+def _are_known(array) -> bool:
+  if isinstance(array, jax.core.Tracer):
+    return False
+  return getattr(array, "is_fully_addressable", True)
 
 
 def _are_as_many(array, shape) -> bool:

@@ -3,8 +3,9 @@
 import hashlib
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Array, Float32, Int32, UInt8
 from numpy.typing import ArrayLike
 
 
@@ -40,6 +41,22 @@ class Dataset(NamedTuple):
     """The names of classes, as an array of strings of the same shape."""
     names = self.class_names or tuple(map(str, range(self.num_classes)))
     return np.asarray(names)[np.asarray(classes)]
+
+
+def as_intensities(
+  images: UInt8[Array, " *shape"] | UInt8[np.ndarray, " *shape"],
+) -> Float32[Array, " *shape"]:
+  """Turns uint8 intensities 0..255 into float32 in [0, 1].
+
+  Raises:
+    TypeError: if the images hold other numbers, whose range is not known.
+  """
+  if images.dtype != jnp.uint8:
+    raise TypeError(
+      f"images hold {images.dtype}; give uint8, of 0..255, or divide them by "
+      "their largest possible value."
+    )
+  return jnp.asarray(images, jnp.float32) / 255
 
 
 def fingerprint(dataset: Dataset) -> str:

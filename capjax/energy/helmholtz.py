@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from capjax import losses
 from capjax.energy import rbm
 from capjax.kernels import checks, energy
+from capjax.kernels.energy import families
 
 
 class Layer(nnx.Module):
@@ -69,7 +70,7 @@ class CapsuleHM(nnx.Module):
 
   def __init__(
     self,
-    visible_shape: Sequence[int] = (28, 28, 1),
+    image_shape: Sequence[int] = (28, 28, 1),
     *,
     num_capsules: Sequence[int] = (40, 40),
     capsule_size: int = 16,
@@ -80,7 +81,7 @@ class CapsuleHM(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      visible_shape: shape of an image.
+      image_shape: shape of an image.
       num_capsules: capsules of each layer, from the lowest.
       capsule_size: hidden units of a capsule.
       visible: family of the pixels, one of `rbm.FAMILIES`.
@@ -99,8 +100,8 @@ class CapsuleHM(nnx.Module):
         "least 1."
       )
     self.families = rbm.family(visible), rbm.family(hidden)
-    self.visible_shape = tuple(visible_shape)
-    size = math.prod(visible_shape)
+    self.image_shape = tuple(image_shape)
+    size = math.prod(image_shape)
     self.visible = nnx.Param(rbm.standard(visible, (size,)))
     below = [(size,), *((count, capsule_size) for count in num_capsules)]
     self.generative, self.recognition = (
@@ -123,6 +124,11 @@ class CapsuleHM(nnx.Module):
 
     Returns:
       The layers from the lowest, with a leading batch axis.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape, or, where values are known
+        (not under jit), Bernoulli units have values outside of [0, 1].
     """
 
     def one(x):
@@ -132,7 +138,12 @@ class CapsuleHM(nnx.Module):
         layers.append(self.expect(layer.bias, drive, num_iterations))
       return layers
 
-    checks.images(images, self.visible_shape, flat=True)
+    checks.images(
+      images,
+      self.image_shape,
+      flat=True,
+      intensities=self.families[0] is families.BERNOULLI,
+    )
     return jax.vmap(one)(images.reshape(len(images), -1))
 
   def dream(
@@ -165,7 +176,7 @@ class CapsuleHM(nnx.Module):
 
     keys = jax.random.split(key, len(top.switches))
     images, layers = jax.vmap(one)(keys, top)
-    return images.reshape(-1, *self.visible_shape), layers
+    return images.reshape(-1, *self.image_shape), layers
 
   def sample_top(self, key: Key[Array, ""], count: int) -> energy.Capsules:
     """Samples the highest layer of some images from its prior."""
@@ -200,7 +211,7 @@ class CapsuleHM(nnx.Module):
     natural = jax.vmap(self.visible_parameters)(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
-    return images.reshape(-1, *self.visible_shape)
+    return images.reshape(-1, *self.image_shape)
 
   def sample_upwards(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
@@ -220,7 +231,7 @@ class CapsuleHM(nnx.Module):
     """Mean images given capsules of the lowest layer."""
     natural = jax.vmap(self.visible_parameters)(capsules)
     means = jax.vmap(self.families[0].moments)(natural)[:, 0]
-    return means.reshape(-1, *self.visible_shape)
+    return means.reshape(-1, *self.image_shape)
 
   def activities(
     self, images: Float[Array, "B ..."]

@@ -69,7 +69,7 @@ class CapsuleRBM(nnx.Module):
 
   def __init__(
     self,
-    visible_shape: Sequence[int] = (28, 28, 1),
+    image_shape: Sequence[int] = (28, 28, 1),
     *,
     num_capsules: int = 40,
     capsule_size: int = 16,
@@ -85,7 +85,7 @@ class CapsuleRBM(nnx.Module):
     `standard` units have log odds 0, or mean 0 and precision 1; Omega is 0.
 
     Args:
-      visible_shape: shape of an image, or of the active units of capsules
+      image_shape: shape of an image, or of the active units of capsules
         below.
       num_capsules: K.
       capsule_size: J, hidden units of a capsule.
@@ -114,9 +114,9 @@ class CapsuleRBM(nnx.Module):
       )
     if interaction and not switches:
       raise ValueError("interaction needs switches; give switches=True.")
-    self.visible_shape = tuple(visible_shape)
+    self.image_shape = tuple(image_shape)
     self.families = family(visible), family(hidden)
-    size = math.prod(visible_shape)
+    size = math.prod(image_shape)
     shape = (size, num_capsules, capsule_size)
     normal = jax.random.normal(rngs.params(), shape)
     self.visible = nnx.Param(standard(visible, (size,)))
@@ -145,8 +145,19 @@ class CapsuleRBM(nnx.Module):
     )
 
   def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
-    """The drive of the capsules by images: [B K J] and [B K]."""
-    checks.images(images, self.visible_shape, flat=True)
+    """The drive of the capsules by images: [B K J] and [B K].
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape, or, where values are known
+        (not under jit), Bernoulli units have values outside of [0, 1].
+    """
+    checks.images(
+      images,
+      self.image_shape,
+      flat=True,
+      intensities=self.families[0] is families.BERNOULLI,
+    )
     return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
       images.reshape(len(images), -1)
     )
@@ -200,7 +211,7 @@ class CapsuleRBM(nnx.Module):
     """Mean images given capsules with a leading batch axis."""
     natural = self._visible_parameters(capsules)
     means = jax.vmap(self.families[0].moments)(natural)[:, 0]
-    return means.reshape(-1, *self.visible_shape)
+    return means.reshape(-1, *self.image_shape)
 
   def free_energy(self, images: Float[Array, "B ..."]) -> Float[Array, " B"]:
     """The free energy F(x) of each image: log p(x) = -F(x) - log Z."""
@@ -260,7 +271,7 @@ class CapsuleRBM(nnx.Module):
     natural = self._visible_parameters(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
-    return images.reshape(-1, *self.visible_shape)
+    return images.reshape(-1, *self.image_shape)
 
   def sweep(
     self,
@@ -404,7 +415,7 @@ def contrastive_loss(
     0,
     num_sweeps,
     sweep,
-    (start, jnp.zeros((len(start.switches), *model.visible_shape))),
+    (start, jnp.zeros((len(start.switches), *model.image_shape))),
   )
   if model.fantasy is not None:
     age = kept.age + num_sweeps

@@ -144,5 +144,5 @@ def log_partition(
     known + sign * mean,
     spread / jnp.sqrt(len(starts)),
     known + jnp.mean(chains.log_weight),
-    chains.state.reshape(-1, *model.visible_shape),
+    chains.state.reshape(-1, *model.image_shape),
   )

@@ -12,7 +12,7 @@ from capjax.generative.model import GenerativeCapsules
 
 
 def amortised_capsules(
-  image_shape: Sequence[int],
+  image_shape: Sequence[int] = (28, 28, 1),
   *,
   num_capsules: Sequence[int] = (16, 16),
   template_size: int = 11,

@@ -115,7 +115,17 @@ class PartEncoder(nnx.Module):
     self.log_scales = nnx.data(None)
 
   def __call__(self, images: Float[Array, "B H W C"]) -> Posterior:
-    checks.images(images, self.image_shape)
+    """Infers the parts in images.
+
+    Args:
+      images: in [0, 1].
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape, or, where values are known
+        (not under jit), intensities outside of [0, 1].
+    """
+    checks.images(images, self.image_shape, intensities=True)
     x = images
     for conv in self.convs:
       x = jax.nn.elu(conv(x))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import geometry, rendering
+from capjax.kernels import checks, geometry, rendering
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules, Temperature
 from capjax.kernels.rendering import compositing
@@ -137,7 +137,8 @@ class GenerativeCapsules(nnx.Module):
       temperature, pixel_scale, scale_floor, off_scale, dummy_scale, top_scale,
       dummy_affinity, *([] if scale_prior is None else [scale_prior]),
     )  # fmt: skip
-    *size, channels = image_shape
+    checks.image_shape(image_shape)
+    channels = image_shape[2]
     self.image_shape = tuple(image_shape)
     self.num_capsules = tuple(num_capsules)
     shape = (num_capsules[0], template_size, template_size)

@@ -1,31 +1,38 @@
 """Layers: convolutions, capsules of every kind, attention among sets."""
 
 from capjax.layers import (
+  agreement,
   attention,
   capsules,
+  conv_capsules,
   convolution,
+  custom_routing,
   matrix,
   routers,
   tiling,
 )
+from capjax.layers.agreement import batch_size, route_by_agreement
 from capjax.layers.capsules import (
   Conv,
   DenseCaps,
   Fixed,
   PrimaryCaps,
-  batch_size,
-  route_by_agreement,
 )
+from capjax.layers.conv_capsules import ConvCaps
 
 __all__ = [
   "Conv",
+  "ConvCaps",
   "DenseCaps",
   "Fixed",
   "PrimaryCaps",
+  "agreement",
   "attention",
   "batch_size",
   "capsules",
+  "conv_capsules",
   "convolution",
+  "custom_routing",
   "matrix",
   "route_by_agreement",
   "routers",

@@ -1,9 +1,13 @@
 """Layers that own parameters and call kernels, `vmap`ped once over the batch.
 
+`PrimaryCaps` makes capsules of an image's features; `DenseCaps` routes them by
+any routing, and so does `conv_capsules.ConvCaps` in windows.
+
 Axes: B batch, H W image, I parts below, J objects above, C pose of a part,
-D pose of an object.
+D pose of an object; P Q pose matrix of a part, P R of an object.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -11,13 +15,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics, routing
-from capjax.layers import convolution
+from capjax import memory
+from capjax.kernels import checks, numerics, routing
+from capjax.layers import agreement, convolution, routers
 
-# Up to this many examples, a CPU is faster with stored votes.
-_FEW_EXAMPLES = 8
-# The name of the batch axis, over which routings are mapped.
-_BATCH = "batch"
+# A vector's length, or the rows and columns of a matrix.
+PoseSize = int | tuple[int, int]
+# Those of the authors' code of CapsNet.
+TRANSFORMS_INIT = nnx.initializers.truncated_normal(0.1)
+BIAS_INIT = nnx.initializers.constant(0.1)
 
 
 class Fixed(nnx.Variable):
@@ -102,9 +108,10 @@ class PrimaryCaps(nnx.Module):
     pose_size: int,
     kernel_size: int,
     *,
-    stride: int,
-    kernel_init: Callable,
-    bias_init: Callable,
+    stride: int = 1,
+    padding: str = "VALID",
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
     scale: float | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
@@ -117,20 +124,30 @@ class PrimaryCaps(nnx.Module):
       pose_size: length of each capsule's vector.
       kernel_size: taps along each axis.
       stride: step of the window along each axis.
+      padding: "VALID" or "SAME".
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
-      scale: factor of the convolution; None for the authors' 1 / num_types.
+      scale: factor of the convolution; None for 1 / sqrt(pose_size), with which
+        lengths start near the middle of (0, 1) if the features have variance 1.
+        `CapsNet` has the authors' 1 / num_types.
       dtype: dtype of the convolution; poses are float32.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if a number is below 1.
     """
+    checks.counts(
+      num_types=num_types, pose_size=pose_size, kernel_size=kernel_size
+    )
     self.conv = Conv(
       in_features,
       num_types * pose_size,
       kernel_size,
       stride=stride,
+      padding=padding,
       kernel_init=kernel_init,
       bias_init=bias_init,
-      scale=1 / num_types if scale is None else scale,
+      scale=pose_size**-0.5 if scale is None else scale,
       dtype=dtype,
       rngs=rngs,
     )
@@ -139,123 +156,155 @@ class PrimaryCaps(nnx.Module):
 
   def __call__(
     self, features: Float[Array, "B H W F"]
-  ) -> Float[Array, "B I C"]:
+  ) -> Float[Array, "B oH oW I C"]:
+    """Returns poses; their lengths, below 1, are the activations."""
     features = self.conv(features).astype(jnp.float32)
-    poses = features.reshape(len(features), -1, self.pose_size)
-    return numerics.squash(poses)
+    shape = (*features.shape[:3], self.num_types, self.pose_size)
+    return numerics.squash(features.reshape(shape))
 
 
 class DenseCaps(nnx.Module):
-  """Each pair of part and object has its own matrix for votes; then routing."""
+  """Each pair of part and object has its own matrix for votes; then routing.
+
+  With a routing by name that is "dynamic", "self", "self_attention" or
+  "inverted_attention", the votes [I J D] of vectors are not stored (except by
+  dynamic routing of up to 8 examples on a CPU); those of other routings, and of
+  matrices, take 4 I J D bytes for each example in float32, and about as much
+  again for gradients.
+  """
 
   def __init__(
     self,
     num_parts: int,
-    part_size: int,
+    part_size: PoseSize,
     num_objects: int,
-    pose_size: int,
+    pose_size: PoseSize,
     *,
-    route: Callable[..., routing.RoutingOutput],
-    transforms_init: Callable,
-    bias_init: Callable | None,
+    routing: str | Callable = "dynamic",
+    num_iterations: int | None = None,
+    leaky: bool = False,
+    transforms_init: Callable = TRANSFORMS_INIT,
+    bias_init: Callable | None = BIAS_INIT,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
 
     Args:
       num_parts: I, capsules below.
-      part_size: C, length of their poses.
+      part_size: C, length of their poses; or (P, Q) of matrices.
       num_objects: J, capsules above.
-      pose_size: D, length of their poses.
-      route: routes one example,
-        `(poses [I C], transforms [I J C D], bias=[J D] or None) ->
-        RoutingOutput`: for example a result of `routers.router`, or the kernel
-        `transform_and_route`.
-      transforms_init: initialiser of the matrices [I J C D].
+      pose_size: D, length of their poses; or (P, R) of matrices.
+      routing: one of `routers.NAMES`, or a function with the signature of the
+        kernels, `votes [I J D] -> RoutingOutput`, see
+        `custom_routing.FromFunction`.
+      num_iterations: iterations of a routing by name; by default the number in
+        its paper.
+      leaky: adds an orphan parent; for "dynamic" alone.
+      transforms_init: initialiser of the matrices [I J C D], or [I J Q R].
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      TypeError: as `routers.router`.
+      ValueError: as `routers.router`, or if a number is below 1, or matrices
+        above have other rows than those below, or the matrices do not fit the
+        memory (which is not checked where the module is made under jit).
     """
-    shape = (num_parts, num_objects, part_size, pose_size)
-    self.transforms = nnx.Param(
-      transforms_init(rngs.params(), shape, jnp.float32)
+    checks.counts(num_parts=num_parts, num_objects=num_objects)
+    below, above = _pose_shapes(part_size, pose_size)
+    self.num_parts = num_parts
+    self.part_shape, self.pose_shape = below, above
+    shape = (num_parts, num_objects, below[-1], above[-1])
+    key = rngs.params()
+    if not isinstance(key, jax.core.Tracer):  # of shapes alone, or under jit
+      memory.require(
+        "transforms",
+        shape,
+        remedy="fewer capsules: smaller images, larger strides, fewer types",
+      )
+    self.transforms = nnx.Param(transforms_init(key, shape, jnp.float32))
+    self.route = routers.router(
+      routing,
+      num_iterations=num_iterations,
+      leaky=leaky,
+      num_parts=num_parts,
+      part_size=math.prod(below),
+      num_objects=num_objects,
+      pose_size=math.prod(above),
+      rngs=rngs,
     )
-    shape = (num_objects, pose_size)
+    shape = (num_objects, math.prod(above))
+    takes_bias = getattr(self.route, "takes_bias", True)
     self.bias = (
       nnx.Param(bias_init(rngs.params(), shape, jnp.float32))
-      if bias_init is not None
+      if bias_init is not None and takes_bias
       else None
     )
-    self.route = route
 
-  def __call__(self, poses: Float[Array, "B I C"]) -> routing.RoutingOutput:
-    """Returns poses [B J D], activations [B J] and coefficients [B I J]."""
+  def __call__(
+    self,
+    poses: Float[Array, " B *parts"],
+    activations: Float[Array, " B *I"] | None = None,
+  ) -> routing.RoutingOutput:
+    """Routes the parts of each example.
+
+    Args:
+      poses: [B I C], or [B I P Q] of matrices; for the axis I there may be
+        several, as in the results of `PrimaryCaps` and `ConvCaps`, with I
+        capsules in all.
+      activations: [B I] of the parts, or with the same axes for I; the lengths
+        of their poses by default. Dynamic routing and both attentions take
+        poses alone.
+
+    Returns:
+      Poses [B J D] or [B J P R], activations [B J] and coefficients [B I J].
+
+    Raises:
+      TypeError: if an array does not hold floating-point numbers, or a routing
+        of one's own returns anything but a `RoutingOutput`.
+      ValueError: if the numbers of parts or the sizes of their poses differ.
+    """
+    given = {"poses": (poses, self.part_shape)}
+    if activations is not None:
+      given["activations"] = (activations, ())
+    checks.floats({name: array for name, (array, _) in given.items()})
+    for name, (array, pose) in given.items():
+      between = array.shape[1 : array.ndim - len(pose)]
+      if (
+        array.shape[array.ndim - len(pose) :] != pose
+        or math.prod(between) != self.num_parts
+      ):
+        wanted = " ".join(map(str, ("B", self.num_parts, *pose)))
+        raise ValueError(
+          f"{name} are [{' '.join(map(str, array.shape))}]; give [{wanted}], "
+          f"or several axes of {self.num_parts} capsules in all."
+        )
+    poses = poses.reshape(-1, self.num_parts, *self.part_shape)
+    if activations is not None:
+      activations = activations.reshape(-1, self.num_parts)
     transforms = self.transforms[...]
     bias = None if self.bias is None else self.bias[...]
 
-    def route(part_poses):
-      return self.route(part_poses, transforms, bias=bias)
+    def route(poses, activations):
+      return self.route(poses, transforms, activations=activations, bias=bias)
 
-    return jax.vmap(route, axis_name=_BATCH)(poses)
-
-
-def batch_size() -> int:
-  """The number of examples that `DenseCaps` routes at once; 1 elsewhere."""
-  try:
-    return jax.lax.axis_size(_BATCH)
-  except NameError:  # no such axis
-    return 1
+    mapped = jax.vmap(route, axis_name=agreement.BATCH_AXIS)
+    output = mapped(poses, activations)
+    shape = (*output.poses.shape[:2], *self.pose_shape)
+    return output._replace(poses=output.poses.reshape(shape))
 
 
-def route_by_agreement(
-  poses: Float[Array, "I C"],
-  transforms: Float[Array, "I J C D"],
-  *,
-  bias: Float[Array, "J D"] | None = None,
-  num_iterations: int = 3,
-  leaky: bool = False,
-  batch_size: int,
-) -> routing.RoutingOutput:
-  """Dynamic routing of one example, in the fastest form for batch and platform.
-
-  On a CPU that is chunks that fit its cache, or stored votes for a few
-  examples; on accelerators few, large steps.
-
-  Args:
-    poses: as for `routing.transform_and_route`.
-    transforms: as for `routing.transform_and_route`.
-    bias: as for `routing.transform_and_route`.
-    num_iterations: as for `routing.transform_and_route`.
-    leaky: as for `routing.transform_and_route`.
-    batch_size: examples that this is `vmap`ped over; decides the form only.
-
-  Returns:
-    As `routing.transform_and_route`.
-  """
-  options = {"num_iterations": num_iterations, "leaky": leaky}
-
-  def store_votes(poses, transforms, bias):
-    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
-    return routing.dynamic_routing(votes, bias=bias, **options)
-
-  def in_pieces(poses, transforms, bias):
-    return routing.transform_and_route(poses, transforms, bias=bias, **options)
-
-  def in_one_piece(poses, transforms, bias):
-    num_parts, num_objects = transforms.shape[:2]
-    return routing.transform_and_route(
-      poses,
-      transforms,
-      bias=bias,
-      chunk_size=num_parts,
-      parents_at_once=num_objects,
-      **options,
-    )
-
-  return jax.lax.platform_dependent(
-    poses,
-    transforms,
-    bias,
-    cpu=in_pieces if batch_size > _FEW_EXAMPLES else store_votes,
-    default=in_one_piece,
+def _pose_shapes(part_size, pose_size):
+  """Poses below and above as shapes, checked."""
+  below, above = (
+    (size,) if isinstance(size, int) else tuple(size)
+    for size in (part_size, pose_size)
   )
+  if len(below) != len(above) or below[:-1] != above[:-1]:
+    raise ValueError(
+      f"part_size is {part_size} and pose_size is {pose_size}; give two "
+      "lengths of vectors, or (rows, columns) of matrices with as many rows."
+    )
+  checks.counts(part_size=min(below), pose_size=min(above))
+  return below, above

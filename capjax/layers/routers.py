@@ -1,13 +1,15 @@
-"""Routings as `DenseCaps` takes them, most with parameters of their own.
+"""Routings by name as layers take them, most with parameters of their own.
 
-Each routes one example: `(poses [I C], transforms [I J C D], bias=[J D] or
-None) -> RoutingOutput`.
+Each routes one example: `(poses [I C], transforms [I J C D], activations=[I] or
+None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],
+the transforms then are [I J Q R] and D is P R, the numbers of a matrix in rows.
+Without activations those of the parts are the lengths of their poses.
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
-routings with the margin loss on activations, whereas inverted attention,
-self-routing and variational Bayes had other losses; the activation of a part is
-the length of its pose, whereas self-routing and variational Bayes have separate
-activations.
+routings with the margin loss on activations, whereas EM, inverted attention,
+self-routing and variational Bayes had other losses; its parts have no
+activations but the lengths of their poses, whereas EM, self-routing and
+variational Bayes have separate activations.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
 object.
@@ -20,9 +22,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics, routing
-from capjax.kernels.routing import attention, variational
-from capjax.layers import capsules
+from capjax.kernels import routing
+from capjax.kernels.routing import attention, em, variational
+from capjax.layers import agreement, custom_routing
 
 NAMES = (
   "dynamic",
@@ -30,6 +32,7 @@ NAMES = (
   "inverted_attention",
   "variational",
   "self_attention",
+  "em",
 )
 _ONE_PASS = ("self", "self_attention")
 
@@ -56,18 +59,23 @@ class DynamicRouting:
 
   def __call__(
     self,
-    poses: Float[Array, "I C"],
-    transforms: Float[Array, "I J C D"],
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
     *,
+    activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    return capsules.route_by_agreement(
+    del activations  # poses have lengths
+    options = {"num_iterations": self.num_iterations, "leaky": self.leaky}
+    if poses.ndim > 2:
+      votes = custom_routing.stored_votes(poses, transforms)
+      return routing.dynamic_routing(votes, bias=bias, **options)
+    return agreement.route_by_agreement(
       poses,
       transforms,
       bias=bias,
-      num_iterations=self.num_iterations,
-      leaky=self.leaky,
-      batch_size=capsules.batch_size(),
+      **options,
+      batch_size=agreement.batch_size(),
     )
 
 
@@ -90,14 +98,17 @@ class SelfAttention(nnx.Module):
 
   def __call__(
     self,
-    poses: Float[Array, "I C"],
-    transforms: Float[Array, "I J C D"],
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
     *,
+    activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = attention.LinearVotes(poses, transforms)
+    del activations  # poses have lengths
     return attention.self_attention_routing(
-      votes, priors=self.priors[...], bias=bias
+      custom_routing.linear_votes(poses, transforms),
+      priors=self.priors[...],
+      bias=bias,
     )
 
 
@@ -129,13 +140,15 @@ class InvertedAttention(nnx.Module):
 
   def __call__(
     self,
-    poses: Float[Array, "I C"],
-    transforms: Float[Array, "I J C D"],
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
     *,
+    activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    del activations  # the kernel has none
     return attention.inverted_attention_routing(
-      attention.LinearVotes(poses, transforms),
+      custom_routing.linear_votes(poses, transforms),
       self.readout[...],
       num_iterations=self.num_iterations,
       scale=self.scale[...],
@@ -153,8 +166,7 @@ class SelfRouting(nnx.Module):
   Activations sum to 1 over objects. This suits images of one object; several
   objects could not all have activations near 1.
 
-  Differs from paper: activations of parts are the lengths of their poses, not
-  separate; the loss is the margin loss; the layer may have a bias.
+  Differs from paper: the loss is the margin loss; the layer may have a bias.
   """
 
   def __init__(self, num_parts: int, part_size: int, num_objects: int):
@@ -171,17 +183,22 @@ class SelfRouting(nnx.Module):
 
   def __call__(
     self,
-    poses: Float[Array, "I C"],
-    transforms: Float[Array, "I J C D"],
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
     *,
+    activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    weights = self.weights[...]
-    logits = jnp.einsum("ic,ijc->ij", poses, weights, precision="highest")
+    logits = jnp.einsum(
+      "ic,ijc->ij",
+      poses.reshape(len(poses), -1),
+      self.weights[...],
+      precision="highest",
+    )
     output = attention.self_routing(
-      attention.LinearVotes(poses, transforms),
+      custom_routing.linear_votes(poses, transforms),
       logits + self.biases[...],
-      numerics.safe_norm(poses),
+      custom_routing.part_activations(poses, activations),
     )
     if bias is None:
       return output
@@ -195,8 +212,7 @@ class Variational(nnx.Module):
   starts at zero, the gain [J] at one.
 
   Differs from paper: bias, beta and gain replace the batch norms of poses and
-  activations; activations of parts are the lengths of their poses; the loss is
-  the margin loss.
+  activations; the loss is the margin loss.
   """
 
   def __init__(self, num_objects: int, *, num_iterations: int = 3):
@@ -213,25 +229,77 @@ class Variational(nnx.Module):
 
   def __call__(
     self,
-    poses: Float[Array, "I C"],
-    transforms: Float[Array, "I J C D"],
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
     *,
+    activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
+    votes = custom_routing.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
     return variational.variational_routing(
       votes,
-      numerics.safe_norm(poses),
+      custom_routing.part_activations(poses, activations),
       num_iterations=self.num_iterations,
       beta=self.beta[...],
       gain=self.gain[...],
     )
 
 
+class EM(nnx.Module):
+  """EM routing with its learned costs (Hinton et al., 2018).
+
+  The layer's bias [J D] is added to all votes for a parent. As in the layers of
+  `MatrixCapsules`, beta_a [J] is in units of the last iteration's logit and
+  starts at -1, beta_u [J] at zero, and costs are scaled to 100 children
+  (Gritzman, 2019), so that one lambda fits layers of any size.
+
+  Differs from paper: this scale and the bias; the loss is the margin loss.
+  """
+
+  def __init__(
+    self, num_parts: int, num_objects: int, *, num_iterations: int = 3
+  ):
+    """Initialises the parameters.
+
+    Args:
+      num_parts: I, capsules below.
+      num_objects: J, capsules above.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+    """
+    self.beta_a = nnx.Param(jnp.full(num_objects, -1.0))
+    self.beta_u = nnx.Param(jnp.zeros(num_objects))
+    self.inverse_temperatures = em.inverse_temperature_schedule(num_iterations)
+    self.form = em.PAPER._replace(
+      beta_a_scale=1 / self.inverse_temperatures[-1],
+      cost_scale=em.amount_of_data_scale(num_parts, num_objects),
+    )
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    votes = custom_routing.stored_votes(poses, transforms)
+    if bias is not None:
+      votes += bias
+    output = em.em_routing(
+      votes,
+      custom_routing.part_activations(poses, activations),
+      self.beta_a[...],
+      self.beta_u[...],
+      inverse_temperatures=self.inverse_temperatures,
+      form=self.form,
+    )
+    return routing.RoutingOutput(*output[:3])
+
+
 def router(
-  name: str,
+  name: str | Callable,
   *,
   num_iterations: int | None = None,
   leaky: bool = False,
@@ -241,25 +309,35 @@ def router(
   pose_size: int,
   rngs: nnx.Rngs,
 ) -> Callable[..., routing.RoutingOutput]:
-  """Makes the routing called `name` for a `DenseCaps` of the given sizes.
+  """Makes a routing for a layer of the given sizes.
 
   Args:
-    name: one of `NAMES`.
-    num_iterations: at least 1; by default the number in the paper.
-    leaky: adds an orphan parent; for dynamic routing only.
+    name: one of `NAMES`, or a function with the signature of the kernels; see
+      `custom_routing.FromFunction`.
+    num_iterations: at least 1; by default the number in the paper. For routings
+      by name.
+    leaky: adds an orphan parent; for dynamic routing by name only.
     num_parts: I, capsules below.
-    part_size: C, length of their poses.
+    part_size: C, the numbers of their poses.
     num_objects: J, capsules above.
-    pose_size: D, length of their poses.
+    pose_size: D, the numbers of their poses.
     rngs: its `params` stream initialises the parameters.
 
   Returns:
-    The argument `route` of `DenseCaps`.
+    A function as the module's docstring says.
 
   Raises:
+    TypeError: if a function needs arguments that no layer gives.
     ValueError: if the name is unknown, `num_iterations` is below 1, or the
       routing has no iterations or no orphan parent but one is requested.
   """
+  if callable(name):
+    if leaky or num_iterations is not None:
+      raise ValueError(
+        "num_iterations and leaky are of routings by name; bind them to the "
+        "function by functools.partial."
+      )
+    return custom_routing.FromFunction(name)
   if leaky and name != "dynamic":
     raise ValueError(f"{name} routing has no leaky form; only dynamic has.")
   if name in _ONE_PASS and num_iterations not in (None, 1):
@@ -279,6 +357,8 @@ def router(
       return Variational(num_objects, **given)
     case "self_attention":
       return SelfAttention(num_parts, num_objects)
+    case "em":
+      return EM(num_parts, num_objects, **given)
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
 
 

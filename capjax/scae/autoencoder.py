@@ -50,8 +50,8 @@ class SCAE(nnx.Module):
 
   def __init__(
     self,
-    image_shape: Sequence[int],
-    num_classes: int,
+    image_shape: Sequence[int] = (28, 28, 1),
+    num_classes: int = 10,
     *,
     num_parts: int = 40,
     num_objects: int = 32,
@@ -69,7 +69,8 @@ class SCAE(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: (H, W, C) of the images.
+      image_shape: (H, W, C) of the images, H and W at least 23; MNIST on a
+        canvas of (40, 40, 1) in the paper.
       num_classes: N, classes of the probes, which alone learn from labels.
       num_parts: M.
       num_objects: K.
@@ -137,10 +138,11 @@ class SCAE(nnx.Module):
     """Explains images.
 
     Args:
-      images: in [0, 1].
+      images: in [0, 1]. Integers are refused (TypeError), and so are, where
+        values are known (not under jit), others (ValueError).
       key: samples the noise of training; None for none.
     """
-    checks.images(images, self.image_shape)
+    checks.images(images, self.image_shape, intensities=True)
     keys = (None, None) if key is None else jax.random.split(key)
     parts = self.encoder(images, key=keys[0])
     colors = self.decoder.colors(parts.features)[:, :, None, None]

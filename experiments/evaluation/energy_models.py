@@ -38,7 +38,7 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del options
   model = trained.model
   start_key, key = jax.random.split(jax.random.key(0))
-  shape = (_NUM_SAMPLES, *model.visible_shape)
+  shape = (_NUM_SAMPLES, *model.image_shape)
   start = jax.random.uniform(start_key, shape)
   capsules, images = _dream(model, key, start)
   means = model.reconstruct(capsules)
@@ -154,7 +154,7 @@ def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del options
   model = trained.model
   start_key, key = jax.random.split(jax.random.key(0))
-  shape = (_NUM_SAMPLES, *model.visible_shape)
+  shape = (_NUM_SAMPLES, *model.image_shape)
   start = jax.random.uniform(start_key, shape)
   kinds = {
     "ancestral": _ancestral(model, key),
@@ -231,7 +231,7 @@ def _projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
     capsules = model.sample_hidden(hidden_key, images, alone)
     return model.sample_images(visible_key, capsules)
 
-  images = jnp.zeros((len(alone), *model.visible_shape))
+  images = jnp.zeros((len(alone), *model.image_shape))
   images = jax.lax.fori_loop(0, _NUM_SWEEPS, sweep, images)
   return model.reconstruct(model.sample_hidden(last_key, images, alone))
 

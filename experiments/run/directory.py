@@ -187,7 +187,7 @@ class Run:
       return
     old = atomic_files.read_json(path)
     if "class" in old:
-      old["class"] = specs.current_path(old["class"])
+      old = specs.current(old)
     # What is newer than the run cannot differ.
     changed = [x for x in record if x in old and old[x] != record[x]]
     if changed:

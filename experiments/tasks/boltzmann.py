@@ -37,7 +37,7 @@ def make_task(
   """Training of an RBM on images.
 
   Args:
-    model: the RBM, without `visible_shape`, which follows from the data.
+    model: the RBM, without `image_shape`, which follows from the data.
     optimizer: the optimiser of the parameters.
     num_iterations: iterations of mean field that estimate the expectations
       under the data; None for the exact posterior.
@@ -52,7 +52,7 @@ def make_task(
 
   def describe(image_shape, num_classes):
     del num_classes
-    return model.with_arguments(visible_shape=tuple(image_shape))
+    return model.with_arguments(image_shape=tuple(image_shape))
 
   return Task(
     describe,

@@ -62,7 +62,7 @@ def make_task(
   """Training of a Helmholtz machine on images.
 
   Args:
-    model: the machine, without `visible_shape`, which follows from the data.
+    model: the machine, without `image_shape`, which follows from the data.
     optimizer: the optimiser of the parameters in wake-sleep training.
     num_iterations: as for `boltzmann.make_task`.
     binary: as for `boltzmann.make_task`.
@@ -72,7 +72,7 @@ def make_task(
 
   def describe(image_shape, num_classes):
     del num_classes
-    return model.with_arguments(visible_shape=tuple(image_shape))
+    return model.with_arguments(image_shape=tuple(image_shape))
 
   def begin(machine, train, validation):
     boltzmann.set_pixel_biases(machine, model.argument("visible"), train)
@@ -190,7 +190,7 @@ def _describe_layer(
     families["visible"] = families["hidden"]
     image_shape = below[-1].hidden[...].shape[1:]
   arguments = dict(
-    visible_shape=tuple(image_shape),
+    image_shape=tuple(image_shape),
     num_capsules=model.argument("num_capsules")[len(below)],
     num_chains=pretraining.num_chains,
     capsule_size=model.argument("capsule_size"),

@@ -1,8 +1,6 @@
 """A lower bound of the memory that training needs, checked before it starts."""
 
 import math
-import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from capjax import data
+from capjax.memory import as_text, available
 
 from . import task as tasks
 from . import train_step
@@ -62,11 +61,11 @@ def check(
     return
   largest, shape = need.largest
   parts = ", ".join(
-    f"{part} {_text(size)}" for part, size in need.parts.items()
+    f"{part} {as_text(size)}" for part, size in need.parts.items()
   )
   raise ValueError(
-    f"training takes at least {_text(need.total)} of memory ({parts}), but "
-    f"{jax.devices()[0].device_kind} has {_text(free)} available; lower "
+    f"training takes at least {as_text(need.total)} of memory ({parts}), but "
+    f"{jax.devices()[0].device_kind} has {as_text(free)} available; lower "
     f"{remedy(shape)}: the largest array is {largest} of "
     f"[{' '.join(map(str, shape))}]"
   )
@@ -113,40 +112,7 @@ def estimate(
   return Estimate(sizes, (f"{inside}{name}", largest.shape))
 
 
-def available() -> int | None:
-  """Free bytes of the first device; None where that is unknown."""
-  device = jax.devices()[0]
-  stats = device.memory_stats()
-  if stats and "bytes_limit" in stats:
-    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-  return _free_of_host() if device.platform == "cpu" else None
-
-
-def _free_of_host() -> int | None:
-  """Bytes available to programs on Linux; elsewhere all memory of the host."""
-  free = None
-  try:
-    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":") for line in lines)
-    free = 1024 * int(fields["MemAvailable"].split()[0])
-    # The limit of a container.
-    limit = pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    return min(free, int(limit)) if limit != "max" else free
-  except (OSError, KeyError, ValueError):
-    pass
-  try:
-    return free or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  except (AttributeError, OSError, ValueError):
-    return None
-
-
 def _bytes(tree: Any) -> int:
   return sum(
     math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
   )
-
-
-def _text(size: int) -> str:
-  units = ("B", "kB", "MB", "GB", "TB", "PB")
-  power = min(len(units) - 1, int(math.log10(max(size, 1))) // 3)
-  return f"{size / 1000**power:.0f} {units[power]}"

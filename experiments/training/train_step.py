@@ -16,6 +16,8 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from capjax.data import as_intensities
+
 
 class TrainState(NamedTuple):
   """Everything that training changes, and its random key.
@@ -279,11 +281,6 @@ def make_evaluate(
     }
 
   return evaluate
-
-
-def as_intensities(images: jax.Array) -> jax.Array:
-  """Turns uint8 intensities 0..255 into float32 in [0, 1]."""
-  return images.astype(jnp.float32) / 255
 
 
 @jax.jit

@@ -106,7 +106,7 @@ def over(
   if min(grid) < 1:
     raise ValueError(
       f"a window of {kernel[0]}x{kernel[1]} needs a grid at least as large, "
-      f"not {size[0]}x{size[1]}; give smaller transforms."
+      f"not {size[0]}x{size[1]}; give a smaller window."
     )
   return Windows(kernel, stride, tuple(around), whole, grid)
 

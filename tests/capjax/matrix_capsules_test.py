@@ -45,7 +45,7 @@ class SizesTest(parameterized.TestCase):
   def test_parameters_are_those_of_the_paper(self, features, types, want):
     def make(rngs):
       return matrix_capsules.MatrixCapsules(
-        features=features, types=types, rngs=rngs
+        (32, 32, 2), 5, features=features, types=types, rngs=rngs
       )
 
     self.assertEqual(_num_parameters(make), want)
@@ -56,7 +56,7 @@ class SizesTest(parameterized.TestCase):
   )
   def test_parameters_of_the_baseline(self, options, want):
     def make(rngs):
-      return baselines.smallnorb_baseline(**options, rngs=rngs)
+      return baselines.smallnorb_baseline((32, 32, 2), 5, **options, rngs=rngs)
 
     self.assertEqual(_num_parameters(make), want)
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import cases
 import numpy as np
 import processes
 import pytest
@@ -67,7 +68,7 @@ def test_arguments_are_added_replaced_and_have_defaults():
   assert spec.argument("num_parts") == 3
   assert spec.argument("num_objects") == 32
   some = specs.Spec(capjax.baselines.smallnorb_baseline, {})
-  assert some.argument("num_classes") == 5
+  assert some.argument("num_classes") == 10
   with pytest.raises(KeyError):
     spec.argument("num_layers")
 
@@ -97,6 +98,41 @@ def test_only_models_of_this_package_are_made(path):
 def test_models_of_older_runs_are_found_where_they_are_now(path, maker):
   assert specs.from_json({"class": path, "arguments": {}}).maker is maker
   assert specs.Spec(maker, {}).as_json()["class"] == specs.current_path(path)
+
+
+@pytest.mark.parametrize(
+  ("path", "arguments"),
+  [
+    ("capjax.boltzmann.CapsuleRBM",
+     {"visible_shape": [4, 4, 1], "num_capsules": 2, "capsule_size": 2}),
+    ("capjax.energy.helmholtz.CapsuleHM",
+     {"visible_shape": [4, 4, 1], "num_capsules": [2], "capsule_size": 2}),
+  ],
+)  # fmt: skip
+def test_arguments_of_older_runs_have_their_names_of_now(path, arguments):
+  record = {"class": path, "arguments": arguments, "num_parameters": 7}
+  model = specs.from_json(record).make(nnx.Rngs(0))
+  assert model.image_shape == (4, 4, 1)
+  now = specs.current(record)
+  assert now["class"] == specs.current_path(path)
+  assert "visible_shape" not in now["arguments"]
+  assert now["arguments"]["image_shape"] == [4, 4, 1]
+  assert now["num_parameters"] == 7
+
+
+def test_records_of_results_make_their_models():
+  """Every model that a record of `results` describes, in shapes alone."""
+  seen = {}
+  for path in sorted(processes.ROOT.glob("results/records/*.jsonl")):
+    for line in path.read_text().splitlines():
+      model = json.loads(line).get("model")
+      if model:
+        seen[json.dumps([model["class"], model["arguments"]])] = model
+  assert len(seen) > 3
+  for model in seen.values():
+    shapes = specs.from_json(model).shapes()
+    count = cases.num_parameters(shapes)
+    assert count == model["num_parameters"], model
 
 
 def test_a_fingerprint_changes_with_every_part_of_the_data():

@@ -56,17 +56,17 @@ SPECS = {
   ),
   "rbm": Spec(
     capjax.CapsuleRBM,
-    dict(visible_shape=(6, 6, 1), num_capsules=3, capsule_size=2, num_chains=2),
+    dict(image_shape=(6, 6, 1), num_capsules=3, capsule_size=2, num_chains=2),
   ),
   "plain_rbm": Spec(
     capjax.CapsuleRBM,
     dict(
-      visible_shape=(6, 6, 1), num_capsules=3, capsule_size=2, switches=False
+      image_shape=(6, 6, 1), num_capsules=3, capsule_size=2, switches=False
     ),
   ),
   "helmholtz": Spec(
     capjax.CapsuleHM,
-    dict(visible_shape=(6, 6, 1), num_capsules=(3, 2), capsule_size=2),
+    dict(image_shape=(6, 6, 1), num_capsules=(3, 2), capsule_size=2),
   ),
   "vae": Spec(
     baselines.ConvVAE,
@@ -84,9 +84,7 @@ TAKE_POINTS = {"constellation"}
 
 
 def image_shape(name):
-  arguments = SPECS[name].arguments
-  shape = arguments.get("image_shape") or arguments.get("visible_shape")
-  return shape or (1, 1, 1)
+  return SPECS[name].arguments.get("image_shape", (1, 1, 1))
 
 
 def trained(name, *, seed=0, **options):

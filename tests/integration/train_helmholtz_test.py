@@ -47,11 +47,11 @@ def test_a_run_trains_layer_by_layer_and_then_all(trained):
 
 def test_layers_tell_their_models(trained):
   wants = {"layer_1": ((8, 8, 1), 4), "layer_2": ((4, 3), 3)}
-  for layer, (visible_shape, num_capsules) in wants.items():
+  for layer, (image_shape, num_capsules) in wants.items():
     record = json.loads((trained / layer / "model.json").read_text())
     machine = specs.from_json(record).shapes()
     assert isinstance(machine, rbm.CapsuleRBM)
-    assert machine.visible_shape == visible_shape
+    assert machine.image_shape == image_shape
     assert machine.hidden.shape[1:] == (num_capsules, 3)
     assert record["num_parameters"] == train_step.num_parameters(machine)
     assert record["image_shape"] == [8, 8, 1]

@@ -164,7 +164,8 @@ def _check_images(make, side=8):
     (image[:, 1:], f"images are [2 {side - 1} {side} 1]; give [B {side}"),
     (image[0], f"images are [{side} {side} 1]"),
     (image[:0], f"images are [0 {side} {side} 1], an empty batch"),
-    (jnp.int32(image), "images holds int32"),
+    (jnp.int32(image), "images hold int32; give floating-point numbers, such"),
+    (jnp.uint8(image), "images hold uint8"),
   ):
     with pytest.raises((TypeError, ValueError)) as error:
       jax.eval_shape(lambda x: make()(x), images)

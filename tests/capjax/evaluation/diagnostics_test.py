@@ -288,7 +288,7 @@ class DiagnosticsTest(chex.TestCase):
     init = nnx.initializers.normal(1.0)
     options = dict(stride=1, kernel_init=init, bias_init=init)
     layer = layers.PrimaryCaps(2, 3, 4, 1, **options, rngs=nnx.Rngs(0))
-    poses = np.asarray(layer(jnp.ones((1, 5, 5, 2))))[0]
+    poses = np.asarray(layer(jnp.ones((1, 5, 5, 2)))).reshape(75, 4)
     np.testing.assert_array_equal(poses, np.tile(poses[:3], (25, 1)))
     assert np.ptp(poses[:3], axis=0).min() > 0.01
 

@@ -14,7 +14,7 @@ from flax import nnx
 from capjax import layers, losses
 from capjax.layers import routers
 from kernels import numerics, routing
-from kernels.routing import attention, variational
+from kernels.routing import attention, em, variational
 
 _SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
 _WITH_PARAMETERS = routers.NAMES[1:]
@@ -48,11 +48,17 @@ def _layer(name, seed=0, *, fault=None, **options):
   route = _router(name, seed, **options)
   return layers.DenseCaps(
     *_SIZES.values(),
-    route=_Broken(route, fault) if fault else route,
+    routing=_Broken(route, fault) if fault else route,
     transforms_init=nnx.initializers.normal(0.5),
     bias_init=nnx.initializers.constant(0.1),
     rngs=nnx.Rngs(seed + 1),
   )
+
+
+@jax.jit
+def _call(layer, *arguments):
+  """Compiled once for each kind of layer."""
+  return layer(*arguments)
 
 
 def _perturbed(module, seed=0):
@@ -76,7 +82,8 @@ def _examples(seed=0, num_examples=32):
 
 def _kernel(name, layer, poses):
   """What each router should compute of one example, from stored votes."""
-  router = getattr(layer.route, "route", layer.route)
+  router = layer.route.function
+  router = getattr(router, "route", router)
   transforms, bias = layer.transforms[...], layer.bias[...]
   votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
   lengths = jnp.linalg.norm(poses, axis=1)
@@ -99,6 +106,17 @@ def _kernel(name, layer, poses):
       return attention.self_attention_routing(
         votes, priors=router.priors[...], bias=bias
       )
+    case "em":
+      temperatures = em.inverse_temperature_schedule(3)
+      output = em.em_routing(
+        votes + bias,
+        lengths,
+        router.beta_a[...] / temperatures[-1],
+        router.beta_u[...],
+        inverse_temperatures=temperatures,
+        form=em.PAPER._replace(cost_scale=100 * 3 / 6),
+      )
+      return routing.RoutingOutput(*output[:3])
 
 
 def _margin_loss(layer, poses, labels):
@@ -224,7 +242,9 @@ class RoutersTest(chex.TestCase):
     poses, _ = _examples(num_examples=num_examples)
     cases.assert_products_are_not_rounded(_layer(name), poses)
 
-  @parameterized.parameters("dynamic", "inverted_attention", "variational")
+  @parameterized.parameters(
+    "dynamic", "inverted_attention", "variational", "em"
+  )
   def test_iterations_are_passed_on(self, name):
     poses, _ = _examples(num_examples=1)
     arguments = poses[0], _layer("dynamic").transforms[...]
@@ -235,7 +255,7 @@ class RoutersTest(chex.TestCase):
     self.assertGreater(np.ptp(more.coefficients), 1e-3)
 
   def test_zero_iterations_are_refused(self):
-    for name in ("dynamic", "inverted_attention", "variational"):
+    for name in ("dynamic", "inverted_attention", "variational", "em"):
       with self.assertRaisesRegex(ValueError, "num_iterations is 0; give"):
         _router(name, num_iterations=0)
 
@@ -252,8 +272,8 @@ class RoutersTest(chex.TestCase):
       _router(name, leaky=True)
 
   def test_unknown_name_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "'em' is unknown; .*variational"):
-      _router("em")
+    with self.assertRaisesRegex(ValueError, "'mean' is unknown; .*variational"):
+      _router("mean")
 
   @parameterized.parameters(*_WITH_PARAMETERS)
   def test_parameters_have_the_shapes_of_the_papers(self, name):
@@ -262,6 +282,7 @@ class RoutersTest(chex.TestCase):
       "inverted_attention": {"readout": (4,), "scale": (4,)},
       "variational": {"beta": (3,), "gain": (3,)},
       "self_attention": {"priors": (6, 3)},
+      "em": {"beta_a": (3,), "beta_u": (3,)},
     }[name]
     state = nnx.state(_router(name), nnx.Param)
     got = {path[0]: value.shape for path, value in nnx.to_flat_state(state)}
@@ -273,11 +294,7 @@ class DenseCapsTest(chex.TestCase):
   def test_bias_may_be_left_out(self, name):
     def layer(bias_init):
       return layers.DenseCaps(
-        *_SIZES.values(),
-        route=_router(name),
-        transforms_init=nnx.initializers.normal(),
-        bias_init=bias_init,
-        rngs=nnx.Rngs(0),
+        *_SIZES.values(), routing=name, bias_init=bias_init, rngs=nnx.Rngs(0)
       )
 
     with_bias, without = layer(nnx.initializers.zeros), layer(None)
@@ -285,17 +302,75 @@ class DenseCapsTest(chex.TestCase):
       cases.num_parameters(with_bias) - cases.num_parameters(without), 12
     )
     poses, _ = _examples(num_examples=2)
-    run = jax.jit(lambda layer, poses: layer(poses))
     chex.assert_trees_all_close(
-      run(with_bias, poses), run(without, poses), atol=1e-6
+      _call(with_bias, poses), _call(without, poses), atol=1e-6
     )
 
-  def test_kernels_are_routes(self):
-    layer, poses = _layer("dynamic"), _examples(num_examples=3)[0]
-    run = jax.jit(lambda layer, poses: layer(poses))
-    want = run(layer, poses)
-    layer.route = routing.transform_and_route
-    chex.assert_trees_all_close(run(layer, poses), want, atol=1e-6)
+  @parameterized.parameters(*routers.NAMES)
+  def test_names_make_the_routing(self, name):
+    layer = layers.DenseCaps(*_SIZES.values(), routing=name, rngs=nnx.Rngs(0))
+    self.assertIs(type(layer.route), type(_router(name)))
+
+  @parameterized.parameters(*routers.NAMES)
+  def test_matrices_vote_by_products(self, name):
+    """As do vectors whose transforms hold the matrix for each row."""
+    random = np.random.default_rng(0)
+    matrices = jnp.array(random.normal(size=(2, 6, 2, 3)), jnp.float32) / 3
+    layer = layers.DenseCaps(
+      6, (2, 3), 3, (2, 4), routing=name, rngs=nnx.Rngs(0)
+    )
+    flat = layers.DenseCaps(6, 6, 3, 8, routing=name, rngs=nnx.Rngs(0))
+    flat.route, flat.bias = layer.route, layer.bias
+    blocks = jnp.kron(jnp.eye(2), layer.transforms[...])
+    flat.transforms = nnx.Param(blocks)
+    for activations in (None, jnp.array(random.uniform(size=(2, 6)))):
+      got = _call(layer, matrices, activations)
+      self.assertEqual(got.poses.shape, (2, 3, 2, 4))
+      got = got._replace(poses=got.poses.reshape(2, 3, 8))
+      want = _call(flat, matrices.reshape(2, 6, 6), activations)
+      chex.assert_trees_all_close(got, want, atol=1e-5)
+
+  @parameterized.parameters(*routers.NAMES)
+  def test_absent_parts_have_no_effect_where_activations_count(self, name):
+    layer, (poses, _) = _layer(name), _examples(num_examples=2)
+    activations = jnp.ones((2, 6)).at[:, -2:].set(0.0)
+    got = _call(layer, poses, activations)
+    others = _call(layer, poses.at[:, -2:].multiply(-2.0), activations)
+    counts = name in ("self", "variational", "em")
+    for field in ("poses", "activations"):
+      close = np.allclose(
+        getattr(got, field), getattr(others, field), atol=1e-6
+      )
+      self.assertEqual(close, counts, field)
+
+  def test_axes_of_a_grid_are_parts(self):
+    layer, (poses, _) = _layer("self"), _examples(num_examples=2)
+    want = _call(layer, poses, jnp.ones((2, 6)))
+    grid = poses.reshape(2, 1, 2, 3, 3)
+    chex.assert_trees_all_equal(
+      _call(layer, grid, jnp.ones((2, 1, 2, 3))), want
+    )
+
+  @parameterized.parameters(
+    ((2, 5, 3), None, "poses are .2 5 3.; give .B 6 3., .* 6 capsules"),
+    ((2, 6, 4), None, "poses are .2 6 4.; give .B 6 3."),
+    ((6, 3), None, "poses are .6 3.; give .B 6 3."),
+    ((2, 6, 3), (2, 5), "activations are .2 5.; give .B 6."),
+  )
+  def test_other_parts_are_refused(self, poses, activations, words):
+    activations = None if activations is None else jnp.zeros(activations)
+    with self.assertRaisesRegex(ValueError, words):
+      _layer("dynamic")(jnp.zeros(poses), activations)
+
+  @parameterized.parameters(
+    ((6, 3, 3, (2, 2)), "part_size is 3 and pose_size is .2, 2.; give"),
+    ((6, (2, 3), 3, (3, 2)), "as many rows"),
+    ((0, 3, 3, 4), "num_parts is 0; give at least 1"),
+    ((6, 3, 3, 0), "pose_size is 0; give at least 1"),
+  )
+  def test_sizes_that_do_not_fit_are_refused(self, sizes, words):
+    with self.assertRaisesRegex(ValueError, words):
+      layers.DenseCaps(*sizes, rngs=nnx.Rngs(0))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def _scores(monkeypatch, folder, **dreams):
   for name, images in dreams.items():
     monkeypatch.setattr(energy_models, name, lambda *_, images=images: images)
   test = data.Dataset(np.full((2, 3, 3, 1), 51, np.uint8), np.zeros(2), 1, {})
-  model = types.SimpleNamespace(visible_shape=(3, 3, 1))
+  model = types.SimpleNamespace(image_shape=(3, 3, 1))
   trained = models.Trained(None, None, model, 0, {}, test, {})
   scores = energy_models.dreams(
     directory.Run(str(folder)), trained, models.Options()

@@ -1,0 +1,77 @@
+"""Dynamic routing in the fastest form for the batch and the platform.
+
+Axes: I parts below, J objects above, C pose of a part, D pose of an object.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from capjax.kernels import routing
+
+# The name of the batch axis, over which layers map routings.
+BATCH_AXIS = "batch"
+# Up to this many examples, a CPU is faster with stored votes.
+_FEW_EXAMPLES = 8
+
+
+def batch_size() -> int:
+  """The number of examples that a layer routes at once; 1 elsewhere."""
+  try:
+    return jax.lax.axis_size(BATCH_AXIS)
+  except NameError:  # no such axis
+    return 1
+
+
+def route_by_agreement(
+  poses: Float[Array, "I C"],
+  transforms: Float[Array, "I J C D"],
+  *,
+  bias: Float[Array, "J D"] | None = None,
+  num_iterations: int = 3,
+  leaky: bool = False,
+  batch_size: int,
+) -> routing.RoutingOutput:
+  """Dynamic routing of one example, in the fastest form for batch and platform.
+
+  On a CPU that is chunks that fit its cache, or stored votes for a few
+  examples; on accelerators few, large steps.
+
+  Args:
+    poses: as for `routing.transform_and_route`.
+    transforms: as for `routing.transform_and_route`.
+    bias: as for `routing.transform_and_route`.
+    num_iterations: as for `routing.transform_and_route`.
+    leaky: as for `routing.transform_and_route`.
+    batch_size: examples that this is `vmap`ped over; decides the form only.
+
+  Returns:
+    As `routing.transform_and_route`.
+  """
+  options = {"num_iterations": num_iterations, "leaky": leaky}
+
+  def store_votes(poses, transforms, bias):
+    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
+    return routing.dynamic_routing(votes, bias=bias, **options)
+
+  def in_pieces(poses, transforms, bias):
+    return routing.transform_and_route(poses, transforms, bias=bias, **options)
+
+  def in_one_piece(poses, transforms, bias):
+    num_parts, num_objects = transforms.shape[:2]
+    return routing.transform_and_route(
+      poses,
+      transforms,
+      bias=bias,
+      chunk_size=num_parts,
+      parents_at_once=num_objects,
+      **options,
+    )
+
+  return jax.lax.platform_dependent(
+    poses,
+    transforms,
+    bias,
+    cpu=in_pieces if batch_size > _FEW_EXAMPLES else store_votes,
+    default=in_one_piece,
+  )

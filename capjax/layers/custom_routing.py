@@ -1,0 +1,180 @@
+"""A routing of one's own, as the layers of capsules take it.
+
+Axes: I parts below, J objects above, C pose of a part, D pose of an object,
+P Q pose matrix of a part, P R of an object.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.kernels import numerics, routing
+
+# What a layer gives a routing, besides the votes, where it asks by these names.
+_GIVEN = ("poses", "transforms", "activations", "bias")
+
+
+class FromFunction(nnx.Module):
+  """A function with the signature of the routing kernels, of one example.
+
+  The function is called with the votes [I J D], and by keyword with those of
+  these arguments that its signature names:
+
+  * `activations` [I], of the parts: given, or the lengths of their poses;
+  * `bias` [J D], the bias of the layer, which has none if this is not named;
+  * `poses` [I C] of the parts, or [I P Q];
+  * `transforms` [I J C D] of the votes, or [I J Q R].
+
+  If the first parameter is called `poses` no votes are computed, as for
+  `routing.transform_and_route`; elsewhere they are stored: I J D numbers for
+  each example. Whatever else the function needs is bound to it, for example
+  `functools.partial(routing.dynamic_routing, num_iterations=2)`. A function
+  with parameters to learn is a `nnx.Module`.
+
+  It returns a `routing.RoutingOutput`, or another tuple with its three fields.
+  """
+
+  def __init__(self, function: Callable):
+    """Reads the signature.
+
+    Raises:
+      TypeError: if the function needs arguments that no layer gives.
+    """
+    self.takes_votes, self.names, missing = _signature(function)
+    if missing:
+      raise TypeError(
+        f"routing {_name(function)} needs {', '.join(missing)}, which layers "
+        "do not give; bind them by functools.partial."
+      )
+    if not (self.takes_votes or "poses" in self.names):
+      raise TypeError(
+        f"routing {_name(function)} takes no votes; give a function of votes "
+        "[I J D]."
+      )
+    self.function = function
+
+  @property
+  def takes_bias(self) -> bool:
+    """Whether the layer has a bias."""
+    return "bias" in self.names
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Raises:
+      TypeError: if the function returns anything but a `RoutingOutput`.
+    """
+    given = {
+      "poses": poses,
+      "transforms": transforms,
+      "activations": part_activations(poses, activations),
+      "bias": bias,
+    }
+    given = {name: given[name] for name in self.names}
+    votes = (stored_votes(poses, transforms),) if self.takes_votes else ()
+    output = self.function(*votes, **given)
+    num_objects, pose_size = pose_axes(poses, transforms)
+    return _checked(self.function, output, (len(poses), num_objects, pose_size))
+
+
+def part_activations(
+  poses: Float[Array, " I *pose"], activations: Float[Array, " I"] | None
+) -> Float[Array, " I"]:
+  """The activations of the parts; if there are none, the lengths of poses."""
+  if activations is None:
+    return numerics.safe_norm(poses.reshape(len(poses), -1))
+  return activations
+
+
+def stored_votes(
+  poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
+) -> Float[Array, "I J D"]:
+  """Votes u_i W_ij of vectors [I C], or of matrices [I P Q] in rows."""
+  product = functools.partial(jnp.einsum, precision="highest")
+  if poses.ndim == 2:
+    return product("ic,ijcd->ijd", poses, transforms)
+  votes = product("ipq,ijqr->ijpr", poses, transforms)
+  return votes.reshape(*votes.shape[:2], -1)
+
+
+def linear_votes(
+  poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
+) -> Float[Array, "I J D"] | routing.LinearVotes:
+  """Votes of vectors as two factors, and of matrices stored."""
+  if poses.ndim == 2:
+    return routing.LinearVotes(poses, transforms)
+  return stored_votes(poses, transforms)
+
+
+def pose_axes(poses: jax.Array, transforms: jax.Array) -> tuple[int, int]:
+  """J and D, the numbers of a parent's pose."""
+  rows = poses.shape[1] if poses.ndim == 3 else 1
+  return transforms.shape[1], rows * transforms.shape[3]
+
+
+def _signature(function):
+  """Whether the first parameter is the votes; which others; what is missing."""
+  try:
+    parameters = list(inspect.signature(function).parameters.values())
+  except ValueError:  # of a function that is not written in Python
+    return True, (), []
+  kinds = inspect.Parameter
+  variadic = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+  named = [x for x in parameters if x.kind not in variadic]
+  names = tuple(x.name for x in named if x.name in _GIVEN)
+  if parameters and (
+    parameters[0].kind is not kinds.KEYWORD_ONLY
+    and parameters[0].name not in _GIVEN
+  ):
+    takes_votes, named = True, [x for x in named if x is not parameters[0]]
+  else:
+    takes_votes = False
+  missing = [
+    x.name for x in named if x.default is kinds.empty and x.name not in _GIVEN
+  ]
+  return takes_votes, names, missing
+
+
+def _checked(function, output, sizes):
+  """The output with its three fields alone, if it is one."""
+  num_parts, num_objects, pose_size = sizes
+  wanted = {
+    "poses": (num_objects, pose_size),
+    "activations": (num_objects,),
+    "coefficients": (num_parts, num_objects),
+  }
+  fields = {name: getattr(output, name, None) for name in wanted}
+  found = {name: jnp.shape(x) for name, x in fields.items() if x is not None}
+  if found != wanted:
+    shown = ", ".join(f"{name} {_text(x)}" for name, x in found.items())
+    asked = ", ".join(f"{name} {_text(x)}" for name, x in wanted.items())
+    is_array = isinstance(output, jax.Array)
+    kind = "an array" if is_array else f"a {type(output).__name__}"
+    raise TypeError(
+      f"routing {_name(function)} returned {kind} with "
+      f"{shown or 'none of the fields'}; give a RoutingOutput with {asked}."
+    )
+  return routing.RoutingOutput(**fields)
+
+
+def _name(function):
+  """The name of a function, also of one with arguments bound."""
+  while isinstance(function, functools.partial):
+    function = function.func
+  return getattr(function, "__name__", type(function).__name__)
+
+
+def _text(shape):
+  return f"[{' '.join(map(str, shape))}]"

@@ -1,0 +1,70 @@
+"""The memory of a device, and arrays that do not fit it."""
+
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+
+def available() -> int | None:
+  """Free bytes of the first device; None where that is unknown."""
+  device = jax.devices()[0]
+  stats = device.memory_stats()
+  if stats and "bytes_limit" in stats:
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+  return _free_of_host() if device.platform == "cpu" else None
+
+
+def require(
+  name: str,
+  shape: Sequence[int],
+  *,
+  remedy: str,
+  dtype: jax.typing.DTypeLike = jnp.float32,
+) -> None:
+  """Checks that an array that is about to be made fits the first device.
+
+  Args:
+    name: of the array.
+    shape: its shape.
+    remedy: what to give instead, for the message.
+    dtype: its dtype.
+
+  Raises:
+    ValueError: if the array takes more memory than there is.
+  """
+  size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available()
+  if free is not None and size > free:
+    raise ValueError(
+      f"{name} of [{' '.join(map(str, shape))}] take {as_text(size)} of "
+      f"memory, but {jax.devices()[0].device_kind} has {as_text(free)} "
+      f"available; give {remedy}."
+    )
+
+
+def as_text(size: int) -> str:
+  """A number of bytes in units of 1000."""
+  units = ("B", "kB", "MB", "GB", "TB", "PB")
+  power = min(len(units) - 1, int(math.log10(max(size, 1))) // 3)
+  return f"{size / 1000**power:.0f} {units[power]}"
+
+
+def _free_of_host() -> int | None:
+  """Bytes available to programs on Linux; elsewhere all memory of the host."""
+  free = None
+  try:
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":") for line in lines)
+    free = 1024 * int(fields["MemAvailable"].split()[0])
+    # The limit of a container.
+    limit = pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    return min(free, int(limit)) if limit != "max" else free
+  except (OSError, KeyError, ValueError):
+    pass
+  try:
+    return free or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  except (AttributeError, OSError, ValueError):
+    return None

@@ -1,0 +1,79 @@
+"""The examples of docs/building.md run as printed, and train."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import processes
+import pytest
+
+from capjax import data
+
+PAGE = processes.ROOT / "docs" / "building.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def scopes():
+  """The names that each example leaves, which the next begin with."""
+  scope, found = {}, []
+  for number, example in enumerate(EXAMPLES):
+    exec(compile(example, f"{PAGE.name}, example {number}", "exec"), scope)
+    found.append(dict(scope))
+  return found
+
+
+def _accuracy(activations, labels):
+  return np.mean(np.argmax(activations, axis=-1) == labels)
+
+
+def test_a_network_of_ones_own_learns(scopes):
+  """Chance is a tenth."""
+  scope = scopes[0]
+  first, last = (
+    np.mean(scope["history"][x]) for x in (slice(5), slice(-5, None))
+  )
+  assert last < first / 3
+  test = data.load("digits", "test")
+  outputs = scope["model"](data.as_intensities(test.images))
+  assert _accuracy(outputs.activations, test.labels) > 0.8
+  shapes = jax.tree.map(jnp.shape, outputs)
+  assert shapes == ((360, 10, 16), (360, 10), (360, 32, 10))
+
+
+def test_a_routing_of_ones_own_routes(scopes):
+  scope = scopes[1]
+  np.testing.assert_allclose(
+    np.sum(scope["outputs"].coefficients, axis=-1), 1, atol=1e-5
+  )
+  gradient = jax.grad(scope["loss"])(
+    scope["own"], scope["images"][:8], scope["labels"][:8]
+  )
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(gradient))
+  assert np.any(gradient.classes.bias[...])
+
+
+def test_poses_are_matrices(scopes):
+  assert scopes[2]["matrices"].shape == (2, 6, 6, 3, 4, 4)
+
+
+def test_members_of_an_ensemble_differ_and_learn(scopes):
+  scope = scopes[3]
+  values = np.asarray(scope["values"])
+  assert values.shape == (3, 60)
+  assert np.all(np.mean(values[:, -5:], axis=1) < values[:, 0] / 2)
+  activations = np.asarray(scope["activations"])
+  assert activations.shape == (3, 5, 10)
+  assert np.min(np.ptp(activations, axis=0).max(axis=-1)) > 1e-3
+  one = jax.tree.map(lambda x: x[1], scope["members"])
+  alone = one(scope["images"][:5]).activations
+  np.testing.assert_allclose(activations[1], alone, atol=1e-5)
+  test = data.load("digits", "test")
+  called = scope["call"](scope["members"], data.as_intensities(test.images))
+  mean = np.mean(called.activations, axis=0)
+  assert _accuracy(mean, test.labels) > 0.8
+
+
+def test_sizes_are_known_without_memory(scopes):
+  assert scopes[4]["number"] > 9e9
