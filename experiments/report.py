@@ -272,8 +272,10 @@ def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:
     label = label.format(canvas=tables.canvas(setting.records[0]))
     return {metric: (label, factor)} if metric else {}
   first = setting.records[0]
-  metric = next((x for x in _MAIN if x in first["metrics"]), "")
-  both = {x: form for x, form in _INFERENCES.items() if x in first["metrics"]}
+  # Older records of a setting may lack what newer ones have.
+  known = set.intersection(*(set(x["metrics"]) for x in setting.records))
+  metric = next((x for x in _MAIN if x in known), "")
+  both = {x: form for x, form in _INFERENCES.items() if x in known}
   if metric == _RECONSTRUCTION and both:
     return both
   label, factor = _MAIN.get(metric, ("-", 1.0))

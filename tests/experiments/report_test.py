@@ -83,6 +83,18 @@ def test_both_ways_to_infer_are_shown():
   assert measures({}) == [["reconstruction error", "0.5"]]
 
 
+def test_seeds_of_older_records_share_the_measures_that_all_have():
+  error = "test_reconstruction_error"
+  metrics = {error: 0.5, f"{error}_mean_field": 0.25, f"{error}_exact": 0.5}
+  new, old = (
+    make_record(experiment="train_boltzmann", metrics=x, flags={}, seed=seed)
+    for seed, x in enumerate((metrics, {error: 0.7}))
+  )
+  for records in ([new, old], [old, new]):
+    rows = [row[2:4] for row in rows_of(records, report.summary)[1:]]
+    assert rows == [["reconstruction error", "0.5, 0.7"]]
+
+
 @pytest.mark.parametrize(
   "changes, want",
   [
