@@ -53,7 +53,7 @@ class Learned(NamedTuple):
   Attributes:
     errors: [B], the mean absolute error of each image's reconstruction.
     chains: the new states of the persistent chains, for
-      `CapsuleRBM.go_on_from`; None for a model without chains.
+      `CapsuleRBM.set_chains`; None for a model without chains.
   """
 
   errors: Float[Array, " B"]
@@ -302,7 +302,7 @@ class CapsuleRBM(nnx.Module):
     )(jax.random.split(capsule_key, len(images)), capsules, self.drive(images))
     return capsules, images
 
-  def go_on_from(self, chains: PersistentChains | None) -> None:
+  def set_chains(self, chains: PersistentChains | None) -> None:
     """Stores the chains that a loss returned; does nothing if they are None."""
     if chains is not None:
       self.fantasy.set_value(chains)
@@ -371,7 +371,7 @@ def contrastive_loss(
     model: not changed. Persistent chains of the model continue from their last
       states (Tieleman, 2008); at the first call they start from these data and
       run ten times longer. The new states are returned: pass them to
-      `go_on_from` of the model that learns. For a model without persistent
+      `set_chains` of the model that learns. For a model without persistent
       chains, chains start from the data at every call (contrastive divergence).
     images: the data.
     key: samples the chains, and the noise at the start of mean field.

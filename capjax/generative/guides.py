@@ -283,10 +283,10 @@ class CapsuleGuide(nnx.Module):
 
 
 def log_posterior(
-  posteriors: Posteriors, drawn: Layers, *, temperature: Temperature
+  posteriors: Posteriors, sampled: Layers, *, temperature: Temperature
 ) -> Float[Array, " B"]:
   """Computes log q of all layers, each given the one below, in nats."""
-  pairs = zip(posteriors, drawn, strict=True)
+  pairs = zip(posteriors, sampled, strict=True)
   return sum(q.log_density(layer, temperature) for q, layer in pairs)
 
 
@@ -344,7 +344,7 @@ class AmortisedCapsules(nnx.Module):
   ) -> Float[Array, "B H W C"]:
     """Mean images given the parts, without noise."""
     _, layers = self.guide(images)
-    return self.capsules.draw(layers[0])
+    return self.capsules.render(layers[0])
 
   def elbo(
     self,

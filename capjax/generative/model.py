@@ -173,7 +173,7 @@ class GenerativeCapsules(nnx.Module):
     colours = jax.nn.sigmoid(self.colours[...])
     return compositing.Picture(colours * alphas, alphas)
 
-  def draw(self, parts: Capsules) -> Float[Array, "B H W C"]:
+  def render(self, parts: Capsules) -> Float[Array, "B H W C"]:
     """Renders the parts of each image over one another, on black.
 
     Args:
@@ -187,7 +187,7 @@ class GenerativeCapsules(nnx.Module):
     """The contribution of each part to the image, where others do not hide it.
 
     Args:
-      parts: as for `draw`, which returns the sum over I.
+      parts: as for `render`, which returns the sum over I.
     """
     return jax.vmap(compositing.contributions)(self._place(parts))
 
@@ -207,7 +207,7 @@ class GenerativeCapsules(nnx.Module):
       images: x.
       temperature: temperature of relaxed presences; None for the model's own.
     """
-    means = self.draw(layers[0])
+    means = self.render(layers[0])
     likelihood = selection.gaussian(
       images.reshape(len(images), -1),
       means.reshape(len(images), -1),
@@ -316,8 +316,8 @@ class GenerativeCapsules(nnx.Module):
     poses = selection.identity_plus(parts.poses)
     poses *= jnp.asarray(units, jnp.float32)
     stacked = jnp.concatenate(templates, axis=-1)
-    drawn = jax.vmap(lambda *both: rendering.warp(*both, canvas))(
+    rendered = jax.vmap(lambda *both: rendering.warp(*both, canvas))(
       stacked, poses
     )
-    drawn *= jax.nn.sigmoid(parts.logits)[:, None, None, None]
-    return compositing.Picture(drawn[..., :-1], drawn[..., -1:])
+    rendered *= jax.nn.sigmoid(parts.logits)[:, None, None, None]
+    return compositing.Picture(rendered[..., :-1], rendered[..., -1:])

@@ -60,7 +60,7 @@ def model(
       numpyro.plate(f"capsules_{layer}", capsules.num_capsules[layer - 1]),
     ):
       parents = sample(capsules, layer, parents)
-  means = numpyro.deterministic("mean_image", capsules.draw(parents))
+  means = numpyro.deterministic("mean_image", capsules.render(parents))
   with plates:
     numpyro.sample(
       "image",

@@ -14,7 +14,7 @@ from capjax.scae.autoencoder import (
   Weights,
   flat_templates,
   loss,
-  redraw,
+  reconstruct,
   shares_won,
 )
 from capjax.scae.constellation import (
@@ -33,7 +33,7 @@ __all__ = [
   "loss",
   "objects",
   "parts",
-  "redraw",
+  "reconstruct",
   "shares_won",
   "voting",
 ]

@@ -262,7 +262,7 @@ def flat_templates(model: SCAE) -> Float[Array, ""]:
   return jnp.mean(jnp.ptp(templates, axis=1) < _FLAT, dtype=jnp.float32)
 
 
-def redraw(
+def reconstruct(
   model: SCAE, images: Float[Array, "B H W C"]
 ) -> tuple[rendering.ImageMixture, rendering.ImageMixture]:
   """Renders images from their parts, and from the parts that objects predict.

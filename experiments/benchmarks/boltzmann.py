@@ -58,7 +58,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
       num_sweeps=_SWEEPS.value,
       block=sweep == "block",
     )
-    model.go_on_from(learned.chains)
+    model.set_chains(learned.chains)
     return value, {"error": jnp.mean(learned.errors)}
 
   mesh = train_step.data_mesh(_BATCH.value)

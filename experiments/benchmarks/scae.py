@@ -62,8 +62,8 @@ def render(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
 
   @jax.checkpoint
   def one(poses):
-    drawn = jax.vmap(lambda t, p: warp(t, p, canvas))(templates, poses)
-    return jnp.sum(jnp.square(drawn))
+    rendered = jax.vmap(lambda t, p: warp(t, p, canvas))(templates, poses)
+    return jnp.sum(jnp.square(rendered))
 
   return jnp.sum(jax.lax.map(one, poses))
 

@@ -28,13 +28,13 @@ _NUM_SHOWN = 10
 
 
 def accuracy(
-  found: jax.Array, drawn: constellations.Constellation, num_objects: int
+  found: jax.Array, sampled: constellations.Constellation, num_objects: int
 ) -> jax.Array:
   """The share of points assigned to the right object, under the best matching.
 
   Args:
     found: [B M], the object of each point, in 0..num_objects-1.
-    drawn: constellations of at least one object.
+    sampled: constellations of at least one object.
     num_objects: number of objects, of which all permutations are tried.
 
   Returns:
@@ -42,8 +42,8 @@ def accuracy(
   """
   orders = list(itertools.permutations(range(num_objects)))
   named = jnp.asarray(orders)[:, found]
-  right = jnp.sum((named == drawn.objects) * drawn.presence, axis=-1)
-  return jnp.max(right, axis=0) / jnp.sum(drawn.presence, axis=-1)
+  right = jnp.sum((named == sampled.objects) * sampled.presence, axis=-1)
+  return jnp.max(right, axis=0) / jnp.sum(sampled.presence, axis=-1)
 
 
 @suite()
@@ -57,10 +57,10 @@ def segmentation(
     the test set and the validation set.
   """
   del options
-  drawn = _constellations(trained, len(trained.test.labels))
+  sampled = _constellations(trained, len(trained.test.labels))
   found = trained.measures["objects"]
-  _picture(run, "segmentation", drawn, {"autoencoder": found})
-  return {**_scores("segmentation", found, drawn), **models.means(trained)}
+  _picture(run, "segmentation", sampled, {"autoencoder": found})
+  return {**_scores("segmentation", found, sampled), **models.means(trained)}
 
 
 @suite("images")
@@ -75,11 +75,11 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
     The scores of `segmentation.score`, with permutations and with mixtures, the
     median bound of an image in nats, and the precision.
   """
-  drawn = _constellations(trained, options.images or _NUM_IMAGES)
+  sampled = _constellations(trained, options.images or _NUM_IMAGES)
   template = generative.templates(constellations.PATTERNS)
 
   @functools.partial(jax.jit, static_argnums=0)
-  def infer(matching, precision, drawn):
+  def infer(matching, precision, sampled):
     def one(example):
       found = generative.infer(
         *example,
@@ -90,21 +90,21 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
       )
       return jnp.argmax(found.objects, axis=-1), found.elbo
 
-    return _for_each(one, drawn)
+    return _for_each(one, sampled)
 
   scores, pictures = {}, {}
   for matching in ("permutation", "mixture"):
-    few = jax.tree.map(lambda x: x[:_NUM_TRIED], drawn)
+    few = jax.tree.map(lambda x: x[:_NUM_TRIED], sampled)
     bounds = [np.median(infer(matching, x, few)[1]) for x in _PRECISIONS]
     precision = _PRECISIONS[np.argmax(bounds)]
-    objects, elbo = map(np.asarray, infer(matching, precision, drawn))
+    objects, elbo = map(np.asarray, infer(matching, precision, sampled))
     pictures[f"GCM, {matching}"] = objects
     prefix = "gcm" if matching == "permutation" else "gcm_mixture"
-    scores |= _scores(prefix, objects, drawn)
+    scores |= _scores(prefix, objects, sampled)
     scores[f"{prefix}_elbo"] = float(np.median(elbo))
     scores[f"{prefix}_precision"] = precision
-  _picture(run, "gcm", drawn, pictures)
-  return {**scores, "num_images": len(drawn.points)}
+  _picture(run, "gcm", sampled, pictures)
+  return {**scores, "num_images": len(sampled.points)}
 
 
 @suite("images")
@@ -117,7 +117,7 @@ def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
   Returns:
     The scores of `segmentation.score`.
   """
-  drawn = _constellations(trained, options.images or _NUM_IMAGES)
+  sampled = _constellations(trained, options.images or _NUM_IMAGES)
   template = generative.templates(constellations.PATTERNS)
   sizes = jnp.sum(template.members, axis=1)
 
@@ -130,10 +130,10 @@ def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
     explained = jnp.stack([jnp.sum(sizes * (x.scores > 0)) for x in tried])
     return jnp.stack([x.objects for x in tried])[jnp.argmax(explained)]
 
-  found = np.asarray(jax.jit(functools.partial(_for_each, match))(drawn))
-  _picture(run, "ransac", drawn, {"RANSAC": found})
+  found = np.asarray(jax.jit(functools.partial(_for_each, match))(sampled))
+  _picture(run, "ransac", sampled, {"RANSAC": found})
   return {
-    **_scores("ransac", found, drawn), "num_images": len(drawn.points)
+    **_scores("ransac", found, sampled), "num_images": len(sampled.points)
   }  # fmt: skip
 
 
@@ -150,22 +150,22 @@ def _constellations(trained, count) -> constellations.Constellation:
   return models.make_examples(trained, trained.task.sample_test, indices)[0]
 
 
-def _for_each(function, drawn):
+def _for_each(function, sampled):
   """`function` of (key, points, presence), for each image."""
-  keys = jax.random.split(jax.random.key(0), len(drawn.points))
-  examples = keys, drawn.points, drawn.presence
+  keys = jax.random.split(jax.random.key(0), len(sampled.points))
+  examples = keys, sampled.points, sampled.presence
   return jax.lax.map(function, examples, batch_size=_AT_ONCE)
 
 
-def _scores(prefix, found, drawn) -> Scores:
-  truth, presence = np.asarray(drawn.objects), np.asarray(drawn.presence)
+def _scores(prefix, found, sampled) -> Scores:
+  truth, presence = np.asarray(sampled.objects), np.asarray(sampled.presence)
   scores = scores_of.score(found, truth, presence)._asdict()
   return {f"{prefix}_{name}": value for name, value in scores.items()}
 
 
-def _picture(run, name, drawn, found):
+def _picture(run, name, sampled, found):
   """Plots the images with most objects, in the colours of the true objects."""
-  points, there, truth = map(np.asarray, drawn)
+  points, there, truth = map(np.asarray, sampled)
   shown = np.argsort(-there.sum(axis=1), kind="stable")[:_NUM_SHOWN]
   rows = {"truth": truth[shown]}
   for method, objects in found.items():

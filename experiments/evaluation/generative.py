@@ -134,7 +134,7 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     for start, key in zip(starts, keys, strict=True)
   ]
   ends = [_with_poses(layers, [x[:, -1] for x in one]) for one, _ in samples]
-  render, joint = jax.jit(capsules.draw), jax.jit(capsules.log_joint)
+  render, joint = jax.jit(capsules.render), jax.jit(capsules.log_joint)
   shown = [images, *(render(x[0]) for x in (layers, *ends))]
   energy_models.tiles(
     jnp.stack(shown, axis=1).reshape(-1, *images.shape[1:]),
@@ -216,17 +216,17 @@ def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
 @jax.jit
 def _decompose(model: guides.AmortisedCapsules, images: jax.Array):
   """Reconstructions, each part of an image alone, and their presences."""
-  _, drawn = model.guide(images)
-  layer = drawn[0]
+  _, sampled = model.guide(images)
+  layer = sampled[0]
   count = layer.logits.shape[1]
 
   def alone(part):
     kept = jnp.arange(count) == part
     hidden = layer._replace(logits=jnp.where(kept, layer.logits, -jnp.inf))
-    return model.capsules.draw(hidden)
+    return model.capsules.render(hidden)
 
   presences, order = jax.lax.top_k(jax.nn.sigmoid(layer.logits), count)
   each = jax.lax.map(alone, jnp.arange(count))
   each = jnp.moveaxis(each, 0, 1)
   each = jax.vmap(lambda x, order: x[order])(each, order)
-  return model.capsules.draw(layer), each, presences
+  return model.capsules.render(layer), each, presences

@@ -63,7 +63,7 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
   kept = []
   for angle in _ANGLES:
     counts = evaluate(trained.model, images, labels, np.float32(angle))
-    kept.append(float(counts["kept"].sum() / max(counts["drawn"].sum(), 1)))
+    kept.append(float(counts["kept"].sum() / max(counts["inked"].sum(), 1)))
   shown = jax.vmap(trained.task.prepare)(
     train_step.as_intensities(jnp.asarray(images[:_NUM_SHOWN]))
   )
@@ -157,14 +157,14 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
     turned = jax.vmap(views.rotate, (0, None))(images, angle)
     start, _ = _see(trained.model, turned)
     found = _climb(trained.model, start, turned, name="adam").posteriors
-    drawn = []
+    reconstructions = []
     for when, posteriors in (("before", start), ("after", found)):
-      bound, redrawn = _judge(trained.model, posteriors, turned)
-      error = jnp.mean(jnp.square(redrawn - turned))
+      bound, reconstruction = _judge(trained.model, posteriors, turned)
+      error = jnp.mean(jnp.square(reconstruction - turned))
       scores.setdefault(f"objective_{when}", []).append(float(bound))
       scores.setdefault(f"error_{when}", []).append(float(error))
-      drawn.append(redrawn)
-    columns.append(jnp.stack([turned, *drawn])[:, :_NUM_SHOWN])
+      reconstructions.append(reconstruction)
+    columns.append(jnp.stack([turned, *reconstructions])[:, :_NUM_SHOWN])
     if angle == _COMPARED:
       for name in _OPTIMIZERS:
         way, seconds = _timed(_climb, trained.model, start, turned, name=name)
@@ -198,18 +198,18 @@ def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
   """Counts pixels rendered in both images, and those with the same part."""
   before, after = (_intensities(model, images) for images in both)
   after = jax.vmap(views.rotate)(after, -degrees)
-  drawn = (before.sum(axis=-1) > _INK) & (after.sum(axis=-1) > _INK)
+  inked = (before.sum(axis=-1) > _INK) & (after.sum(axis=-1) > _INK)
   same = jnp.argmax(before, axis=-1) == jnp.argmax(after, axis=-1)
   return {
-    "drawn": jnp.sum(drawn, axis=(1, 2)),
-    "kept": jnp.sum(drawn & same, axis=(1, 2)),
+    "inked": jnp.sum(inked, axis=(1, 2)),
+    "kept": jnp.sum(inked & same, axis=(1, 2)),
   }
 
 
 def _intensities(model: guides.AmortisedCapsules, images: jax.Array):
   """The contribution of each part to the pixels, [B H W I]."""
-  _, drawn = model.guide(images)
-  return jnp.moveaxis(model.capsules.shares(drawn[0]).mean(axis=-1), 1, -1)
+  _, sampled = model.guide(images)
+  return jnp.moveaxis(model.capsules.shares(sampled[0]).mean(axis=-1), 1, -1)
 
 
 _shares = jax.jit(_intensities)
@@ -228,7 +228,7 @@ def _judge(model: guides.AmortisedCapsules, posteriors, images: jax.Array):
     lambda key: inference.bound(model.capsules, posteriors, images, key), keys
   )
   parts = posteriors[0].median(model.capsules.temperature)
-  return jnp.mean(bounds), model.capsules.draw(parts)
+  return jnp.mean(bounds), model.capsules.render(parts)
 
 
 @functools.partial(jax.jit, static_argnames="name")

@@ -57,23 +57,23 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     np.flatnonzero(labels == c)[:_PER_CLASS]
     for c in range(trained.test.num_classes)
   ]
-  scores, drawn = {}, {}
+  scores, plotted = {}, {}
   for number, name in enumerate(learnt):
     suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
-    drawn[suffix] = [tested[name][rows] for rows in shown]
-    energy_models.spectra(drawn[suffix], run.figure(f"spectra{suffix}"))
+    plotted[suffix] = [tested[name][rows] for rows in shown]
+    energy_models.spectra(plotted[suffix], run.figure(f"spectra{suffix}"))
     for key, value in _knowledge(
       learnt[name], train.labels, tested[name], labels
     ).items():
       scores[f"{key}{suffix}"] = value
-  _keep_spectra(run, drawn)
+  _keep_spectra(run, plotted)
   if others:
     folders = [one.workdir for one in (run, *options.compare_with)]
     names = models.distinct_labels(folders, [x.resolve().name for x in folders])
     energy_models.compared_spectra(
       {
         f"{name}{layer.replace('_', ' ')}": classes
-        for name, layers in zip(names, [drawn, *others], strict=True)
+        for name, layers in zip(names, [plotted, *others], strict=True)
         for layer, classes in layers.items()
       },
       run.figure("spectra_compared"),
@@ -198,9 +198,9 @@ def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
     "best_information": float(np.max(bits)),
   }
   if tested.min() >= 0 and tested.max() <= 1:
-    drawn = information(tested, labels)
-    scores["mean_information_drawn"] = float(np.mean(drawn))
-    scores["best_information_drawn"] = float(np.max(drawn))
+    sampled = information(tested, labels)
+    scores["mean_information_drawn"] = float(np.mean(sampled))
+    scores["best_information_drawn"] = float(np.max(sampled))
   return scores
 
 
@@ -208,11 +208,11 @@ def _spectra_file(run):
   return run.figure("spectra").with_suffix(".npz")
 
 
-def _keep_spectra(run, drawn):
+def _keep_spectra(run, plotted):
   """Keeps `{layer: activities [N K] of each class}` for other runs."""
   arrays = {
     f"{layer}/{number}": values
-    for layer, classes in drawn.items()
+    for layer, classes in plotted.items()
     for number, values in enumerate(classes)
   }
   np.savez(_spectra_file(run), **arrays)

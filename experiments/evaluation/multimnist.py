@@ -151,7 +151,7 @@ def _picture(
   images, objects = models.make_examples(trained, sample, shown)
 
   @jax.jit
-  def redraw(model, images, labels):
+  def reconstruct(model, images, labels):
     output = model(images)
     predictions = jax.lax.top_k(output.activations, 2)[1]
     used = losses.multi_hot(
@@ -163,11 +163,11 @@ def _picture(
     decode = functools.partial(model.decode, output.poses)
     return classes, jax.vmap(decode, 1, 1)(classes)
 
-  classes, drawn = redraw(trained.model, images, objects.labels)
+  classes, reconstructions = reconstruct(trained.model, images, objects.labels)
   overlap_figures.overlaps(
     images,
-    drawn[:, :2],
-    drawn[:, 2],
+    reconstructions[:, :2],
+    reconstructions[:, 2],
     objects.labels,
     classes[:, :2],
     classes[:, 2],

@@ -74,7 +74,7 @@ def explanations(
   images, _ = models.make_examples(
     trained, trained.task.sample_test, np.arange(_NUM_SHOWN)
   )
-  by_parts, by_objects = jax.jit(scae.redraw)(model, images)
+  by_parts, by_objects = jax.jit(scae.reconstruct)(model, images)
   targets = model.targets(images)
   object_figures.templates(model.decoder.templates(), run.figure("templates"))
   object_figures.reconstructions(

@@ -294,9 +294,9 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
   """
 
   def measure(model, inputs, targets):
-    drawn = model(inputs.image, as_transforms(model, inputs.movement))
+    rendered = model(inputs.image, as_transforms(model, inputs.movement))
     return {
-      "error": losses.reconstruction_loss(drawn, targets),
+      "error": losses.reconstruction_loss(rendered, targets),
       "unmoved": losses.reconstruction_loss(inputs.image, targets),
       "target": jnp.sum(jnp.square(targets), axis=(1, 2, 3)),
     }

@@ -57,7 +57,7 @@ def overlaps(
   right = np.all(np.sort(labels) == np.sort(predictions), axis=-1)
   order = np.argsort(~right, kind="stable")
   tiles = _tiles(images, reconstructions, absent)
-  drawn = [*predictions.T, np.asarray(absent_labels)]
+  shown = [*predictions.T, np.asarray(absent_labels)]
   height, width = tiles.shape[2:4]
   columns = min(_COLUMNS, len(order))
   rows = math.ceil(len(order) / columns)
@@ -70,7 +70,7 @@ def overlaps(
     names = (" + ".join(map(str, pair)) for pair in (labels[n], predictions[n]))
     grids.show(panel, grids.mosaic(tiles[n, :, None]), *names, right[n])
     for row, classes, color in zip(
-      (2, 3, 4), drawn, (*_COLOURS, "white"), strict=True
+      (2, 3, 4), shown, (*_COLOURS, "white"), strict=True
     ):
       place = (1, row * (height + 1) + 1)
       panel.text(*place, str(classes[n]), color=color, size=6, va="top")

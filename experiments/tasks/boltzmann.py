@@ -126,7 +126,7 @@ def loss(
     block=block,
   )
   # The update owns this copy of the model; its chains go into the next state.
-  model.go_on_from(learned.chains)
+  model.set_chains(learned.chains)
   return value, {"reconstruction_error": jnp.mean(learned.errors)}
 
 
@@ -165,7 +165,7 @@ def measure(
 
 def reconstruction_errors(
   images: jax.Array,
-  redraw: Callable[[int | None], jax.Array],
+  reconstruct: Callable[[int | None], jax.Array],
   *,
   num_iterations: int | None,
 ) -> train_step.Metrics:
@@ -176,7 +176,7 @@ def reconstruction_errors(
 
   Args:
     images: [B ...].
-    redraw: `iterations -> images`, the reconstructions by mean field; with
+    reconstruct: `iterations -> images`, the reconstructions by mean field; with
       None, by the exact posterior.
     num_iterations: iterations of mean field in training; None for the exact
       posterior.
@@ -188,7 +188,7 @@ def reconstruction_errors(
   counts = {"mean_field": num_iterations or _MEASURED, "exact": None}
   errors = {}
   for name, count in counts.items():
-    off = jnp.abs(redraw(count).reshape(images.shape) - images)
+    off = jnp.abs(reconstruct(count).reshape(images.shape) - images)
     errors[name] = jnp.mean(off, axis=range(1, images.ndim))
   trained = "mean_field" if num_iterations else "exact"
   return {

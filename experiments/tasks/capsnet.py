@@ -109,8 +109,8 @@ def loss(
     if has_capsules(model):
       metrics["loss"] = metrics["margin_loss"]
       if reconstruction_weight:
-        drawn = metrics["reconstruction_loss"]
-        metrics["loss"] += reconstruction_weight * drawn
+        error = metrics["reconstruction_loss"]
+        metrics["loss"] += reconstruction_weight * error
     return metrics["loss"], metrics
   if not has_capsules(model):
     return losses.classifier_loss(model(images, key), labels)
@@ -154,8 +154,10 @@ def measure(
     "routing_entropy": diagnostics.routing_entropy(output.coefficients),
   }
   if model.decoder is not None:
-    drawn = model.decode(output.poses, predictions)
-    measures["reconstruction_loss"] = losses.reconstruction_loss(drawn, images)
+    reconstructions = model.decode(output.poses, predictions)
+    measures["reconstruction_loss"] = losses.reconstruction_loss(
+      reconstructions, images
+    )
   return measures
 
 
@@ -209,8 +211,10 @@ def _measure_sets(model, images, present, key=None, decoded=None):
   }
   if model.decoder is not None:
     decoded = predicted.astype(jnp.int32) if decoded is None else decoded
-    drawn = model.decode(output.poses, decoded)
-    measures["reconstruction_loss"] = losses.reconstruction_loss(drawn, images)
+    reconstructions = model.decode(output.poses, decoded)
+    measures["reconstruction_loss"] = losses.reconstruction_loss(
+      reconstructions, images
+    )
   return measures
 
 

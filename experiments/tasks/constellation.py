@@ -60,8 +60,8 @@ def sample(
   noise: float,
 ) -> tuple[constellations.Constellation, jax.Array]:
   """Samples a new constellation to train on; the index is not used."""
-  drawn = constellations.draw(key, noise=noise)
-  return drawn, labels[index]
+  sampled = constellations.sample(key, noise=noise)
+  return sampled, labels[index]
 
 
 def sample_test(
@@ -74,13 +74,13 @@ def sample_test(
 ) -> tuple[constellations.Constellation, jax.Array]:
   """Makes the constellation of an index of the data set."""
   del key, images
-  drawn = constellations.numbered(labels[index], noise=noise)
-  return drawn, labels[index]
+  sampled = constellations.numbered(labels[index], noise=noise)
+  return sampled, labels[index]
 
 
 def loss(
   model: constellation.ConstellationAutoencoder,
-  drawn: constellations.Constellation,
+  sampled: constellations.Constellation,
   labels: jax.Array,
   key: jax.Array,
   step: jax.Array,
@@ -90,27 +90,27 @@ def loss(
 
   Args:
     model: the autoencoder.
-    drawn: points [B N 2] and their presence [B N].
+    sampled: points [B N 2] and their presence [B N].
     labels: not used.
     key: samples the noise of training.
     step: not used.
     **options: as for `make_task`.
   """
   del labels, step
-  output = model(drawn.points, drawn.presence, key=key)
-  return constellation.constellation_loss(output, drawn.presence, **options)
+  output = model(sampled.points, sampled.presence, key=key)
+  return constellation.constellation_loss(output, sampled.presence, **options)
 
 
 def measure(
   model: constellation.ConstellationAutoencoder,
-  drawn: constellations.Constellation,
+  sampled: constellations.Constellation,
   labels: jax.Array,
 ) -> train_step.Metrics:
   """The likelihood, the object of each point, and the segmentation accuracy.
 
   Args:
     model: the autoencoder.
-    drawn: points [B N 2], their presence [B N] and true objects [B N].
+    sampled: points [B N 2], their presence [B N] and true objects [B N].
     labels: not used.
 
   Returns:
@@ -118,15 +118,15 @@ def measure(
     shares of points won by each object, and `objects` [B N].
   """
   del labels
-  output = model(drawn.points, drawn.presence)
+  output = model(sampled.points, sampled.presence)
   found = output.objects()
   return {
     "log_prob": output.log_prob,
     # An object that never explains a point is dead.
-    "activations": output.shares_won(drawn.presence),
+    "activations": output.shares_won(sampled.presence),
     "scale": jnp.mean(output.scales, axis=(1, 2)),
     "objects": found,
-    "accuracy": suites.accuracy(found, drawn, len(constellations.PATTERNS)),
+    "accuracy": suites.accuracy(found, sampled, len(constellations.PATTERNS)),
   }
 
 

@@ -163,13 +163,13 @@ def measure(
   del labels
   layers = model.infer(images, num_iterations=num_iterations)
 
-  def redraw(count):
+  def reconstruct(count):
     lowest, *_ = model.infer(images, num_iterations=count)
     return model.reconstruct(lowest)
 
   return {
     **boltzmann.reconstruction_errors(
-      images, redraw, num_iterations=num_iterations
+      images, reconstruct, num_iterations=num_iterations
     ),
     **{
       f"active_capsules_{number + 1}": jnp.mean(layer.switches, axis=1)

@@ -105,8 +105,8 @@ def sample_movement(
   scaling, shear = movements.max_scaling, movements.max_shear
   turn = jnp.deg2rad(movements.max_rotation)
   reach = jnp.array([scaling, scaling, turn, shear, max_shift, max_shift])
-  drawn = reach * jax.random.uniform(key, (6,), minval=-1, maxval=1)
-  return geometry.affine_matrix(1 + drawn[0], 1 + drawn[1], *drawn[2:])
+  sampled = reach * jax.random.uniform(key, (6,), minval=-1, maxval=1)
+  return geometry.affine_matrix(1 + sampled[0], 1 + sampled[1], *sampled[2:])
 
 
 def sample(
@@ -174,8 +174,8 @@ def measure(
   """
   poses, presences = model.recognise(inputs.image)
   moved = model.move(poses, as_transforms(model, inputs.movement))
-  drawn = model.generate(moved, presences)
+  rendered = model.generate(moved, presences)
   return {
-    "reconstruction_loss": losses.reconstruction_loss(drawn, targets),
+    "reconstruction_loss": losses.reconstruction_loss(rendered, targets),
     "activations": presences,
   }

@@ -83,7 +83,7 @@ def test_chains_are_kept(tmp_path):
   chains = rbm.PersistentChains(
     jnp.ones((2, 3, 2)), jnp.ones((2, 3)), jnp.float32(7)
   )
-  trained.model.go_on_from(chains)
+  trained.model.set_chains(chains)
   capjax.save(trained, tmp_path / "x.safetensors")
   kept = capjax.load(tmp_path / "x.safetensors").model.fantasy.get_value()
   assert isinstance(kept, rbm.PersistentChains) and kept.age == 7

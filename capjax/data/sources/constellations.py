@@ -39,7 +39,7 @@ class Constellation(NamedTuple):
   objects: Int[Array, " N"]
 
 
-def draw(
+def sample(
   key: PRNGKeyArray,
   *,
   patterns: Sequence[Float[np.ndarray, "_ 2"]] = PATTERNS,
@@ -107,13 +107,13 @@ def numbered(number: Int[Array, ""], *, noise: float = 0.0) -> Constellation:
 
   Args:
     number: a label of the data set.
-    noise: as for `draw`.
+    noise: as for `sample`.
 
   Returns:
     See `Constellation`.
   """
   key = jax.random.fold_in(jax.random.key(_SEED), number)
-  return draw(key, noise=noise)
+  return sample(key, noise=noise)
 
 
 def load(split: str) -> Dataset:

@@ -203,7 +203,8 @@ class LearningTest(parameterized.TestCase):
     if "gaussian" in units:
       # Values that do not explode and are not their own squares.
       model.weights[...] /= 4
-      images = 1.7 * images - 0.4
+      low, high = (-0.4, 1.3) if visible == "gaussian" else (0.1, 0.9)
+      images = low + (high - low) * images
       for bias in (model.visible, model.hidden):
         bias[...] = bias[...].at[1:].set(-0.5 - jnp.abs(bias[...][1:]))
     else:
@@ -279,7 +280,7 @@ class LearningTest(parameterized.TestCase):
       return
     # Ten times one sweep at first, and one from there on.
     for age in (10, 11):
-      model.go_on_from(learned.chains)
+      model.set_chains(learned.chains)
       self.assertEqual(model.fantasy.get_value().age, age)
       _, learned = loss(model, images, jax.random.key(1))
 
@@ -329,7 +330,7 @@ class LearningTest(parameterized.TestCase):
           num_sweeps=2,
           block=positive == "exact",
         )
-        merged.go_on_from(learned.chains)
+        merged.set_chains(learned.chains)
         return loss, nnx.state(merged, nnx.Not(nnx.Param))
 
       gradient, rest = jax.grad(of, has_aux=True)(parameters)

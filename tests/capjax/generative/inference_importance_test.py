@@ -18,7 +18,7 @@ from capjax.generative import guides, inference, numpyro_programs
 
 _K, _NUM_KEYS = 8, 300
 _bound = jax.jit(inference.importance_bound, static_argnames="num_samples")
-_draw = jax.jit(lambda capsules, parts: capsules.draw(parts))
+_draw = jax.jit(lambda capsules, parts: capsules.render(parts))
 
 
 @functools.cache

@@ -146,7 +146,7 @@ class GenerativeTest(chex.TestCase):
     for layer in (1, 2):
       chosen = draws[f"selection_{layer}"]
       assert chosen.min() >= 0 and chosen.max() <= _COUNTS[layer]
-    draw = jax.jit(lambda capsules, parts: capsules.draw(parts))
+    draw = jax.jit(lambda capsules, parts: capsules.render(parts))
     means = draw(_model(), _layers(draws)[0])
     np.testing.assert_allclose(means, draws["mean_image"], atol=1e-6)
     noise = draws["image"][:, 0] - draws["mean_image"]
@@ -180,12 +180,12 @@ class GenerativeTest(chex.TestCase):
       (9, 9, 1), num_capsules=(1,), template_size=5, rngs=nnx.Rngs(0)
     )
     parts = Capsules(jnp.full((1, 1), 60.0), jnp.zeros((1, 1, 6)))
-    got = capsules.draw(parts)[0]
+    got = capsules.render(parts)[0]
     want = np.zeros((9, 9, 1))
     want[2:7, 2:7] = capsules.templates.colours[0]
     np.testing.assert_allclose(got, want, atol=1e-5)
     absent = parts._replace(logits=jnp.full((1, 1), -60.0))
-    np.testing.assert_allclose(capsules.draw(absent), 0, atol=1e-6)
+    np.testing.assert_allclose(capsules.render(absent), 0, atol=1e-6)
 
   def test_gradients_reach_every_parameter(self):
     draws = _draws()

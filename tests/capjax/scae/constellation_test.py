@@ -23,7 +23,7 @@ def _model(seed=0):
 @functools.cache
 def _drawn(seed=0, count=6):
   keys = jax.random.split(jax.random.key(seed), count)
-  return jax.jit(jax.vmap(constellations.draw))(keys)
+  return jax.jit(jax.vmap(constellations.sample))(keys)
 
 
 @jax.jit

@@ -20,7 +20,7 @@ _MATCHINGS = ("permutation", "mixture")
 def _image(seed=0, noise=0.0):
   """Points of two objects; those of the third are absent."""
   for number in range(100 * seed, 100 * seed + 100):
-    drawn = constellations.draw(jax.random.key(number), noise=noise)
+    drawn = constellations.sample(jax.random.key(number), noise=noise)
     if 7 <= drawn.presence.sum() <= 8:
       return drawn
   raise AssertionError
@@ -258,7 +258,7 @@ class InferTest(chex.TestCase):
 
   def test_batch_is_a_loop(self):
     keys = jax.random.split(jax.random.key(0), 3)
-    drawn = jax.jit(jax.vmap(constellations.draw))(keys)
+    drawn = jax.jit(jax.vmap(constellations.sample))(keys)
     infer = _infer(num_restarts=2, max_updates=6, last_precision=1e3)
     # Here the precision is traced.
     traced = _infer(num_restarts=2, max_updates=6)

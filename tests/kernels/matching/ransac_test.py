@@ -20,7 +20,7 @@ _match = functools.partial(ransac.match, template=_TEMPLATES)
 @functools.cache
 def _drawn(noise=0.0, count=100):
   keys = jax.random.split(jax.random.key(0), count)
-  draw = functools.partial(constellations.draw, noise=noise)
+  draw = functools.partial(constellations.sample, noise=noise)
   drawn = jax.jit(jax.vmap(draw))(keys)
   return jax.tree.map(np.asarray, drawn)
 

@@ -17,7 +17,7 @@ _MIDDLE, _EXTENT = 8.121320343559642, 20.121320343559642
 @functools.cache
 def _many(count=2000, **options):
   keys = jax.random.split(jax.random.key(0), count)
-  drawn = jax.jit(jax.vmap(lambda key: constellations.draw(key, **options)))(
+  drawn = jax.jit(jax.vmap(lambda key: constellations.sample(key, **options)))(
     keys
   )
   return jax.tree.map(np.asarray, drawn)
@@ -114,8 +114,10 @@ class ConstellationsTest(chex.TestCase):
     self.assertGreater(np.std(large), 1.8 * np.std(small))
 
   def test_key_decides(self):
-    one, other = (constellations.draw(jax.random.key(seed)) for seed in (0, 1))
-    again = constellations.draw(jax.random.key(0))
+    one, other = (
+      constellations.sample(jax.random.key(seed)) for seed in (0, 1)
+    )
+    again = constellations.sample(jax.random.key(0))
     chex.assert_trees_all_equal(one, again)
     self.assertGreater(np.abs(one.points - other.points).max(), 0)
 
@@ -125,7 +127,7 @@ class ConstellationsTest(chex.TestCase):
   )
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
-      constellations.draw(jax.random.key(0), **options)
+      constellations.sample(jax.random.key(0), **options)
 
 
 class DatasetTest(parameterized.TestCase):
