@@ -89,7 +89,15 @@ def test_records_do_not_make_the_code_dirty(tmp_path, monkeypatch):
   folder = tmp_path / "experiments" / "run"
   folder.mkdir(parents=True)
   monkeypatch.setattr(provenance, "__file__", str(folder / "provenance.py"))
-  subprocess.run(["git", "init", "-q", tmp_path], check=True)
+  (folder / "provenance.py").touch()
+  git = ["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e"]
+  subprocess.run([*git, "init", "-q"], check=True)
+  # The repository of another project, in which a copy is installed.
+  subprocess.run([*git, "commit", "-qm", "a", "--allow-empty"], check=True)
+  assert provenance.commit() is None and provenance.is_dirty() is None
+  subprocess.run([*git, "add", "."], check=True)
+  subprocess.run([*git, "commit", "-qm", "b"], check=True)
+  assert len(provenance.commit()) == 40
   assert provenance.is_dirty() is False
   (tmp_path / "results").mkdir()
   (tmp_path / "results" / "new.jsonl").touch()
