@@ -17,6 +17,7 @@ from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.energy import CapsuleHM, CapsuleRBM
 from capjax.generative.guides import AmortisedCapsules
+from capjax.kernels import numerics
 from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE, ConstellationAutoencoder
 from capjax.transforming import TransformingAutoencoder
@@ -135,13 +136,13 @@ def _of_classes(model, images):
 
 
 def _of_baseline(model, images):
-  return {"probabilities": jax.nn.softmax(model(images))}
+  return {"probabilities": numerics.softmax(model(images))}
 
 
 def _of_scae(model, images):
   output = model(images)
   return {
-    "probabilities": jax.nn.softmax(output.posterior_logits),
+    "probabilities": numerics.softmax(output.posterior_logits),
     "objects": output.objects.posterior_presence(),
     "parts": output.parts.presence,
   }
