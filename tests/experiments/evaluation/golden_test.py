@@ -158,8 +158,8 @@ def test_owners_of_pixels_are_turned_back(monkeypatch, degrees):
 
   def share(angle):
     counts = generative_rotations._owners(None, both, jnp.array([angle]))
-    assert int(counts["drawn"][0]) > 80
-    return float(counts["kept"][0] / counts["drawn"][0])
+    assert int(counts["inked"][0]) > 80
+    return float(counts["kept"][0] / counts["inked"][0])
 
   assert share(degrees) > 0.93 and share(-degrees) < 0.75
 
