@@ -22,6 +22,8 @@ from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE, ConstellationAutoencoder
 from capjax.transforming import TransformingAutoencoder
 
+_PRESENT = 0.5  # the score above which a class counts as present
+
 Outputs = dict[str, Float[Array, "B ..."]]
 
 
@@ -30,8 +32,9 @@ class Prediction(NamedTuple):
 
   Attributes:
     classes: int [N], the index of the class with the highest score; [N L], from
-      the highest score on, for a model of images with L labels; None for a
-      model that does not know classes.
+      the highest score on, for a model of images with L labels; bool [N J],
+      whether the score is above 1/2, where an image may have any number of
+      labels; None for a model that does not know classes.
     scores: [N J], of the classes; None without classes.
     kind: what the scores are: "activations" of class capsules, each in [0, 1],
       which do not sum to 1; or "probabilities". None without classes.
@@ -55,7 +58,10 @@ class _Family(NamedTuple):
 
 
 def outputs(
-  model: nnx.Module, images: Float[Array, "B H W C"], *, num_labels: int = 1
+  model: nnx.Module,
+  images: Float[Array, "B H W C"],
+  *,
+  num_labels: int | None = 1,
 ) -> Outputs:
   """The outputs of a model for prepared images, by name.
 
@@ -76,12 +82,12 @@ def outputs(
   Args:
     model: a model in evaluation mode.
     images: the input of the model.
-    num_labels: the number of labels of an image.
+    num_labels: the number of labels of an image; None for any number.
 
   Raises:
     ValueError: if the model does not take images.
   """
-  if isinstance(model, baselines.CapsNetBaseline) and num_labels > 1:
+  if isinstance(model, baselines.CapsNetBaseline) and num_labels != 1:
     return {"probabilities": jax.nn.sigmoid(model(images))}
   return _family(model).read(model, images)
 
@@ -96,20 +102,22 @@ def scores_name(model: nnx.Module) -> str | None:
 
 
 def prediction(
-  model: nnx.Module, found: dict[str, np.ndarray], *, num_labels: int = 1
+  model: nnx.Module, found: dict[str, np.ndarray], *, num_labels: int | None = 1
 ) -> Prediction:
   """The classes with the highest scores, and all outputs.
 
   Args:
     model: the model.
     found: its `outputs`.
-    num_labels: the number of labels of an image.
+    num_labels: the number of labels of an image; None for any number.
   """
   kind = scores_name(model)
   rest = {name: x for name, x in found.items() if name != kind}
   if kind is None:
     return Prediction(None, None, None, rest)
   scores = found[kind]
+  if num_labels is None:
+    return Prediction(scores > _PRESENT, scores, kind, rest)
   order = np.argsort(-scores, axis=1, kind="stable")
   classes = order[:, 0] if num_labels == 1 else order[:, :num_labels]
   return Prediction(classes, scores, kind, rest)

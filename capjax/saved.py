@@ -146,7 +146,7 @@ def make_card(
   image_shape: Sequence[int],
   class_names: Sequence[str],
   steps: Preprocessing | None = None,
-  num_labels: int = 1,
+  num_labels: int | None = 1,
   **about: Any,
 ) -> dict[str, Any]:
   """The card of a model.
@@ -156,7 +156,8 @@ def make_card(
     image_shape: height, width and channels of the images, before any step.
     class_names: the names of the classes, in the order of the labels.
     steps: the steps from an image in [0, 1] to the input; None for none.
-    num_labels: the number of labels of an image, 2 for overlapping digits.
+    num_labels: the number of labels of an image, 2 for overlapping digits; None
+      where an image may have any number.
     **about: whatever else JSON can hold: the card of a run has the `data` with
       their fingerprints, the `metrics` with `num_images`, `commit` and
       `versions`.

@@ -21,6 +21,7 @@ Each has --help.
 """
 _COMMANDS = {
   "evaluate": "evaluates a trained model",
+  "export": "writes a trained model in other forms",
   "fetch": "fetches MNIST or Fashion-MNIST",
   "predict": "predicts the classes of image files",
 }

@@ -4,17 +4,20 @@ Flags are turned into arguments by the binaries and here; `training`, `tasks`,
 `evaluation` and `figures` do not read flags.
 """
 
+import pathlib
 from collections.abc import Callable
 
 import jax
 
-from capjax import data
+from capjax import data, pretrained
+from capjax import saved as saved_models
+from capjax.saved import TrainedModel
 
 from .evaluation import models, suites
 from .figures import grids
 from .flags import limits, runs
 from .run import directory
-from .training import loop, memory, train_step
+from .training import cards, loop, memory, train_step
 from .training import task as tasks
 from .training.loop import LoopConfig
 
@@ -25,6 +28,8 @@ def fit(
   train_set: data.Dataset,
   validation: data.Dataset,
   config: LoopConfig,
+  *,
+  source: TrainedModel | None = None,
 ) -> tuple[int, float]:
   """Trains for a task in a folder that is locked, or resumes there.
 
@@ -34,6 +39,7 @@ def fit(
     train_set: the training examples.
     validation: the examples by which the checkpoint is chosen; may be empty.
     config: the configuration of training.
+    source: a model whose weights a new run starts from, where they fit.
 
   Returns:
     The number of updates and the seconds spent, summed over resumed processes.
@@ -41,6 +47,13 @@ def fit(
   mesh = train_step.data_mesh(config.batch_size)
   model = tasks.make_model(task, train_set, config.seed)
   earlier = task.begin(model, train_set, validation) or 0.0
+  if source is not None:
+    copied, new = saved_models.start_from(model, source)
+    print(
+      f"{len(copied)} weights start from {runs.START_FROM.value}; new: "
+      f"{', '.join(new) or 'none'}",
+      flush=True,
+    )
   decay = config.average_decay
   state = train_step.init(
     model, task.optimizer, jax.random.key(config.seed), average=bool(decay)
@@ -107,6 +120,26 @@ def _tell_of_data(train_set: data.Dataset, test: data.Dataset) -> None:
     print(f"data: {note}", flush=True)
 
 
+def _source(
+  run: directory.Run, task: tasks.Task, dataset: data.Dataset
+) -> TrainedModel | None:
+  """The model of --start_from; None without it, or where the run resumes.
+
+  Raises:
+    FileNotFoundError: if there is no such model.
+    ValueError: if it cannot be read, or none of its weights fit.
+  """
+  if not runs.START_FROM.value:
+    return None
+  if (run.workdir / "checkpoints").exists():
+    if tasks.saved_by(run, task, runs.loop_config()).has_state():
+      return None
+  trained = pretrained.load_any(runs.START_FROM.value)
+  spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
+  saved_models.fitting(spec.shapes(), trained)  # fails now if nothing fits
+  return trained
+
+
 def train(make_task: Callable[[], tasks.Task]) -> None:
   """Trains for a task, or resumes, as the flags say; writes the run's files.
 
@@ -140,11 +173,20 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
         train_set, config.num_validation, config.batch_size
       )
     run = directory.Run(runs.WORKDIR.value)
+    source = _source(run, task, train_set)
     memory.check(task, train_set, config, remedy=limits.flags_of_size)
     run.lock(runs.invocation())
     for name, record in records.items():
       run.note(name, record)
-    step, seconds = fit(task, run, train_set, validation, config)
+    if source is not None:
+      run.note(
+        "start_from",
+        {
+          "name": pathlib.Path(runs.START_FROM.value).name,
+          "sha256": source.card["sha256"],
+        },
+      )
+    step, seconds = fit(task, run, train_set, validation, config, source=source)
     trained = restore(run, task, test)
     reported = (
       "the last"
@@ -170,8 +212,10 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
         "num_images": num_images,
         "seconds": seconds,
         "images_per_second": run.images_per_second(),
+        **run.noted("start_from"),
       }
     )
+    cards.write(run, task, trained.model, test)
   if "test_accuracy" in metrics:
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "

@@ -19,6 +19,9 @@ import numpy as np
 from absl import flags
 
 from capjax import pretrained, saved
+from capjax.data import conversion
+from capjax.data.conversion import Conversion
+from capjax.data.sources import image_folder
 
 from .flags import limits, runs
 from .run import atomic_files
@@ -36,8 +39,7 @@ _INVERT = flags.DEFINE_bool(
   "Invert intensities: for dark objects on a light background, since MNIST "
   "and its like are light on dark.",
 )
-_MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
-_FAULTS = (OSError, SyntaxError, ValueError)  # of files, in Pillow
+_CHANNELS = (1, 3)  # grey or RGB
 _AT_A_TIME = 1024  # files in memory
 
 
@@ -48,7 +50,7 @@ class FileError(ValueError):
 def read_image(
   path: str, image_shape: Sequence[int], *, invert: bool = False
 ) -> tuple[np.ndarray, tuple[int, int]]:
-  """Reads a file as a model takes it, by bilinear interpolation.
+  """Reads a file as training on a folder of images does, in a model's size.
 
   Args:
     path: an image file of a format that Pillow reads.
@@ -61,19 +63,15 @@ def read_image(
   Raises:
     FileError: if it cannot be read.
   """
-  from PIL import Image, ImageOps
-
-  height, width, channels = image_shape
+  *sides, channels = image_shape
   try:
-    with Image.open(path) as file:
-      image = ImageOps.exif_transpose(file).convert(_MODES[channels])
-  except _FAULTS + (Image.DecompressionBombError,) as error:
+    pixels = image_folder.read_file(
+      pathlib.Path(path), coloured=channels == 3, conversion=Conversion()
+    )
+  except Exception as error:  # Pillow's readers raise errors of many kinds
     raise FileError(f"{path}: {atomic_files.first_line(error)}") from error
-  size = (image.height, image.width)
-  if size != (height, width):
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-  array = np.asarray(image, np.uint8).reshape(image_shape)
-  return (255 - array if invert else array), size
+  image = conversion.convert(pixels, Conversion(image_size=tuple(sides)))
+  return (255 - image if invert else image), pixels.shape[:2]
 
 
 def header(trained: saved.TrainedModel) -> list[str]:
@@ -84,7 +82,9 @@ def header(trained: saved.TrainedModel) -> list[str]:
   if found.classes is None:
     return ["file", *(name for name, _ in _numbers(found))]
   count = trained.card["num_labels"]
-  classes = [f"class_{n + 1}" for n in range(count)] if count > 1 else ["class"]
+  classes = ["classes"] if count is None else ["class"]
+  if count and count > 1:
+    classes = [f"class_{n}" for n in range(1, count + 1)]
   scores = [f"{found.kind}_{name}" for name in trained.class_names]
   return ["file", *classes, *scores]
 
@@ -94,13 +94,15 @@ def rows(
 ) -> Iterator[list[object]]:
   """The row of each image; see `header`."""
   found = trained.predict(images)
+  names = np.array(trained.class_names)
   for number, path in enumerate(paths):
     if found.classes is None:
       yield [path, *(f"{x[number]:.6g}" for _, x in _numbers(found))]
       continue
-    classes = np.atleast_1d(found.classes[number])
-    names = [trained.class_names[n] for n in classes]
-    yield [path, *names, *(f"{x:.6g}" for x in found.scores[number])]
+    classes = np.atleast_1d(names[found.classes[number]])
+    if trained.card["num_labels"] is None:  # all in one column
+      classes = [";".join(classes)]
+    yield [path, *classes, *(f"{x:.6g}" for x in found.scores[number])]
 
 
 def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
@@ -118,17 +120,12 @@ def main(argv: Sequence[str]) -> None:
       raise ValueError("no image is given; name files after the flags")
     trained = pretrained.load_any(_MODEL.value)
     shape = trained.card["image_shape"]
-    if shape[2] not in _MODES:
+    if shape[2] not in _CHANNELS:
       raise ValueError(
         f"{_MODEL.value} takes images of {shape[2]} channels, which image "
         "files do not have; call its predict on arrays"
       )
-    try:
-      import PIL  # noqa: F401
-    except ImportError:
-      raise ValueError(
-        "Pillow, which reads image files, is missing; pip install pillow"
-      ) from None
+    conversion.pillow()  # raises if it is not installed
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(header(trained))

@@ -88,12 +88,6 @@ _GAUSSIAN_POSES = flags.DEFINE_bool(
   "The guide infers a Gaussian for each pose. Without it poses are point "
   "estimates.",
 )
-_START_FROM = flags.DEFINE_string(
-  "start_from",
-  None,
-  "Folder of a run without --gaussian_poses, whose best model initialises "
-  "this one.",
-)
 _NUM_IMPORTANCE = flags.DEFINE_integer(
   "num_importance",
   1,
@@ -103,9 +97,6 @@ _NUM_IMPORTANCE = flags.DEFINE_integer(
 )
 flags.set_default(augmentation.MAX_SHIFT, 0)
 limits.require_counts(_NUM_CAPSULES, _CONV_FEATURES, example="16,16")
-flags.register_validator(
-  _START_FROM, lambda folder: folder != "", "name the folder of a run"
-)
 flags.register_multi_flags_validator(
   ["num_importance", "gaussian_poses"],
   lambda given: given["gaussian_poses"] or given["num_importance"] == 1,
@@ -129,14 +120,10 @@ def make_task() -> Task:
     off_scale=_OFF_SCALE.value,
     gaussian_poses=_GAUSSIAN_POSES.value,
   )
-  temperature = start = None
+  temperature = None
   if last is not None:
     temperature = optax.exponential_decay(
       first, runs.NUM_STEPS.value, last / first, end_value=last
-    )
-  if _START_FROM.value:
-    start = generative.Start(
-      _START_FROM.value, runs.WORKDIR.value, runs.loop_config()
     )
   return generative.make_task(
     Spec(amortised.amortised_capsules, arguments),
@@ -144,7 +131,6 @@ def make_task() -> Task:
     placement=augmentation.placement(),
     temperature=temperature,
     num_importance=_NUM_IMPORTANCE.value,
-    start=start,
   )
 
 

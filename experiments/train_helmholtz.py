@@ -100,6 +100,10 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
     flagged.refuse_useless_flags()
+    if runs.START_FROM.value and _PRETRAIN_STEPS.value:
+      raise ValueError(
+        "--start_from replaces what pretraining learns; give --pretrain_steps=0"
+      )
     if not _PRETRAIN_STEPS.value:
       runs.refuse(
         "without pretraining, train_helmholtz",

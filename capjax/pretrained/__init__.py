@@ -83,16 +83,19 @@ def measure(
   Args:
     trained: the model.
     images: uint8 [N H W C].
-    labels: [N].
+    labels: [N]; or [N J] of 0 and 1, where images have any number of labels.
 
   Returns:
-    `accuracy` for models that know classes. For others
+    `accuracy` for models that know classes: with several labels, the share of
+    images where all are right. For others
     `reconstruction_error`, the mean absolute difference of intensities in
     [0, 1] between images and reconstructions.
   """
   found = trained.predict(images)
   if found.classes is not None:
-    return {"accuracy": float(np.mean(found.classes == np.asarray(labels)))}
+    right = found.classes == np.asarray(labels)
+    right = right.reshape(len(right), -1).all(axis=1)
+    return {"accuracy": float(np.mean(right))}
   inputs = np.asarray(trained.preprocess(images))
   errors = np.abs(found.outputs["reconstructions"] - inputs)
   return {"reconstruction_error": float(np.mean(errors, dtype=np.float64))}

@@ -240,7 +240,7 @@ def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
     del labels
     return {str(n): x for n, x in enumerate(model.activities(images))}
 
-  prepare = trained.task.prepare or (lambda image: image)
+  prepare = trained.task.prepare
   sample = train_step.sample_labelled(lambda key, image: prepare(image))
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))

@@ -111,6 +111,16 @@ flags.register_validator(
   lambda decay: 0 <= decay < 1,
   message="give 0 for no average, or a decay below 1 such as 0.999",
 )
+START_FROM = flags.DEFINE_string(
+  "start_from",
+  None,
+  "Folder of a finished run, file of weights, or name of a pretrained model, "
+  "whose weights a new run starts from where names and shapes agree. Others, "
+  "as those of other classes, are new.",
+)
+flags.register_validator(
+  START_FROM, lambda name: name != "", "name a run, a file or a model"
+)
 DETERMINISTIC = flags.DEFINE_bool(
   "deterministic",
   True,

@@ -196,6 +196,15 @@ class Run:
         f"({', '.join(changed)}). Use the old {name}, or another --workdir"
       )
 
+  def noted(self, name: str) -> dict[str, Any]:
+    """`{name: record}` of what `note` wrote; empty if it wrote nothing.
+
+    Raises:
+      ValueError: if the file is damaged.
+    """
+    path = self.workdir / f"{name}.json"
+    return {name: atomic_files.read_json(path)} if path.exists() else {}
+
   def rewind(self, step: int) -> None:
     """Drops the metrics of steps after `step`, which will be repeated.
 

@@ -63,7 +63,7 @@ def make_task(
     optimizer=optimizer,
     suites=suites.of_classifier,
     after_training=("accuracy", "reconstructions", "perturbations"),
-    prepare=place(augmentation.prepare_image),
+    steps=lambda shape: augmentation.steps(placement),
     scores=scores,
     losses=cross_entropy,
     multi_hot=True,

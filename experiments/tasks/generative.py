@@ -6,41 +6,21 @@ perspective.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
-from capjax import data, losses
+from capjax import losses
 from capjax.generative import guides, inference
 from capjax.specs import Spec
 
 from ..evaluation import linear_probes
-from ..run import directory
 from ..training import augmentation, train_step
-from ..training import task as tasks
 from ..training.augmentation import Placement
-from ..training.loop import LoopConfig
 from ..training.task import Task
 
 _CENTRED = Placement(max_shift=0)
-
-
-class Start(NamedTuple):
-  """A run without Gaussian poses, whose best model initialises another one.
-
-  Attributes:
-    folder: the folder of that run.
-    workdir: the folder of the new run; once that has a saved state, the other
-      run is not read.
-    config: the configuration of the new run.
-  """
-
-  folder: str
-  workdir: str
-  config: LoopConfig
 
 
 def make_task(
@@ -50,7 +30,6 @@ def make_task(
   placement: Placement = _CENTRED,
   temperature: Callable[[jax.Array], jax.Array] | None = None,
   num_importance: int = 1,
-  start: Start | None = None,
 ) -> Task:
   """Training of generative capsules by a variational objective.
 
@@ -64,7 +43,6 @@ def make_task(
       None for that of the model.
     num_importance: number of samples of the importance-weighted bound; more
       than one needs Gaussian poses.
-    start: the run whose parameters the model starts from; None for random ones.
   """
 
   def place(function):
@@ -75,7 +53,7 @@ def make_task(
     shape = augmentation.canvas_of(image_shape, placement)
     return model.with_arguments(image_shape=shape)
 
-  task = Task(
+  return Task(
     describe,
     functools.partial(
       loss, temperature=temperature, num_importance=num_importance
@@ -96,12 +74,9 @@ def make_task(
     ],
     after_training=("errors", "parts", "linear"),
     chosen_by="objective",
-    prepare=place(augmentation.prepare_image),
+    steps=lambda shape: augmentation.steps(placement),
     features=features,
   )
-  if start is None:
-    return task
-  return task._replace(begin=functools.partial(_begin_from, start, task))
 
 
 def loss(
@@ -193,33 +168,3 @@ def features(
   """
   posteriors, _ = model.guide(images)
   return linear_probes.features(posteriors[-1].log_odds, posteriors[-1].poses)
-
-
-def _begin_from(
-  start: Start,
-  task: Task,
-  model: guides.AmortisedCapsules,
-  train: data.Dataset,
-  validation: data.Dataset,
-) -> None:
-  """Copies the parameters of another run, without scales of poses."""
-  del validation
-  if _has_state(start, task):
-    return
-
-  def describe_first(image_shape, num_classes):
-    spec = task.describe(image_shape, num_classes)
-    return spec.with_arguments(gaussian_poses=False)
-
-  run = directory.Run(start.folder)
-  run.read_summary()  # fails if there is no run
-  first = task._replace(describe=describe_first)
-  _, earlier, _ = tasks.restore_model(run, first, train, start.config)
-  nnx.update(model, nnx.state(earlier))
-
-
-def _has_state(start: Start, task: Task) -> bool:
-  """Whether the new run has a saved state; makes no folder."""
-  run = directory.Run(start.workdir)
-  there = (run.workdir / "checkpoints").exists()
-  return there and tasks.saved_by(run, task, start.config).has_state()

@@ -16,6 +16,7 @@ from flax import nnx
 from capjax import losses, matrix_capsules
 from capjax.data.sources import smallnorb
 from capjax.data.transforms import augment, stereo
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
@@ -25,6 +26,9 @@ from ..training.task import Task
 CLASS_LOSSES = ("spread", "margin", "cross_entropy")
 # The authors' code has 2,000,000 steps and a time constant of 50,000.
 _MARGIN_SHARE = 40
+# The crop of a stereo pair is standardised, as in the authors' code. The text
+# of the paper standardises first and then crops.
+PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
 _STEREO = ("smallnorb", "viewpoint_solids")
 _FAMILIAR = {
   "azimuth": smallnorb.familiar_azimuths,
@@ -73,10 +77,8 @@ def make_task(
   def describe(image_shape, num_classes):
     if not pairs:
       augmentation.check_shift(image_shape, max_shift, ["max_shift"])
-    image = jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
     return model.with_arguments(
-      image_shape=jax.eval_shape(prepare_image, image).shape,
-      num_classes=num_classes,
+      image_shape=steps.output_shape(image_shape), num_classes=num_classes
     )
 
   def split(train, test):
@@ -86,7 +88,7 @@ def make_task(
   # Where validation uses test images, only novel viewpoints are a test.
   suites = ["attacks", "multi_crop" if pairs else "views"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
-  prepare_image = functools.partial(prepare, pairs=pairs)
+  steps = PAIRS if pairs else Preprocessing()
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)
   class_loss = make_class_loss(kind, margin_steps or num_steps / _MARGIN_SHARE)
   return Task(
@@ -96,46 +98,21 @@ def make_task(
     sample=functools.partial(
       sample, pairs=pairs, max_shift=max_shift, pipeline=pipeline
     ),
-    sample_test=train_step.sample_labelled(
-      lambda key, image: standardise(prepare_image(image), pairs=pairs)
-    ),
+    sample_test=train_step.sample_labelled(lambda key, image: steps(image)),
     optimizer=optimizer,
     suites=lambda model: suites,
     after_training=("accuracy", "viewpoints"),
     split=None if viewpoints == "all" else split,
     familiar=None if viewpoints == "all" else known,
-    prepare=prepare_image,
-    scores=functools.partial(scores, pairs=pairs),
-    losses=functools.partial(cross_entropy, pairs=pairs),
+    steps=lambda shape: steps,
+    scores=functools.partial(scores, steps=steps),
+    losses=functools.partial(cross_entropy, steps=steps),
   )
 
 
 def is_stereo(dataset: str) -> bool:
   """Whether the images of a data set are stereo pairs."""
   return dataset in _STEREO
-
-
-def prepare(image: jax.Array, *, pairs: bool) -> jax.Array:
-  """Downsamples and crops an image [H W C] in [0, 1], if it is a stereo pair.
-
-  Args:
-    image: of the data set.
-    pairs: whether the images are stereo pairs.
-  """
-  return stereo.centre_crop(stereo.downsample(image)) if pairs else image
-
-
-def standardise(image: jax.Array, *, pairs: bool) -> jax.Array:
-  """The network's input for an image [H W C] in [0, 1].
-
-  The crop of a stereo pair is standardised, as in the authors' code. The text
-  of the paper standardises first and then crops.
-
-  Args:
-    image: as `prepare` returns it.
-    pairs: whether the images are stereo pairs.
-  """
-  return stereo.standardise(255 * image) if pairs else image
 
 
 def sample(
@@ -196,7 +173,7 @@ def loss(
 
   Args:
     model: the network.
-    images: [B H W C], as `standardise` returns them.
+    images: [B H W C], as the steps of the task return them.
     labels: [B], the classes.
     key: samples the dropout of a network without capsules.
     step: [], the number of updates so far.
@@ -226,7 +203,7 @@ def measure(
 
   Args:
     model: the network.
-    images: [B H W C], as `standardise` returns them.
+    images: [B H W C], as the steps of the task return them.
     labels: [B], the classes.
     class_loss: as for `loss`.
     num_steps: the last step.
@@ -256,20 +233,26 @@ def measure(
   return measures
 
 
-def scores(model: nnx.Module, images: jax.Array, *, pairs: bool) -> jax.Array:
+def scores(
+  model: nnx.Module, images: jax.Array, *, steps: Preprocessing
+) -> jax.Array:
   """Scores [B J] of the classes.
 
   Args:
     model: the network.
-    images: [B H W C] in [0, 1], as `prepare` returns them.
-    pairs: whether the images are stereo pairs.
+    images: [B H W C] in [0, 1], as `Task.prepare` returns them.
+    steps: from an image to the input of the network.
   """
-  output = model(jax.vmap(functools.partial(standardise, pairs=pairs))(images))
+  output = model(jax.vmap(steps.normalise)(images))
   return output.activations if _has_capsules(model) else output
 
 
 def cross_entropy(
-  model: nnx.Module, images: jax.Array, labels: jax.Array, *, pairs: bool
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  steps: Preprocessing,
 ) -> jax.Array:
   """The cross-entropy [B] of the scores, for attacks on any network.
 
@@ -277,10 +260,10 @@ def cross_entropy(
     model: the network.
     images: as for `scores`.
     labels: [B], the classes.
-    pairs: whether the images are stereo pairs.
+    steps: from an image to the input of the network.
   """
   return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images, pairs=pairs), labels
+    scores(model, images, steps=steps), labels
   )
 
 

@@ -12,7 +12,8 @@ import optax
 from flax import nnx
 
 from capjax import data, losses
-from capjax.data.transforms import augment, overlap
+from capjax.data.transforms import overlap
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.specs import Spec
 
 from ..evaluation import multimnist
@@ -42,12 +43,17 @@ def make_task(
   """
 
   def describe(image_shape, num_classes):
-    height, width, channels = image_shape
+    height, width, _ = image_shape
     augmentation.check_shift(
       (height + pad, width + pad), max_shift, ["max_shift"]
     )
-    shape = (height + 2 * pad, width + 2 * pad, channels)
+    shape = steps(image_shape).output_shape(image_shape)
     return model.with_arguments(image_shape=shape, num_classes=num_classes)
+
+  def steps(image_shape):
+    """Puts a black frame around an image."""
+    height, width, _ = image_shape
+    return Preprocessing(canvas=(height + 2 * pad, width + 2 * pad))
 
   sample = functools.partial(multimnist.sample, pad=pad, max_shift=max_shift)
   return Task(
@@ -60,7 +66,8 @@ def make_task(
     suites=lambda model: ["accuracy", "multimnist"],
     after_training=("accuracy", "multimnist"),
     begin=begin,
-    prepare=functools.partial(prepare_image, pad=pad),
+    steps=steps,
+    num_labels=2,
   )
 
 
@@ -99,12 +106,6 @@ def loss(
     objects.parts,
     reconstruction_weight=reconstruction_weight,
   )
-
-
-def prepare_image(image: jax.Array, *, pad: int) -> jax.Array:
-  """Puts a black frame of `pad` pixels around one image [H W C]."""
-  canvas = (image.shape[0] + 2 * pad, image.shape[1] + 2 * pad)
-  return augment.centre_pad(image, canvas=canvas)
 
 
 def begin(

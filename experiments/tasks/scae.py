@@ -71,7 +71,7 @@ def make_task(
     after_training=("errors", "explanations", "objects", "clusters"),
     chosen_by=None,
     warn=lambda metrics: suites.warn(metrics, num_parts),
-    prepare=place(augmentation.prepare_image),
+    steps=lambda shape: augmentation.steps(placement),
     features=features,
   )
 

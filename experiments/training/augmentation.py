@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 
 from capjax.data.transforms import augment
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
 
@@ -112,12 +113,10 @@ def place_image(
   return image
 
 
-def prepare_image(image: jax.Array, placement: Placement) -> jax.Array:
-  """Places one image in the middle of the canvas, if there is one."""
-  if placement.canvas:
-    canvas = (placement.canvas, placement.canvas)
-    return augment.centre_pad(image, canvas=canvas)
-  return image
+def steps(placement: Placement) -> Preprocessing:
+  """The steps that put an image in the middle of the canvas, if any."""
+  side = placement.canvas
+  return Preprocessing(canvas=(side, side) if side else None)
 
 
 def test_image(

@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 
 from capjax import data
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
@@ -50,8 +51,9 @@ class Task(NamedTuple):
       validation, printed at each validation.
     familiar: `factors -> [N]`, which examples are seen from the viewpoints of
       training; None where training uses all viewpoints.
-    prepare: `image [H W C] in [0, 1] -> image`, the input of the model; only
-      some tasks have it.
+    steps: `shape [H W C] of the data -> preprocessing`, the steps from an image
+      in [0, 1] to the input of the model.
+    num_labels: the number of labels of an image.
     features: for a model without labels, `(model, images) -> {name: [B F]}`,
       the inputs of linear probes.
     scores: for a classifier, `(model, images) -> [B J]`, the scores of the
@@ -83,11 +85,18 @@ class Task(NamedTuple):
   )
   warn: Callable[[dict[str, float]], list[str]] = lambda metrics: []
   familiar: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
-  prepare: Callable[[jax.Array], jax.Array] | None = None
+  steps: Callable[[Sequence[int]], Preprocessing] = lambda shape: (
+    Preprocessing()
+  )
+  num_labels: int = 1
   features: Callable[[Any, jax.Array], dict[str, jax.Array]] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
   multi_hot: bool = False
+
+  def prepare(self, image: jax.Array) -> jax.Array:
+    """An image [H W C] after the steps that keep it in [0, 1]."""
+    return self.steps(image.shape).prepare(image)
 
 
 def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:

@@ -91,6 +91,16 @@ def test_images_with_two_labels():
   np.testing.assert_array_equal(found.classes, order[:, :2])
 
 
+@pytest.mark.parametrize("name", ["capsnet", "baseline"])
+def test_images_with_any_number_of_labels(name):
+  trained = saved_cases.trained(name, num_labels=None)
+  found = trained.predict(saved_cases.images((12, 12, 1)))
+  np.testing.assert_array_equal(found.classes, found.scores > 0.5)
+  if name == "baseline":
+    logits = trained(trained.preprocess(saved_cases.images((12, 12, 1))))
+    np.testing.assert_array_equal(found.classes, logits > 0)
+
+
 @pytest.mark.parametrize(
   ("shape", "dtype", "words"),
   [

@@ -14,6 +14,7 @@ from experiments import cli
     (["train", "matrix_capsules", "--seed=1"], "train_matrix_capsules"),
     (["evaluate", "--seed=1"], "evaluate"),
     (["predict", "--seed=1"], "predict"),
+    (["export", "--seed=1"], "export"),
   ],
 )
 def test_words_name_a_binary(monkeypatch, words, module):

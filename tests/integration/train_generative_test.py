@@ -9,6 +9,7 @@ import numpy as np
 import processes
 import pytest
 
+import capjax
 from capjax.generative import guides
 from experiments.evaluation import generative as dreams
 from experiments.evaluation import generative_rotations, models
@@ -110,13 +111,14 @@ def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
     workdir, *words, "--start_from", str(typo), binary="train_generative"
   )
   assert code == 1 and "Traceback" not in printed
-  assert f"{typo / 'summary.json'} is missing" in printed
-  assert not typo.exists()
+  assert f"{typo} does not exist; give the folder of a run" in printed
+  assert not typo.exists() and not workdir.exists()
   # That does not stand in the way of what is right.
   shutil.copytree(trained, start)
   words = (*words, "--start_from", str(start))
   code, printed = train(workdir, *words, binary="train_generative")
   assert code == 0, printed
+  assert "new: guide.encoders.0.log_scales.bias" in printed
   before, after = (
     processes.summary_of(path)["metrics"]["test_reconstruction_loss"]
     for path in (trained, workdir)
@@ -126,6 +128,10 @@ def test_gaussian_poses_start_from_known_ones(train, trained, tmp_path):
   summary = processes.summary_of(workdir)
   assert summary["flags"]["start_from"] == trained.name
   assert summary["command"].endswith(f"--start_from={trained.name}")
+  card = capjax.load(start).card
+  assert summary["start_from"] == {
+    "name": trained.name, "sha256": card["sha256"],
+  }  # fmt: skip
   # What it has taken over it needs no more.
   shutil.rmtree(start)
   code, printed = train(workdir, *words, binary="train_generative")

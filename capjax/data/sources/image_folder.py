@@ -97,7 +97,9 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
     if count:
       notes.append(f"{count} of {len(headers)} images are {what}")
   read = functools.partial(
-    _read, coloured=coloured and not conversion.grayscale, conversion=conversion
+    read_file,
+    coloured=coloured and not conversion.grayscale,
+    conversion=conversion,
   )
   first, second = (
     Part(labels, functools.partial(_read_all, paths, read))
@@ -264,10 +266,25 @@ def _read_all(
   return images
 
 
-def _read(
+def read_file(
   path: pathlib.Path, *, coloured: bool, conversion: Conversion
 ) -> np.ndarray:
-  """Reads one image, uint8 [H W C]."""
+  """Reads one image file, as images of folders are read.
+
+  16-bit intensities are divided by 257; transparent pixels become white.
+
+  Args:
+    path: A file of a format that Pillow reads.
+    coloured: Whether the image gets 3 channels; otherwise 1.
+    conversion: What is done to it.
+
+  Returns:
+    uint8 [H W C].
+
+  Raises:
+    Exception: Pillow cannot read the file; its readers raise errors of many
+      kinds.
+  """
   module = converting.pillow()
   from PIL import ImageOps
 

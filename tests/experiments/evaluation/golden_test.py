@@ -48,7 +48,6 @@ def classifier(test, model, **fields):
   """A model as suites take it; scores are what the model returns."""
   some = task.Task(
     *[None] * 8,
-    prepare=lambda image: image,
     scores=lambda model, images: model(images),
     losses=lambda model, images, labels: (
       optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
