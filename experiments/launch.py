@@ -159,7 +159,8 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
     if train_set.is_multi_hot and not task.multi_hot:
       raise ValueError(
         f"{runs.DATASET.value}: images belong to several classes at once, "
-        "which only train_capsnet takes; give one label for each image"
+        "which only train_capsnet takes, without --routing=self; give one "
+        "label for each image"
       )
     records = {
       "data": tasks.data_record(train_set, test),

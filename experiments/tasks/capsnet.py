@@ -66,7 +66,8 @@ def make_task(
     steps=lambda shape: augmentation.steps(placement),
     scores=scores,
     losses=cross_entropy,
-    multi_hot=True,
+    # Activations of self-routing sum to 1: two cannot both be present.
+    multi_hot=model.arguments.get("routing") != "self",
   )
 
 

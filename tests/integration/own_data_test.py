@@ -158,9 +158,15 @@ def test_several_classes_of_an_image_are_learnt(train, tmp_path, marks, kind):
   assert "its suites are accuracy" in printed
 
 
-def test_several_classes_of_an_image_are_refused(train, tmp_path, marks):
+@pytest.mark.parametrize(
+  ("binary", "flags"),
+  [("train_vae", ()), ("train_capsnet", (*SMALL, "--routing=self"))],
+)
+def test_several_classes_of_an_image_are_refused(
+  train, tmp_path, marks, binary, flags
+):
   code, printed = train(
-    tmp_path / "run", f"--dataset={marks}", binary="train_vae"
+    tmp_path / "run", f"--dataset={marks}", *flags, binary=binary
   )
   assert code == 1
   assert "several classes at once" in printed and "Traceback" not in printed
