@@ -5,6 +5,8 @@ import re
 import processes
 import pytest
 
+from capjax import data
+
 ROOT = processes.ROOT
 README = ROOT / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -15,10 +17,16 @@ def test_example_runs_as_printed(number, capsys):
   scope = {}
   exec(compile(EXAMPLES[number], f"README example {number}", "exec"), scope)
   capsys.readouterr()
-  gradient = scope["gradient"]
   if number == 0:
+    gradient = scope["gradient"]
     assert gradient.shape == scope["votes"].shape
     assert float(abs(gradient).max()) > 0
+  elif "pretrained" in EXAMPLES[number]:
+    labels = data.load("digits", "test").labels
+    assert scope["kind"] == "activations"
+    assert (scope["classes"] == labels).mean() > 0.95
+  else:
+    assert scope["gradient"]
 
 
 def test_presets_that_are_named_exist():
