@@ -3,13 +3,14 @@
 import os
 import pathlib
 
+import compiling
 import jax
 import jaxtyping
 import processes
 import pytest
 
 # As a user's programs are compiled: `XLA_FLAGS= make test`.
-os.environ.setdefault("XLA_FLAGS", processes.XLA_FLAGS)
+compiling.compile_quickly()
 # Shapes and dtypes written in the annotations are enforced in tests.
 jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
 

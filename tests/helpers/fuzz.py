@@ -14,6 +14,7 @@ import sys
 import time
 from typing import NamedTuple
 
+import compiling
 import jax
 import jax.numpy as jnp
 import kernel_cases
@@ -24,7 +25,6 @@ _LARGEST = float(np.finfo(np.float32).max)
 # Of the largest number of a result; what is allowed beside rounding.
 _TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
 _ROUNDINGS = 100  # changes by one rounding of the arguments that are allowed
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False}  # compiles faster
 
 
 class Form(NamedTuple):
@@ -126,7 +126,7 @@ def run(case, arguments, form: Form) -> dict[str, list[np.ndarray]]:
   with jax.enable_x64(form.dtype == "float64"):
     given = {n: jnp.asarray(x, form.dtype) for n, x in arguments.items()}
     if form.compiled:
-      found = jax.jit(rows, compiler_options=_OPTIONS)(given)
+      found = jax.jit(rows)(given)
     else:
       with jax.disable_jit():
         found = rows(given)
@@ -252,4 +252,5 @@ def _print(name, table, forms) -> None:
 
 
 if __name__ == "__main__":
+  compiling.compile_quickly()
   sys.exit(main())

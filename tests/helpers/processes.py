@@ -15,6 +15,8 @@ import sys
 import tempfile
 import traceback
 
+import compiling
+
 ROOT = pathlib.Path(__file__).parents[2]
 # Networks of a few hundred weights, on the embedded digits.
 _CAPSULES = (
@@ -27,11 +29,6 @@ BASELINE = (
   "--model=baseline", "--cnn_features=4,4", "--cnn_kernels=3,3",
   "--cnn_dense=8", "--batch_size=64",
 )  # fmt: skip
-# Compiling well takes longer than running; only instructions are chosen less
-# well, what is fused stays.
-XLA_FLAGS = (
-  "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 _SERVER = multiprocessing.get_context("forkserver")
 # None of these starts the threads of JAX, which would not outlive a fork.
 _SERVER.set_forkserver_preload(
@@ -57,7 +54,7 @@ class Running:
     self._printed = pathlib.Path(path)
     self._process = _SERVER.Process(
       target=_run,
-      args=(package + binary, flags, f"{XLA_FLAGS} {xla_flags}", path),
+      args=(package + binary, flags, f"{compiling.FLAGS} {xla_flags}", path),
     )
     self._process.start()
 

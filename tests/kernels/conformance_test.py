@@ -78,10 +78,6 @@ def _moves(case, arguments):
   }
 
 
-# Compiles in a third of the time.
-_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
-
-
 def _run(case, batch, *, forward=False, reverse=True):
   """Values of a batch of rows, and derivatives as the case has them."""
 
@@ -98,7 +94,7 @@ def _run(case, batch, *, forward=False, reverse=True):
       _, found["pushed"] = jax.jvp(function, (arguments,), (moves,))
     return found
 
-  return jax.jit(jax.vmap(of_row), compiler_options=_OPTIONS)(batch)
+  return jax.jit(jax.vmap(of_row))(batch)
 
 
 def _alone(case, arguments):
@@ -107,7 +103,7 @@ def _alone(case, arguments):
   def function(arguments):
     return case.function(**arguments)
 
-  return jax.jit(function, compiler_options=_OPTIONS)(arguments)
+  return jax.jit(function)(arguments)
 
 
 def _row(tree, n):
