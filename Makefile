@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-long mutants fuzz soak bench lint clean
+.PHONY: train test test-long mutants fuzz soak bench docs figures lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -34,6 +34,15 @@ bench: .venv
 	$(BIN)/python -m experiments.benchmarks.em
 	$(BIN)/python -m experiments.benchmarks.scae
 
+# The site, into docs/build/html; warnings are errors.
+docs: .venv/docs
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html \
+	  docs docs/build/html
+
+# The pictures of docs/figures; give DATA_DIR, which holds mnist/.
+figures: .venv
+	$(BIN)/python -m experiments.gallery --data_dir=$(DATA_DIR)
+
 lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,7 +57,11 @@ lint: .venv
 	$(BIN)/python -m pip install --quiet --editable '.[train,data,dev]'
 	touch $@
 
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[train,docs]'
+	touch $@
+
 include results/records.mk
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs docs/build

@@ -1,8 +1,10 @@
-"""Rewrites the tables of docs/results.md and results/ from the records.
+"""Rewrites the numbers of the documentation and results/ from the records.
 
 `python -m experiments.report` writes one line for each preset into
 docs/results.md, and all metrics of the records into results/README.md. Runs of
-presets that end in `_sweep` are compared in results/sweeps.md. With `--check`
+presets that end in `_sweep` are compared in results/sweeps.md. Numbers in the
+README and in docs/ stand between comments that name their record (see
+`experiments.records.pages`). With `--check`
 it only compares the pages with the records, and fails where they differ.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from absl import app, flags
 
 from .evaluation import suites
-from .records import densities, published, sweeps, tables
+from .records import densities, pages, published, sweeps, tables
 from .records import records as archive
 
 _CHECK = flags.DEFINE_bool(
@@ -22,6 +24,11 @@ _CHECK = flags.DEFINE_bool(
 )
 _PAGE = flags.DEFINE_string(
   "page", "docs/results.md", "Page with the block to rewrite."
+)
+_PAGES = flags.DEFINE_list(
+  "pages",
+  ["README.md", "docs"],
+  "Pages, or folders of pages, with numbers of records in their text.",
 )
 _RESULTS = flags.DEFINE_string(
   "results",
@@ -256,6 +263,9 @@ def main(argv: Sequence[str]) -> None:
       whole: f"{_TITLE}\n{table(records)}",
       whole.with_name("sweeps.md"): sweeps.page(short),
     }
+    named = pages.read(_RESULTS.value)
+    for path in _pages():
+      new[path] = pages.fill(new.get(path) or path.read_text("utf-8"), named)
   except (OSError, ValueError) as error:
     sys.exit(str(error))
   for path, text in new.items():
@@ -263,6 +273,18 @@ def main(argv: Sequence[str]) -> None:
       path.write_text(text, "utf-8")
     elif not path.exists() or path.read_text("utf-8") != text:
       sys.exit(f"{path} is out of date; run `python -m experiments.report`.")
+
+
+def _pages() -> list[pathlib.Path]:
+  """The pages whose numbers are filled in."""
+  found = []
+  for path in map(pathlib.Path, _PAGES.value):
+    if path.is_dir():
+      inside = path.rglob("*.md")
+      found += sorted(x for x in inside if "build" not in x.parts)
+    else:
+      found.append(path)
+  return found
 
 
 def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:

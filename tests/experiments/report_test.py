@@ -27,6 +27,7 @@ def _run(tmp_path, *arguments):
     [
       *(sys.executable, "-m", "experiments.report", *arguments),
       *(f"--page={tmp_path}/README.md", f"--results={tmp_path}/results"),
+      f"--pages={tmp_path}/README.md",
     ],
     cwd=_ROOT,
     capture_output=True,

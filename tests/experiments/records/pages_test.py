@@ -1,0 +1,51 @@
+"""Numbers of records in the text of pages."""
+
+import json
+
+import pytest
+from report_cases import make_record
+
+from experiments.records import pages
+
+
+@pytest.fixture
+def named(tmp_path):
+  for seed, error in enumerate((0.5, 1.0, 1.5)):
+    metrics = {"test_error_percent": error, "curve": [0.25, error]}
+    lines = [
+      make_record(seed, metrics=metrics),
+      make_record(seed, suite="views", metrics={"accuracy": error / 2}),
+    ]
+    text = "\n".join(map(json.dumps, lines))
+    (tmp_path / f"net-{seed}.jsonl").write_text(text)
+  return pages.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "words, expected",
+  [
+    ("net test_error_percent .2f", "1.00 ± 0.50"),
+    ("net curve@0 .0%", "25 ± 0"),
+    ("net:views accuracy .1f", "0.5 ± 0.2"),
+    ("net test_error_percent n", "3"),
+  ],
+)
+def test_a_number_is_filled_in(named, words, expected):
+  text = f"of <!--= {words} -->old\ntext<!--/--> percent"
+  filled = pages.fill(text, named)
+  assert filled == f"of <!--= {words} -->{expected}<!--/--> percent"
+  assert pages.fill(filled, named) == filled
+
+
+@pytest.mark.parametrize(
+  "words, message",
+  [
+    ("net test_error_percent", "give RECORD"),
+    ("nets test_error_percent .2f", "no record 'nets'"),
+    ("net:view accuracy .2f", "no record 'net:view'"),
+    ("net errors .2f", "metric 'errors'"),
+  ],
+)
+def test_what_is_not_recorded_is_named(named, words, message):
+  with pytest.raises(ValueError, match=message):
+    pages.fill(f"<!--= {words} -->1<!--/-->", named)

@@ -1,0 +1,158 @@
+"""The site: it is whole, it builds without a network, and its examples run."""
+
+import ast
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+
+import processes
+import pytest
+
+import capjax
+import kernels
+
+ROOT = processes.ROOT
+DOCS = ROOT / "docs"
+PAGES = sorted(
+  page.relative_to(DOCS).as_posix()
+  for page in DOCS.rglob("*.md")
+  if "build" not in page.parts and "```python\n" in page.read_text("utf-8")
+)
+# Their examples run in a test of their own, or need a run of the reader's.
+_ELSEWHERE = {"building.md", "models.md"}
+_ORIGIN = re.compile(
+  r"""(?:src|href)=["']((?:https?:)?//[^"']+)|url\(["']?(https?:[^)"']+)"""
+)
+_LOADS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*>")
+sys.path.append(str(DOCS / "extensions"))
+
+
+def _documented():
+  """The modules that the reference documents with all of their names."""
+  found = set()
+  for page in (DOCS / "reference").glob("*.rst"):
+    found |= set(
+      re.findall(
+        r"^\.\. automodule:: (\S+)$(?!\n   :no-members:)",
+        page.read_text(),
+        re.M,
+      )
+    )
+  return found
+
+
+def _modules():
+  """Modules of kernels and capjax that define something public."""
+  for package in ("kernels", "capjax"):
+    for path in sorted((ROOT / package).rglob("*.py")):
+      name = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+      tree = ast.parse(path.read_text("utf-8"))
+      if any(
+        isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        for node in tree.body
+      ):
+        yield name.removesuffix(".__init__")
+
+
+def test_every_module_has_its_place_in_the_reference():
+  modules = set(_modules()) - {"capjax._checkout"}
+  assert len(modules) > 50
+  assert not modules - _documented()
+
+
+@pytest.mark.parametrize("package", [kernels, capjax], ids=lambda x: x.__name__)
+def test_every_name_of_a_package_is_defined_in_a_documented_module(package):
+  documented = _documented()
+  names = {
+    x for name in documented for x in vars(importlib.import_module(name))
+  }
+  pages = "".join(x.read_text() for x in (DOCS / "reference").iterdir())
+  for name in package.__all__:
+    module = f"{package.__name__}.{name}"
+    known = name in names or module in documented or module in pages
+    assert known or name in ("kernels", "compilation"), name
+
+
+def test_pictures_are_small_and_in_the_gallery():
+  text = (DOCS / "gallery.md").read_text()
+  pictures = sorted((DOCS / "figures").glob("*.png"))
+  assert 0 < len(pictures) <= 12
+  for path in pictures:
+    assert path.stat().st_size <= 150_000, path.name
+    assert f"figures/{path.name}" in text, path.name
+
+
+def test_deviations_are_read_from_docstrings():
+  deviations = pytest.importorskip("deviations")
+
+  rows = {name: how for name, _, how in deviations.found(ROOT / "kernels")}
+  assert rows["kernels.routing.em.em_routing"].startswith("floors under R_j")
+  assert "kernels.routing.dynamic.dynamic_routing" not in rows
+
+
+def test_docstrings_become_plain_text():
+  plain_docstrings = pytest.importorskip("plain_docstrings")
+
+  lines = ["Scores `x` of |a|:", "  a = b*c", "as `vmap`ped.", "", "Args:"]
+  assert plain_docstrings.plain([*lines, "  x: of `A`, *B."]) == [
+    "Scores ``x``\\  of \\|a\\|:",
+    *["", "::", "", "     a = b*c", ""],
+    "as ``vmap``\\ ped.",
+    "",
+    "Args:",
+    "  x: of ``A``\\ , \\*B.",
+  ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [x for x in PAGES if x not in _ELSEWHERE])
+def test_examples_of_a_page_run(page):
+  text = (DOCS / page).read_text("utf-8")
+  scope = {}
+  for number, example in enumerate(
+    re.findall(r"```python\n(.*?)```", text, re.S)
+  ):
+    exec(compile(example, f"{page}, example {number}", "exec"), scope)
+
+
+@pytest.mark.long
+def test_the_site_builds_and_asks_no_other_origin(tmp_path):
+  pytest.importorskip("sphinx_book_theme")
+  done = subprocess.run(
+    [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    + [str(DOCS), str(tmp_path)],
+    cwd=ROOT, capture_output=True, text=True,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert not _other_origins(tmp_path)
+
+
+def _other_origins(folder: pathlib.Path):
+  """What the pages would load from elsewhere; links are no loads."""
+  return sorted(
+    {
+      f"{path.name}: {origin}"
+      for path in folder.rglob("*.html")
+      for tag in _LOADS.findall(path.read_text("utf-8"))
+      for origin in ("".join(x) for x in _ORIGIN.findall(tag))
+      if 'rel="canonical"' not in tag
+    }
+  )
+
+
+def test_what_is_loaded_from_elsewhere_is_found(tmp_path):
+  page = tmp_path / "a.html"
+  page.write_text('<a href="https://a.b/">x</a><img src="_images/a.png"/>')
+  assert not _other_origins(tmp_path)
+  page.write_text('<script src="https://a.b/c.js"></script>')
+  assert _other_origins(tmp_path) == ["a.html: https://a.b/c.js"]
+
+
+def test_every_picture_has_a_function_that_makes_it():
+  tree = ast.parse((ROOT / "experiments" / "gallery.py").read_text())
+  functions = {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}
+  pictures = {path.stem for path in (DOCS / "figures").glob("*.png")}
+  assert pictures < functions
