@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 
 import compiling
 import jax
@@ -13,6 +14,19 @@ import pytest
 compiling.compile_quickly()
 # Shapes and dtypes written in the annotations are enforced in tests.
 jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """`long_after_first` leaves one case of many to `make test`."""
+  seen = set()
+  for item in items:
+    if item.get_closest_marker("long_after_first"):
+      # Names of cases end with their number or their arguments.
+      name = re.split(r"\d+(?:_|$)|_\(|\[|__with", item.name)[0]
+      if (item.parent.nodeid, name) in seen:
+        item.add_marker(pytest.mark.long)
+      seen.add((item.parent.nodeid, name))
 
 
 @pytest.fixture(scope="module", autouse=True)

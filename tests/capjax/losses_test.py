@@ -167,7 +167,7 @@ class SpreadTest(parameterized.TestCase):
     self.assertFalse(np.allclose(got, broken, atol=1e-3))
 
   def test_a_clear_lead_costs_nothing(self):
-    activations = jnp.array([0.95, 0.0, 0.05])
+    activations = jnp.array([0.95, 0.0, 0.04])
     label = jnp.array(0)
     self.assertEqual(losses.spread_loss(activations, label, margin=0.9), 0)
     self.assertGreater(losses.spread_loss(activations, label, margin=0.99), 0)

@@ -5,6 +5,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -64,6 +65,7 @@ class SizesTest(parameterized.TestCase):
     ("VALID", (32, 32), (6, 6), (4, 4)), ("SAME", (32, 32), (8, 8), (8, 8)),
     ("VALID", (28, 28), (5, 5), (3, 3)),
   )  # fmt: skip
+  @pytest.mark.long_after_first
   def test_grids_of_the_layers(self, padding, size, first, second):
     model = matrix_capsules.MatrixCapsules(
       (*size, 1), 3, **_SMALL, padding=padding, rngs=nnx.Rngs(0)
@@ -90,6 +92,7 @@ class LayersTest(parameterized.TestCase):
   @parameterized.product(
     coordinates=matrix_capsules.COORDINATES, pose=("matrix", "vector")
   )
+  @pytest.mark.long_after_first
   def test_classes_are_routed_from_votes_in_loops(self, coordinates, pose):
     model, images = _model(coordinates=coordinates, pose=pose), _images(2)
     poses, activations = model.primary(jax.nn.relu(model.conv(images)))
@@ -136,6 +139,7 @@ class LayersTest(parameterized.TestCase):
       chex.assert_shape(got.coefficients[n], (grid[0] * grid[1] * 4, 5))
 
   @parameterized.parameters("VALID", "SAME")
+  @pytest.mark.long_after_first
   def test_a_batch_is_its_examples(self, padding):
     model, images = _model(padding=padding), _images()
     together = _call(model, images)
@@ -233,6 +237,7 @@ class FreshNetworkTest(absltest.TestCase):
   def test_shares_of_classes_are_open(self):
     self.assertGreater(self._entropy(self.model), 0.9)
 
+  @pytest.mark.long
   def test_more_noise_closes_them(self):
     """As 0.1 would, ten times as much."""
     model = nnx.clone(self.model)
@@ -241,6 +246,7 @@ class FreshNetworkTest(absltest.TestCase):
       layer.transforms[...] = jnp.eye(4) + 10 * noise
     self.assertLess(self._entropy(model), 0.85)
 
+  @pytest.mark.long
   def test_activations_tell_votes_apart(self):
     """Of convolutional capsules, whose cost would be small next to beta_a."""
     poses, activations = self.model.primary(
@@ -303,6 +309,7 @@ class HardInputsTest(parameterized.TestCase):
   @parameterized.product(
     form=tuple(matrix_capsules.FORMS), start=tuple(_STARTS)
   )
+  @pytest.mark.long
   def test_bad_starts_are_finite(self, form, start):
     model = _model(form=form)
     _STARTS[start](model)

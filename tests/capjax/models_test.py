@@ -1,5 +1,6 @@
 """What all models of images have in common: constructors and inputs."""
 
+import functools
 import inspect
 
 import cases
@@ -102,11 +103,16 @@ _SMALL = {
 _ANY_VALUES = {"MatrixCapsules", "CapsNetBaseline"}
 
 
+@functools.cache
+def _made(name):
+  return MODELS[name](**_SMALL[name], rngs=nnx.Rngs(0))
+
+
 @pytest.fixture
 def small(request):
   """A model, without the checks of annotations that tests make."""
   jaxtyping.config.update("jaxtyping_disable", True)
-  yield MODELS[request.param](**_SMALL[request.param], rngs=nnx.Rngs(0))
+  yield _made(request.param)
   jaxtyping.config.update("jaxtyping_disable", False)
 
 
@@ -125,9 +131,7 @@ def test_integers_and_other_sizes_are_refused_in_a_sentence(small):
   )
   with pytest.raises(ValueError, match=r"images are \[2 28 27 1\]; give"):
     _call(small, jnp.zeros((2, 28, 27, 1)))
-  outputs = _call(small, data.as_intensities(images))
-  for leaf in jax.tree.leaves(outputs):
-    assert np.all(np.isfinite(leaf))
+  jax.eval_shape(_call, small, data.as_intensities(images))
 
 
 @_small(_SMALL.keys() - _ANY_VALUES)
@@ -141,11 +145,17 @@ def test_other_intensities_are_refused_where_they_are_known(small, low, high):
   for array in (images, jnp.asarray(images)):
     with pytest.raises(ValueError, match=words if high == high else "give int"):
       _call(small, array)
-  # Not where they are traced, nor by rounding.
+  # Not where they are traced.
   jax.eval_shape(_call, small, images)
+
+
+@pytest.mark.long_after_first
+@_small(_SMALL.keys() - _ANY_VALUES)
+def test_intensities_may_be_rounded(small):
   _call(small, jnp.full((2, *_SHAPE), 1 + 1e-6))
 
 
+@pytest.mark.long
 @_small(_ANY_VALUES)
 def test_classifiers_of_standardised_images_take_any_values(small):
   _call(small, jnp.full((2, *_SHAPE), -3.0))

@@ -1,8 +1,6 @@
 """The results tables: what they say, and that the READMEs say the same."""
 
 import json
-import subprocess
-import sys
 
 import processes
 import pytest
@@ -23,26 +21,19 @@ def _write(folder, *records):
 
 
 def _run(tmp_path, *arguments):
-  return subprocess.run(
-    [
-      *(sys.executable, "-m", "experiments.report", *arguments),
-      *(f"--page={tmp_path}/README.md", f"--results={tmp_path}/results"),
-      f"--pages={tmp_path}/README.md",
-    ],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-  )
+  """The exit code, and all that it printed."""
+  return processes.Running(
+    "report",
+    *arguments,
+    f"--page={tmp_path}/README.md",
+    f"--results={tmp_path}/results",
+    f"--pages={tmp_path}/README.md",
+  ).wait()
 
 
 def test_readmes_agree_with_results():
-  done = subprocess.run(
-    [sys.executable, "-m", "experiments.report", "--check"],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
+  code, printed = processes.Running("report", "--check").wait()
+  assert code == 0, printed
 
 
 def test_a_card_says_what_a_row_was_made_by():
@@ -262,7 +253,7 @@ def test_sweeps_stand_beside_each_other(tmp_path):
   # They are in no other table.
   (tmp_path / "README.md").write_text(_EMPTY)
   _write(tmp_path / "results", *records, make_record())
-  assert _run(tmp_path).returncode == 0
+  assert _run(tmp_path)[0] == 0
   tables = {
     path.stem: "a_sweep" in path.read_text()
     for path in (tmp_path / "README.md", *(tmp_path / "results").glob("*.md"))
@@ -319,30 +310,30 @@ def test_check_fails_until_the_readme_is_rewritten(tmp_path):
   def check():
     return _run(tmp_path, "--check")
 
-  assert check().returncode == 1
+  assert check()[0] == 1
   assert readme.read_text() == _EMPTY
   assert not (results / "README.md").exists()
-  assert _run(tmp_path).returncode == 0
+  assert _run(tmp_path)[0] == 0
   assert "0.20, 0.40" in readme.read_text()
   assert "0.20, 0.40" in (results / "README.md").read_text()
-  assert check().returncode == 0
+  assert check()[0] == 0
   # A record edited by hand, and then a table edited by hand.
   _write(results, make_record(0, 0.2), make_record(1, 0.3))
-  edited = check()
-  assert edited.returncode == 1 and "out of date" in edited.stderr
-  assert _run(tmp_path).returncode == 0
+  code, printed = check()
+  assert code == 1 and "out of date" in printed
+  assert _run(tmp_path)[0] == 0
   for path in (readme, results / "README.md"):
     text = path.read_text()
     path.write_text(text.replace("0.20, 0.30", "0.20, 0.31"))
-    edited = check()
-    assert edited.returncode == 1 and str(path) in edited.stderr
+    code, printed = check()
+    assert code == 1 and str(path) in printed
     path.write_text(text)
 
 
 def test_faults_end_with_their_message(tmp_path):
   (tmp_path / "README.md").write_text("no markers")
   (tmp_path / "results").mkdir()
-  ended = _run(tmp_path)
-  assert ended.returncode == 1
-  assert report.BEGIN in ended.stderr and "Traceback" not in ended.stderr
+  code, printed = _run(tmp_path)
+  assert code == 1
+  assert report.BEGIN in printed and "Traceback" not in printed
   assert (tmp_path / "README.md").read_text() == "no markers"

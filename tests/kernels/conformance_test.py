@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import kernel_cases
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 import kernels
@@ -169,6 +170,7 @@ class ConformanceTest(parameterized.TestCase):
       _assert_near(_row(found["values"], 0), _alone(case, same), 2 * _HALF)
 
   @parameterized.parameters(*kernel_cases.CASES)
+  @pytest.mark.long
   def test_double_precision(self, name):
     """Differences, forward and reverse mode agree; dtypes may be mixed."""
     case = kernel_cases.CASES[name]
@@ -203,6 +205,7 @@ class ConformanceTest(parameterized.TestCase):
         pushed = _inner(_row(found["pushed"], 0), weights)
         self.assertAlmostEqual(pushed, pulled, delta=1e-9 * size)
 
+  @pytest.mark.long
   def test_em_convolution_in_forward_mode_is_the_same(self):
     name = "em_convolution.em_convolution"
     case, other = (

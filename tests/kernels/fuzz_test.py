@@ -21,6 +21,7 @@ def _halved_above_one(s):
 
 
 @pytest.mark.parametrize("name", kernel_cases.CASES)
+@pytest.mark.long
 def test_numbers_that_float64_has_are_finite(name):
   case = kernel_cases.CASES[name]
   batch = fuzz.draw(case, seed=0)
@@ -86,6 +87,7 @@ def test_broken_kernels_are_found(broken, what, fault):
 # Poses reach far beyond the range that the table asks for.
 @pytest.mark.parametrize("name", ["geometry.invert", "warping.warp"])
 @pytest.mark.parametrize("magnitude", [1e15, 1e20, 1e30])
+@pytest.mark.long_after_first
 def test_huge_poses_are_finite(name, magnitude):
   case = kernel_cases.CASES[name]
   random = np.random.default_rng(0)

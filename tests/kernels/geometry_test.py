@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -183,6 +184,7 @@ class GeometryTest(chex.TestCase):
 
   @chex.variants(with_jit=True, without_jit=True)
   @parameterized.parameters("affine", "similarity")
+  @pytest.mark.long_after_first
   def test_batch_is_a_loop(self, kind):
     raw = _raw(0, 2)
     pose_matrix = self.variant(lambda row: geometry.pose_matrix(row, kind))
@@ -207,6 +209,7 @@ class GeometryTest(chex.TestCase):
       check_grads(moved, (raw, points), order=1)
 
   @parameterized.product(value=[0.0, 1e4, -1e4], kind=["affine", "similarity"])
+  @pytest.mark.long_after_first
   def test_extreme_parameters_are_finite(self, value, kind):
     @jax.jit
     def inverse(raw):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -341,6 +342,7 @@ class NumericsTest(chex.TestCase):
       chex.assert_trees_all_equal(got, want)
 
   @chex.variants(with_jit=True, without_jit=True)
+  @pytest.mark.long_after_first
   def test_batch_is_a_loop(self):
     s = _vectors(0)
     for function in (

@@ -4,6 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -241,6 +242,7 @@ class SetTransformerTest(chex.TestCase):
     self.assertGreater(np.abs(moved[:, 0]).max(), 0)
 
   @parameterized.product(masking=_MASKINGS, dtype=(jnp.float32, jnp.bfloat16))
+  @pytest.mark.long_after_first
   def test_is_finite(self, masking, dtype):
     """Also where nothing is there, and for tokens that are large."""
     model, (tokens, there) = _model(masking=masking, num_inducing=2), _set()

@@ -164,6 +164,7 @@ def test_routings_match_loops(name):
 
 
 @pytest.mark.parametrize("name", routers.NAMES)
+@pytest.mark.long_after_first
 def test_matrices_match_loops(name):
   check_matches_loops(_call, name, "VALID", 2, ((2, 3), (2, 2)))
 
@@ -200,6 +201,7 @@ def test_broken_copy_fails(fault, name, padding):
 
 
 @pytest.mark.parametrize("name", routers.NAMES)
+@pytest.mark.long_after_first
 def test_one_full_window_is_the_dense_layer(name):
   layer = _layer(routing=name)
   poses, activations = _children(grid=(_K, _K))
@@ -231,6 +233,7 @@ def test_a_function_routes_windows():
 
 @pytest.mark.parametrize("name", routers.NAMES)
 @pytest.mark.parametrize("shape", [(_C,), (2, 3)])
+@pytest.mark.long_after_first
 def test_gradients_are_finite_and_reach_every_parameter(name, shape):
   """Also where no child is there."""
   sizes = (_C, _D) if len(shape) == 1 else ((2, 3), (2, 2))
@@ -250,6 +253,7 @@ def test_gradients_are_finite_and_reach_every_parameter(name, shape):
   chex.assert_tree_all_finite(gradient(layer, *(0 * x for x in children)))
 
 
+@pytest.mark.long
 def test_layers_stack():
   """Vectors below and above, activations given on; and matrices of EM."""
   features = jax.random.uniform(jax.random.key(0), (2, 9, 9, 3))

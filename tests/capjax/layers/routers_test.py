@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -245,6 +246,7 @@ class RoutersTest(chex.TestCase):
   @parameterized.parameters(
     "dynamic", "inverted_attention", "variational", "em"
   )
+  @pytest.mark.long_after_first
   def test_iterations_are_passed_on(self, name):
     poses, _ = _examples(num_examples=1)
     arguments = poses[0], _layer("dynamic").transforms[...]
@@ -312,6 +314,7 @@ class DenseCapsTest(chex.TestCase):
     self.assertIs(type(layer.route), type(_router(name)))
 
   @parameterized.parameters(*routers.NAMES)
+  @pytest.mark.long_after_first
   def test_matrices_vote_by_products(self, name):
     """As do vectors whose transforms hold the matrix for each row."""
     random = np.random.default_rng(0)

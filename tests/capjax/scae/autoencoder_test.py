@@ -6,6 +6,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -208,6 +209,7 @@ class SCAETest(parameterized.TestCase):
       self.assertTrue(np.isfinite(x).all())
 
   @parameterized.parameters("alpha", "coupled")
+  @pytest.mark.long_after_first
   def test_every_parameter_changes_how_images_are_explained(self, mixing):
     model, images = _make(mixing=mixing), _images()
     parts = model(images).parts

@@ -150,6 +150,7 @@ def test_examples_are_spread_over_classes_right_ones_first():
 @pytest.mark.parametrize(
   "shape", [(28, 28, 1), (8, 8, 3), (11, 5, 1), (5, 11, 3), (9, 9, 2)]
 )
+@pytest.mark.long_after_first
 def test_mistakes_are_red(shape, tmp_path):
   images = _images(11, *shape)
   labels = np.arange(11) % 3
@@ -185,6 +186,7 @@ def test_images_keep_their_colours_and_sides(tmp_path):
 
 @pytest.mark.parametrize("shape", [(1, 16, 11), (3, 4, 5), (7, 2, 3)])
 @pytest.mark.parametrize("image", [(28, 28, 1), (6, 9, 3), (8, 8, 2)])
+@pytest.mark.long_after_first
 def test_each_perturbed_image_is_seen(shape, image, tmp_path):
   path = tmp_path / "new" / "perturbations.png"
   grid = _images(*shape, *image)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 from selection_cases import OPTIONS, layers, normal, sigmoid, summands, textbook
@@ -312,6 +313,7 @@ class SelectionTest(chex.TestCase):
     )
 
   @chex.variants(with_jit=True, without_jit=True)
+  @pytest.mark.long_after_first
   def test_vmap_is_a_loop(self):
     select = self.variant(functools.partial(selection.select, **OPTIONS))
     batch = jax.tree.map(lambda *x: jnp.stack(x), layers(0), layers(1))

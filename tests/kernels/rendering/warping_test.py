@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import processes
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -244,6 +245,7 @@ class WarpTest(chex.TestCase):
     check_matches_oracle(_warp, shape, canvas, seed)
 
   @chex.variants(with_jit=True, without_jit=True)
+  @pytest.mark.long_after_first
   def test_vmap_is_a_loop(self):
     warp = self.variant(rendering.warp, static_argnums=2)
     templates, poses = jax.tree.map(
@@ -290,6 +292,7 @@ class WarpTest(chex.TestCase):
     chex.assert_trees_all_close(middle[0, 0], _case(0, (3, 3, 2))[0][1, 1])
 
   @parameterized.product(dtype=[jnp.float32, jnp.bfloat16], seed=_SEEDS)
+  @pytest.mark.long_after_first
   def test_low_precision_rounds_only_inputs_and_output(self, dtype, seed):
     template, pose = _case(seed, (16, 16, 1))
     template, pose = template.astype(dtype), pose.astype(dtype)

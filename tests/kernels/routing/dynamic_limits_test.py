@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 import routing_forms
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
@@ -77,6 +78,7 @@ class RoutingLimitsTest(chex.TestCase):
     leaky=[False, True],
     form=tuple(routing_forms.FORMS),
   )
+  @pytest.mark.long_after_first
   def test_degenerate_votes_are_finite(self, case, leaky, form):
     _, votes = case
     for bias in (

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 import routing_forms
 from absl.testing import absltest, parameterized
 
@@ -206,6 +207,7 @@ class RoutingTest(chex.TestCase):
     check_matches_oracle(routing_forms.compiled(_textbook))
 
   @parameterized.product(form=tuple(routing_forms.FORMS), seed=_SEEDS)
+  @pytest.mark.long_after_first
   def test_gradient_is_the_textbook_one(self, form, seed):
     check_gradient_is_the_textbook_one(routing_forms.ENERGIES[form], seed)
 
@@ -284,6 +286,7 @@ class RoutingTest(chex.TestCase):
 
   @chex.variants(with_jit=True, without_jit=True)
   @parameterized.parameters(*routing_forms.FORMS)
+  @pytest.mark.long_after_first
   def test_vmap_is_a_loop(self, form):
     route = self.variant(routing_forms.FORMS[form])
     votes = cases.votes(0, (2, *cases.VOTES_SHAPE))

@@ -8,6 +8,7 @@ import em_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -172,6 +173,7 @@ class EMConvolutionTest(parameterized.TestCase):
     em_cases.assert_close(got, want, atol=1e-4)
 
   @parameterized.parameters(*em_cases.FORMS)
+  @pytest.mark.long_after_first
   def test_one_window_is_a_dense_layer(self, form):
     """In its outputs, and in gradients that go through the votes."""
     arguments = _arguments(0, form, size=_KERNEL)
@@ -236,6 +238,7 @@ class EMConvolutionTest(parameterized.TestCase):
     )
 
   @parameterized.parameters((2, 3), _VECTOR)
+  @pytest.mark.long_after_first
   def test_gradients(self, *pose):
     """In reverse mode, with windows that overlap."""
     with jax.enable_x64(True):
@@ -251,6 +254,7 @@ class EMConvolutionTest(parameterized.TestCase):
     limit=("zeros", "far", "nobody", "one", "alike"),
     form=tuple(em_cases.FORMS),
   )
+  @pytest.mark.long_after_first
   def test_limit_is_finite(self, limit, form):
     poses, activations, transforms, *betas = _arguments(0, form)
     if limit == "zeros":
@@ -270,6 +274,7 @@ class EMConvolutionTest(parameterized.TestCase):
     total = _sums_of_children(output.coefficients)
     np.testing.assert_allclose(total[:, :-1], 1, atol=1e-5)
 
+  @pytest.mark.long
   def test_many_extremes_are_finite(self):
     def finite(key):
       keys = iter(jax.random.split(key, 12))

@@ -8,6 +8,7 @@ import em_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -249,10 +250,12 @@ class EMTest(chex.TestCase):
       chex.assert_trees_all_close(got, want, atol=1e-4)
 
   @parameterized.product(limit=tuple(_LIMITS), form=tuple(em_cases.FORMS))
+  @pytest.mark.long_after_first
   def test_limit_is_finite(self, limit, form):
     check_limit_is_finite(_route, limit, form)
 
   @parameterized.parameters(*em_cases.FORMS)
+  @pytest.mark.long
   def test_ten_thousand_extremes_are_finite(self, form):
     """Scales from 1e-6 to 1e4 of votes, betas and activations."""
 
@@ -337,6 +340,7 @@ class EMTest(chex.TestCase):
     em_cases.assert_close(got, want, atol=1e-4, rtol=1.01 * 2**-8)
 
   @chex.variants(with_jit=True, without_jit=True)
+  @pytest.mark.long_after_first
   def test_vmap_is_a_loop(self):
     route = self.variant(
       functools.partial(

@@ -9,6 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax.data.transforms import augment
@@ -358,6 +359,7 @@ class AugmentTest(chex.TestCase):
     ("pad_and_place", dict(canvas=(9, 9))),
     ("random_affine", dict(max_rotation=30.0, max_translation=2.0)),
   )
+  @pytest.mark.long_after_first
   def test_vmap_is_a_loop(self, name, options):
     function = getattr(augment, name)
     images = jax.random.uniform(jax.random.key(0), (3, 6, 7, 1))
