@@ -56,7 +56,7 @@ def overview(path: pathlib.Path) -> None:
   panels = {
     "samples of a capsule RBM": samples[:25].reshape(5, 5, 28, 28, 1),
     "capsules, each alone": fields[:25].reshape(5, 5, 28, 28, 1),
-    "poses, changed: turned, sheared, scaled, moved": _posed(),
+    "a digit in other poses": _posed(),
     "one toy, many viewpoints": _viewpoints(5, 5),
   }
   concepts.overview(panels, path)
@@ -314,7 +314,7 @@ def _posed() -> np.ndarray:
   """A digit as its capsules render it, each row with another change of poses.
 
   Returns:
-    [5 5 28 28 1]: rotations by up to 40 degrees, shears, sizes, and shifts by
+    [5 5 28 28 1]: rotations by up to 23 degrees, shears, sizes, and shifts by
     up to 4 pixels along x and y.
   """
   model = pretrained.load("transforming_mnist_affine").model
@@ -324,7 +324,7 @@ def _posed() -> np.ndarray:
   steps = np.linspace(-1, 1, 5)
   same = dict(scale_x=1.0, scale_y=1.0, theta=0.0, shear=0.0, tx=0.0, ty=0.0)
   changes = [
-    *(dict(theta=0.7 * x) for x in steps),
+    *(dict(theta=0.4 * x) for x in steps),
     *(dict(shear=0.5 * x) for x in steps),
     *(dict(scale_x=1 + 0.3 * x, scale_y=1 + 0.3 * x) for x in steps),
     *(dict(tx=4 * x) for x in steps),

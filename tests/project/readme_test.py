@@ -42,3 +42,10 @@ def test_presets_that_are_named_exist():
 
 def test_there_is_an_example_of_a_gradient_through_routing():
   assert any("jax.grad" in e and "routing" in e for e in EXAMPLES)
+
+
+def test_it_is_short_and_its_links_lead_somewhere():
+  text = re.sub(r"<!--.*?-->", "", README.read_text("utf-8"))
+  assert len(text.split()) <= 900
+  for link in re.findall(r"\]\(([^)#]+)", text):
+    assert (ROOT / link).exists(), link
