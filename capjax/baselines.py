@@ -84,7 +84,7 @@ class CapsNetBaseline(nnx.Module):
       for sizes in zip(widths[:-1], widths[1:], strict=True)
     )
     self.pool = pool
-    self.dropout = dropout
+    self.dropout = nnx.Dropout(dropout)
 
   def __call__(
     self, images: Float[Array, "B H W C"], key: jax.Array | None = None
@@ -109,9 +109,7 @@ class CapsNetBaseline(nnx.Module):
     x = x.reshape(len(x), -1)
     for layer in self.dense[:-1]:
       x = jax.nn.relu(layer(x))
-    if key is not None:
-      kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
-      x = jnp.where(kept, x / (1 - self.dropout), 0.0)
+    x = self.dropout(x, deterministic=key is None, rngs=key)
     return self.dense[-1](x)
 
 

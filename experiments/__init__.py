@@ -3,7 +3,9 @@
 import importlib.util
 
 # What comes with the extra `train`.
-_NEEDED = ("matplotlib", "orbax", "PIL", "sklearn", "tensorboardX", "tqdm")
+_NEEDED = (
+  "filelock", "matplotlib", "orbax", "PIL", "sklearn", "tensorboardX", "tqdm",
+)  # fmt: skip
 
 _missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 if _missing:

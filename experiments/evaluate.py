@@ -8,13 +8,12 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
-import json
 from collections.abc import Sequence
 
 from absl import app, flags
 
 from . import finished, launch
-from .evaluation import models, suites
+from .evaluation import models, printed, suites
 from .flags import limits, runs
 from .run import directory, provenance
 from .training import task
@@ -74,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
           f"--suite={','.join(names)} does not use --{flag}; these suites do: "
           f"{', '.join(sorted(takers))}"
         )
-    run = directory.Run(runs.WORKDIR.value)
+    run = runs.open_run(runs.WORKDIR.value)
     summary, binary = finished.reopen(run)
     runs.configure()
     test = runs.load("test")
@@ -105,7 +104,9 @@ def main(argv: Sequence[str]) -> None:
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
     options = models.Options(_VIEWS.value, _IMAGES.value, others)
-    for name in names:
+    for number, name in enumerate(names, 1):
+      if len(names) > 1:
+        print(f"suite {number} of {len(names)}: {name}", flush=True)
       metrics = suites.SUITES[name](run, trained, options)
       record = {
         "suite": name,
@@ -115,8 +116,9 @@ def main(argv: Sequence[str]) -> None:
       }
       made = {**summary, **_about_now(summary), **record}
       run.write_evaluation(name, made)
-      print(f"{name}: {json.dumps(metrics, indent=2)}")
-  print(f"evaluation.json and figures are in {run.workdir}")
+      print(printed.table(name, metrics, record["num_images"]), flush=True)
+  written = [run.workdir / "evaluation.json", *run.figures]
+  print(f"wrote {', '.join(map(str, written))}")
 
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:

@@ -15,9 +15,9 @@ from capjax.saved import TrainedModel
 
 from .evaluation import models, suites
 from .figures import grids
-from .flags import limits, runs
-from .run import directory
-from .training import cards, loop, memory, train_step
+from .flags import lengths, limits, runs
+from .run import directory, provenance
+from .training import banner, cards, loop, memory, train_step
 from .training import task as tasks
 from .training.loop import LoopConfig
 
@@ -86,7 +86,10 @@ def fit(
   lines = run.metrics()
   if lines:  # without lines the file was lost, which resuming warns about
     grids.learning_curves(
-      lines, run.figure("learning_curves"), reported=saved.best_step()
+      lines,
+      run.figure("learning_curves"),
+      reported=saved.best_step(),
+      chosen_by=None if tasks.reports_last(task, config) else task.chosen_by,
     )
   return step, earlier + seconds
 
@@ -103,21 +106,6 @@ def restore(
     load_train=lambda: runs.load("train"),
     data_dir=runs.DATA_DIR.value,
   )
-
-
-def _tell_of_data(train_set: data.Dataset, test: data.Dataset) -> None:
-  """Prints what was read from data that are not one of the known sets."""
-  if runs.DATASET.value in data.NAMES:
-    return
-  shape = "x".join(map(str, train_set.images.shape[1:]))
-  print(
-    f"data: {len(train_set.images)} training and {len(test.images)} test "
-    f"images of {shape} (height x width x channels), "
-    f"{train_set.num_classes} classes",
-    flush=True,
-  )
-  for note in train_set.notes:
-    print(f"data: {note}", flush=True)
 
 
 def _source(
@@ -155,7 +143,6 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       runs.refuse("--num_validation=0", ["stop_accuracy"])
     train_set = runs.load("train")
     test = runs.load("test")  # fails now if it is missing, not after training
-    _tell_of_data(train_set, test)
     if train_set.is_multi_hot and not task.multi_hot:
       raise ValueError(
         f"{runs.DATASET.value}: images belong to several classes at once, "
@@ -173,12 +160,31 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       train_set, validation = loop.split_validation(
         train_set, config.num_validation, config.batch_size
       )
-    run = directory.Run(runs.WORKDIR.value)
+    run = runs.open_run(runs.WORKDIR.value)
     source = _source(run, task, train_set)
     memory.check(task, train_set, config, remedy=limits.flags_of_size)
     run.lock(runs.invocation())
+    if run.lengthened_from:
+      print(
+        f"lengthened from {run.lengthened_from[-1]:,} to {config.num_steps:,} "
+        f"steps{lengths.remark()}",
+        flush=True,
+      )
     for name, record in records.items():
       run.note(name, record)
+    spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
+    told = banner.lines(
+      device=provenance.device(),
+      model=spec.shapes(),
+      name=spec.maker.__name__,
+      dataset=runs.DATASET.value,
+      train=train_set,
+      validation=validation,
+      test=test,
+      config=config,
+    )
+    told += [f"data: {note}" for note in train_set.notes]
+    print("\n".join(told), flush=True)
     if source is not None:
       run.note(
         "start_from",

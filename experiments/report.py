@@ -268,11 +268,20 @@ def main(argv: Sequence[str]) -> None:
       new[path] = pages.fill(new.get(path) or path.read_text("utf-8"), named)
   except (OSError, ValueError) as error:
     sys.exit(str(error))
-  for path, text in new.items():
-    if not _CHECK.value:
-      path.write_text(text, "utf-8")
-    elif not path.exists() or path.read_text("utf-8") != text:
-      sys.exit(f"{path} is out of date; run `python -m experiments.report`.")
+  stale = [
+    path
+    for path, text in new.items()
+    if not path.exists() or path.read_text("utf-8") != text
+  ]
+  if _CHECK.value and stale:
+    sys.exit(f"{stale[0]} is out of date; run `python -m experiments.report`.")
+  for path in stale:
+    path.write_text(new[path], "utf-8")
+    print(f"wrote {path}")
+  print(
+    f"{len(new) - len(stale)} of {len(new)} pages were up to date with "
+    f"{len(every)} records of {_RESULTS.value}"
+  )
 
 
 def _pages() -> list[pathlib.Path]:

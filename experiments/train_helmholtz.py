@@ -22,7 +22,6 @@ from capjax.specs import Spec
 from . import launch
 from .flags import boltzmann as flagged
 from .flags import limits, runs
-from .run import directory
 from .tasks import helmholtz
 from .training import memory
 from .training import task as tasks
@@ -36,9 +35,9 @@ _NUM_CAPSULES = flags.DEFINE_list(
 )
 _PRETRAIN_STEPS = flags.DEFINE_integer(
   "pretrain_steps",
-  6000,
-  "Number of updates of each layer's capsule RBM; 0 starts with wake-sleep "
-  "training.",
+  None,
+  "Number of updates of each layer's capsule RBM, by default --num_steps; 0 "
+  "starts with wake-sleep training.",
   lower_bound=0,
 )
 _PRETRAIN_RATE = flags.DEFINE_float(
@@ -86,7 +85,7 @@ def _fit_layer(
   validation: data.Dataset,
 ) -> tuple[Stack, float]:
   """Trains a layer's RBM in a folder of its own; see `helmholtz.FitLayer`."""
-  run = directory.Run(f"{workdir}/layer_{number}")
+  run = runs.open_run(f"{workdir}/layer_{number}")
   memory.check(task, train, config, remedy=limits.flags_of_size)
   run.lock(runs.invocation())
   run.note("model", record)
@@ -98,6 +97,8 @@ def _fit_layer(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  if _PRETRAIN_STEPS.value is None:  # recorded as a number
+    flags.FLAGS.pretrain_steps = runs.NUM_STEPS.value
   with runs.clear_errors():
     flagged.refuse_useless_flags()
     if runs.START_FROM.value and _PRETRAIN_STEPS.value:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from etils import epy
 from jaxtyping import Float, Int
-from scipy import optimize
-from sklearn import cluster, exceptions, linear_model, preprocessing
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from scipy import optimize
+  from sklearn import cluster, exceptions, linear_model, preprocessing
 
 _NUM_STARTS = 10
 _COUNTS = (10, 25, 100, 1000)  # of labels, by default
@@ -36,7 +39,7 @@ class FewLabels(NamedTuple):
 
 def fit_means(
   features: Float[np.ndarray, "N F"], num_clusters: int, *, seed: int = 0
-) -> cluster.KMeans:
+) -> "cluster.KMeans":
   """Finds clusters by k-means, of 10 starts and up to 1000 iterations.
 
   Args:

@@ -8,10 +8,13 @@ near one flat piece for each kind of object: x = mean + loadings z + noise.
 from typing import NamedTuple
 
 import numpy as np
+from etils import epy
 from jaxtyping import Float
-from scipy import special
 
 from capjax.evaluation import clustering
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from scipy import special
 
 
 class FactorAnalysers(NamedTuple):

@@ -22,14 +22,14 @@ class LogPartition(NamedTuple):
     estimate: the log of the mean weight.
     error: its standard error, by the delta method; too small where few chains
       have all the weight.
-    bound: the mean of the log weights: below log Z on average forwards, above
-      it backwards.
+    mean_log_weight: the mean of the log weights, no bound itself: below log Z
+      on average forwards, above it backwards.
     images: [B H W C], the final states of the chains.
   """
 
   estimate: Float[Array, ""]
   error: Float[Array, ""]
-  bound: Float[Array, ""]
+  mean_log_weight: Float[Array, ""]
   images: Float[Array, "B ..."]
 
 

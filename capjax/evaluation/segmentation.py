@@ -3,9 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
+from etils import epy
 from jaxtyping import Float, Int
-from scipy import optimize
-from sklearn import metrics
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from scipy import optimize
+  from sklearn import metrics
 
 
 class Segmentation(NamedTuple):

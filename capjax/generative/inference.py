@@ -9,14 +9,17 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from etils import epy
 from jaxtyping import Array, Float, Key
-from numpyro import infer
 
 from capjax import losses
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules, Layers
 from capjax.kernels import numerics
 from capjax.kernels.matching.selection import Temperature
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from numpyro import infer
 
 
 @runtime_checkable

@@ -8,14 +8,17 @@ Axes: B batch, I capsules of a layer, H W C image.
 
 import jax
 import jax.numpy as jnp
-import numpyro
-import numpyro.distributions as dist
+from etils import epy
 from jaxtyping import Array, Float
 
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  import numpyro
+  import numpyro.distributions as dist
 
 
 def model(

@@ -136,7 +136,9 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
   lines = compared(run, options, "views", scores)
   curves.accuracy_curves(
     [
-      curves.Panel("", axis, "accuracy (%)", lines_of(lines, x, y))
+      curves.Panel(
+        "", axis, "accuracy (%)", lines_of(lines, x, y), counts_of(lines)
+      )
       for axis, x, y in panels
     ],
     run.figure("views"),
@@ -203,9 +205,10 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   panels = [
     curves.Panel(
       f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
-      "eps",
+      "eps (pixels in [0, 1])",
       "success (%)" if "target" in kind else "accuracy (%)",
       lines_of(lines, "eps", f"{name}_{kind}"),
+      counts_of(lines),
     )
     for kind in ("accuracy", "targeted_success")
     for name in _ATTACKS
@@ -279,19 +282,25 @@ def diagnostics(
       ("rotated_routing_entropy", "routing entropy"),
     )
   ]
-  during = {
-    text: {line["step"]: line[name] for line in run.metrics() if name in line}
-    for name, text in (
-      ("routing_entropy", "routing entropy"),
-      ("dead_parents", "share of dead capsules"),
-      ("least_peak", "highest activation, least capsule"),
-    )
-  }
-  during = {text: line for text, line in during.items() if line}
-  training_panel = curves.Panel("", "step of training", "validation", during)
-  curves.diagnostic_curves(
-    [*turned, training_panel] if during else turned, run.figure("diagnostics")
-  )
+  during = []
+  for ylabel, names in (
+    ("routing entropy", {"routing_entropy": "validation"}),
+    (
+      "validation, shares",
+      {
+        "dead_parents": "dead capsules",
+        "least_peak": "highest activation of the least capsule",
+      },
+    ),
+  ):
+    found = {
+      text: {x["step"]: x[name] for x in run.metrics() if name in x}
+      for name, text in names.items()
+    }
+    found = {text: line for text, line in found.items() if line}
+    if found:
+      during.append(curves.Panel("", "step of training", ylabel, found))
+  curves.diagnostic_curves([*turned, *during], run.figure("diagnostics"))
   return scores
 
 
@@ -360,6 +369,15 @@ def _label(run: directory.Run) -> str:
   if given["model"] == "capsnet" and routing != "dynamic":
     return f"capsnet, {routing.replace('_', ' ')}"
   return given["model"]
+
+
+def counts_of(scores: dict[str, Scores]) -> dict[str, int]:
+  """By label, the number of images that a suite measured."""
+  return {
+    label: int(values["num_images"])
+    for label, values in scores.items()
+    if "num_images" in values
+  }
 
 
 def lines_of(

@@ -22,6 +22,10 @@ _NUM_SWEEPS = 1000  # the paper's
 _NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
 _NUM_TEMPERATURES = 10_000
 _NUM_LIKELY = 1000  # images whose free energies are compared with samples'
+_DREAMS = {
+  "ancestral": "each layer given the one above",
+  "gibbs": "after 1000 rounds up and down from random images",
+}
 _SANE = (-1.0, 2.0)  # range of mean pixels of samples; images are in [0, 1]
 
 
@@ -42,7 +46,13 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   start = jax.random.uniform(start_key, shape)
   capsules, images = _dream(model, key, start)
   means = model.reconstruct(capsules)
-  energy_models.tiles(means, run.figure("samples"), columns=10)
+  energy_models.tiles(
+    means,
+    run.figure("samples"),
+    columns=10,
+    title=f"mean pixels of {_NUM_SAMPLES} chains after {_NUM_SWEEPS} Gibbs "
+    "sweeps from random images",
+  )
   if latents.has_gaussian_pixels(model):
     tests = train_step.as_intensities(jnp.asarray(trained.test.images))
   else:
@@ -79,7 +89,13 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
     energy_models.decompositions(
       images, *_decompose(model, images), run.figure("decompositions")
     )
-  energy_models.tiles(alone, run.figure("fields"), columns=10)
+  what = "hidden units" if model.switches is None else "capsules"
+  energy_models.tiles(
+    alone,
+    run.figure("fields"),
+    columns=10,
+    title=f"mean images of {len(alone)} {what}, each with only itself on",
+  )
   return {
     "fields_spread": float(jnp.mean(jnp.std(alone, axis=0))), "num_images": 0
   }  # fmt: skip
@@ -130,8 +146,8 @@ def log_likelihood(
     "log_partition_standard_error": float(below.error),
     "log_partition_backwards": float(above.estimate),
     "log_partition_backwards_standard_error": float(above.error),
-    "mean_log_weight": float(below.bound),
-    "mean_log_weight_backwards": float(above.bound),
+    "mean_log_weight": float(below.mean_log_weight),
+    "mean_log_weight_backwards": float(above.mean_log_weight),
     "temperatures": _NUM_TEMPERATURES,
     "num_images": len(images),
   }
@@ -163,7 +179,12 @@ def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   low, high = _SANE
   scores = {"images_mean": float(np.mean(trained.test.images / 255))}
   for name, images in kinds.items():
-    energy_models.tiles(images, run.figure(f"dreams_{name}"), columns=10)
+    energy_models.tiles(
+      images,
+      run.figure(f"dreams_{name}"),
+      columns=10,
+      title=f"{len(images)} samples, {_DREAMS[name]}",
+    )
     sane = np.all((low <= images) & (images <= high), axis=(1, 2, 3))
     scores[f"{name}_sane"] = float(np.mean(sane))
     if sane.any():

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro import diagnostics, infer
+from etils import epy
 
 from capjax import generative
 from capjax.generative import guides, inference, numpyro_programs
@@ -13,6 +13,9 @@ from ..run import directory
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from numpyro import diagnostics, infer
 
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
@@ -33,13 +36,25 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del options
   model = trained.model
   samples = _sample(model.capsules, jax.random.key(0))
-  energy_models.tiles(samples, run.figure("samples"), columns=10)
+  energy_models.tiles(
+    samples,
+    run.figure("samples"),
+    columns=10,
+    title=f"{len(samples)} samples of the prior: mean pixels given the parts",
+  )
   templates = model.capsules.templates
   columns = len(templates.alphas)
   shown = jnp.concatenate(
     [templates.colours / templates.alphas, templates.colours]
   )
-  energy_models.tiles(shown, run.figure("templates"), columns=columns)
+  energy_models.tiles(
+    shown,
+    run.figure("templates"),
+    columns=columns,
+    title="templates of the parts: intensity, and intensity times alpha",
+    row_labels=["intensity", "rendered"],
+    column_labels=[str(n + 1) for n in range(columns)],
+  )
   images, _ = models.make_examples(
     trained, trained.task.sample_test, np.arange(_NUM_SHOWN)
   )

@@ -71,7 +71,7 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
     [jax.vmap(views.rotate, (0, None))(shown, angle) for angle in _ANGLES]
   )
   part_figures.coded(
-    _shares(trained.model, turned), len(_ANGLES), run.figure("swaps")
+    _shares(trained.model, turned), _ANGLES, run.figure("swaps")
   )
   return {
     "angles": [float(angle) for angle in _ANGLES],
@@ -122,6 +122,11 @@ def duplicates(
     np.concatenate([templates, np.stack(moved)]),
     run.figure("duplicates"),
     columns=len(templates),
+    title="templates, and the nearest other template after alignment",
+    row_labels=["template", "nearest"],
+    column_labels=[
+      f"{n + 1}: {found.residual:.2f}" for n, (_, found) in enumerate(near)
+    ],
   )
   residuals = np.array([found.residual for _, found in near])
   return {
@@ -178,6 +183,9 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
     rows.reshape(-1, *rows.shape[3:]),
     run.figure("repair"),
     columns=len(_ANGLES),
+    title="rotated test images, and reconstructions before and after inference",
+    row_labels=len(rows) * ["image", "before", "after"],
+    column_labels=[f"{angle:g}°" for angle in _ANGLES],
   )
   part_figures.climbs(
     {name: scores[f"{name}_objectives"] for name in _OPTIMIZERS},

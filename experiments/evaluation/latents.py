@@ -5,7 +5,7 @@ import zipfile
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import feature_selection
+from etils import epy
 
 from capjax.energy import helmholtz, rbm
 from capjax.evaluation import clustering
@@ -17,6 +17,9 @@ from ..training import train_step
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from sklearn import feature_selection
 
 _PER_CLASS = 10  # images of each class in the figure
 _NUM_INFORMATIVE = 2000  # images from which information is estimated

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import manifold
+from etils import epy
 
 from capjax import scae
 from capjax.evaluation import clustering
@@ -20,6 +20,9 @@ from ..training import task as tasks
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from sklearn import manifold
 
 _NUM_SHOWN = 20  # images with their reconstructions
 _NUM_EMBEDDED = 2000  # images, embedded by t-SNE

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn import decomposition, linear_model, preprocessing
+from etils import epy
 
 from capjax import losses
 from capjax.evaluation import clustering, factor_analysers, views
@@ -18,6 +18,9 @@ from ..training import train_step
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from sklearn import decomposition, linear_model, preprocessing
 
 # Entries of a movement [3 3]: the position, and the linear part.
 _PLACE = {"x": (0, 2), "y": (1, 2)}

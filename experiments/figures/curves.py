@@ -1,4 +1,4 @@
-"""Figures of robustness and of routing: pure functions that each write one PNG.
+"""Figures of robustness and of routing; each function writes one file.
 
 As in `grids`: images are floats in [0, 1], every function makes the folder of
 its `path` and returns the path.
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import patches, ticker
+from etils import epy
 from numpy.typing import ArrayLike
 
 from .grids import (
@@ -22,6 +22,9 @@ from .grids import (
   new_sheet,
   save,
 )
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from matplotlib import patches, ticker
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # With more points the markers would overlap.
@@ -39,12 +42,15 @@ class Panel(NamedTuple):
     ylabel: the label of y, with its unit.
     lines: by label, {x: y}, y in [-1, 1]; points that are not finite are left
       out. A label has the same colour in all panels of a figure.
+    counts: by label, the number of images of each point, for shares of them:
+      points get 95% intervals (Wilson, 1927), and the legend has the number.
   """
 
   title: str
   xlabel: str
   ylabel: str
   lines: Mapping[str, Mapping[float, float]]
+  counts: Mapping[str, int] = {}
 
 
 def accuracy_curves(
@@ -75,13 +81,14 @@ def diagnostic_curves(
   """Plots shares, such as the entropy of routing against the training step.
 
   Args:
-    panels: the axis of y goes up to 1, and begins at 0 where no line is below.
+    panels: the axis of y goes up to 1, and begins at 0 where no line is below;
+      where the lines of a panel span less than a quarter, it shows their range.
     path: file to write.
 
   Raises:
     ValueError: if there is nothing to plot.
   """
-  return _plot(panels, path, unit=1)
+  return _plot(panels, path, unit=1, closer=True)
 
 
 def activation_histograms(
@@ -224,15 +231,19 @@ def _plot(
   *,
   unit: float,
   chance: float | None = None,
+  closer: bool = False,
 ) -> pathlib.Path:
-  """Plots panels side by side under one legend; 1 is plotted as `unit`."""
+  """Plots panels side by side under one legend; 1 is plotted as `unit`.
+
+  With `closer` the axis of a panel whose lines are flat shows their range.
+  """
   panels = [panel._replace(lines=_finite(panel.lines)) for panel in panels]
   if not any(points for panel in panels for points in panel.lines.values()):
     raise ValueError("no panel has a line with a finite point.")
   labels = list(dict.fromkeys(x for panel in panels for x in panel.lines))
   sheet = new_sheet((3.1 * len(panels) + 0.3, 3.1))
   grid = sheet.subplots(1, len(panels), squeeze=False)[0]
-  handles = {}
+  handles, counts = {}, {}
   for place, panel in zip(grid, panels, strict=True):
     for label, points in panel.lines.items():
       n, xs = labels.index(label), sorted(points)
@@ -246,6 +257,18 @@ def _plot(
         clip_on=False,
         zorder=3,
       )
+      if panel.counts.get(label):
+        counts[label] = panel.counts[label]
+        ends = [interval(points[x], counts[label]) for x in xs]
+        low, high = zip(*ends, strict=True) if ends else ((), ())
+        place.vlines(
+          xs,
+          unit * np.array(low),
+          unit * np.array(high),
+          color=f"C{n}",
+          linewidth=1,
+          clip_on=False,
+        )
     if chance is not None:
       handles["chance"] = place.axhline(
         unit * chance, color=GREY, linestyle=":", linewidth=1
@@ -253,7 +276,15 @@ def _plot(
     lowest = min(
       (min(p.values()) for p in panel.lines.values() if p), default=0
     )
-    place.set_ylim(unit * min(0, math.floor(4 * lowest) / 4), unit)
+    bottom, top = min(0, math.floor(4 * lowest) / 4), 1.0
+    highest = max(
+      (max(p.values()) for p in panel.lines.values() if p), default=0
+    )
+    if closer and 1e-6 < highest - lowest < 0.25:
+      space = 0.1 * (highest - lowest)
+      bottom, top = lowest - space, min(1.0, highest + space)
+      place.ticklabel_format(axis="y", useOffset=False)
+    place.set_ylim(unit * bottom, unit * top)
     values = [x for points in panel.lines.values() for x in points]
     long = max(values, default=0) >= 1000
     locator = ticker.MaxNLocator(
@@ -268,17 +299,31 @@ def _plot(
     place.set_title(panel.title, fontsize=9)
     bare(place)
   names = labels if chance is None else [*labels, "chance"]
+  texts = [
+    f"{name}, {counts[name]:,} images" if name in counts else name
+    for name in names
+  ]
   # Inches of a column of the legend, roughly.
-  column = 0.45 + 0.062 * max(map(len, names))
+  column = 0.45 + 0.062 * max(map(len, texts))
   sheet.legend(
     [handles[name] for name in names],
-    names,
+    texts,
+    title="bars: 95% intervals" if counts else None,
+    title_fontsize=7,
     loc="outside upper center",
     ncols=max(1, min(len(names), int(3.4 * len(panels) / column))),
     fontsize=8,
     frameon=False,
   )
   return save(sheet, path)
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+  """The 95% interval of a share of `count` images (Wilson, 1927)."""
+  z = 1.959964 / math.sqrt(count)
+  middle = (share + z * z / 2) / (1 + z * z)
+  half = z * math.sqrt(share * (1 - share) + z * z / 4) / (1 + z * z)
+  return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _finite(lines: Mapping[str, Mapping]) -> dict[str, dict[float, float]]:

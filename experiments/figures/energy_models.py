@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,13 @@ from . import grids
 
 
 def tiles(
-  images: ArrayLike, path: str | os.PathLike, *, columns: int
+  images: ArrayLike,
+  path: str | os.PathLike,
+  *,
+  columns: int,
+  title: str,
+  row_labels: Sequence[str] = (),
+  column_labels: Sequence[str] = (),
 ) -> pathlib.Path:
   """Plots images side by side, row by row.
 
@@ -19,6 +26,13 @@ def tiles(
     images: [N H W C].
     path: file to write.
     columns: images in a row; the last row is filled up with white.
+    title: what the images are, above them.
+    row_labels: to the left of the rows; by default the numbers of the images,
+      from 1 on.
+    column_labels: above the columns.
+
+  Raises:
+    ValueError: if there are labels, but not one for each row or column.
   """
   images = grids.as_rgb(images)
   rows = -(-len(images) // columns)
@@ -26,11 +40,40 @@ def tiles(
   images = np.pad(
     images, [(0, missing), (0, 0), (0, 0), (0, 0)], constant_values=1
   )
+  height, width = images.shape[1:3]
+  count = len(images) - missing
+  row_labels = row_labels or [
+    f"{start + 1}–{min(start + columns, count)}"
+    for start in range(0, count, columns)
+  ]
+  for name, labels, wanted in (
+    ("row", row_labels, rows), ("column", column_labels, columns)
+  ):  # fmt: skip
+    if labels and len(labels) != wanted:
+      raise ValueError(
+        f"{len(labels)} {name} labels for {wanted} {name}s; give one for each."
+      )
   picture = grids.mosaic(images.reshape(rows, columns, *images.shape[1:]))
-  sheet = grids.new_sheet((0.5 * columns, 0.5 * rows))
+  margin = 0.2 + 0.06 * max(map(len, row_labels))
+  lines = textwrap.wrap(title, int((0.5 * columns + margin) / 0.065))
+  top = 0.14 * len(lines) + 0.2 * bool(column_labels)
+  sheet = grids.new_sheet(
+    (0.5 * columns + margin, 0.5 * rows * height / width + top + 0.1)
+  )
   place = sheet.subplots()
   place.imshow(picture, interpolation="nearest")
-  place.set_axis_off()
+  place.set_yticks(
+    np.arange(rows) * (height + 1) + (height - 1) / 2, row_labels
+  )
+  place.set_xticks(
+    np.arange(len(column_labels)) * (width + 1) + (width - 1) / 2,
+    column_labels,
+  )
+  place.tick_params(
+    length=0, labelsize=6, labeltop=True, labelbottom=False, pad=2
+  )
+  place.spines[:].set_visible(False)
+  sheet.suptitle("\n".join(lines), fontsize=7)
   return grids.save(sheet, path)
 
 
@@ -52,8 +95,13 @@ def spectra(
   picture = _strips(sheet.axes, activities)
   for number in range(len(activities)):
     sheet.axes[number].set_title(f"class {number}", fontsize=8)
+    sheet.axes[number].set(xticks=[], yticks=[])
+    sheet.axes[number].set_axis_on()
   bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
   bar.set_label("activity", fontsize=8)
+  count, size = np.shape(activities[0])
+  sheet.supxlabel(f"{size} capsules or latents, in one order", fontsize=8)
+  sheet.supylabel(f"{count} test images of each class", fontsize=8)
   return grids.save(sheet, path)
 
 
@@ -77,6 +125,8 @@ def compared_spectra(
     row[0].set_ylabel(name, fontsize=8)
     bar = sheet.colorbar(picture, ax=list(row), fraction=0.02)
     bar.ax.tick_params(labelsize=6)
+    bar.set_label("activity", fontsize=6)
+  sheet.supxlabel("capsules or latents; a row for each test image", fontsize=8)
   for number, place in enumerate(places[0]):
     place.set_title(f"class {number}", fontsize=8)
   return grids.save(sheet, path)
@@ -122,6 +172,7 @@ def decompositions(
   )
   place.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
   place.spines[:].set_visible(False)
+  sheet.suptitle("images, and single capsules by falling activity", fontsize=7)
   return grids.save(sheet, path)
 
 
@@ -132,7 +183,7 @@ def _strips(places, classes):
   for place, values in zip(places, classes, strict=False):
     picture = place.imshow(
       values,
-      cmap="cool",
+      cmap="viridis",
       vmin=low,
       vmax=high,
       aspect="auto",

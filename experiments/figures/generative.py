@@ -5,30 +5,42 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
+from etils import epy
 from numpy.typing import ArrayLike
 
 from . import energy_models, grids
 
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  import matplotlib
+
 
 def coded(
-  shares: ArrayLike, columns: int, path: str | os.PathLike
+  shares: ArrayLike, angles: Sequence[float], path: str | os.PathLike
 ) -> pathlib.Path:
   """Plots images in the colours of their parts, an image in each row.
 
   Args:
     shares: [columns N H W I], the contribution of each part to the pixels: for
       all rows of the first column, then for the second.
-    columns: number of columns of the figure.
+    angles: [columns], in degrees, by which the images of a column are rotated.
     path: file to write.
   """
   shares = np.asarray(shares)
-  count = shares.shape[-1]
-  hues = colormaps["hsv"](np.arange(count) / count)[:, :3]
+  count, columns = shares.shape[-1], len(angles)
+  hues = matplotlib.colormaps["hsv"](np.arange(count) / count)[:, :3]
   images = np.clip(shares @ hues, 0, 1)
   images = images.reshape(columns, -1, *images.shape[1:]).swapaxes(0, 1)
   images = images.reshape(-1, *images.shape[2:])
-  return energy_models.tiles(images, path, columns=columns)
+  rows = len(images) // columns
+  return energy_models.tiles(
+    images,
+    path,
+    columns=columns,
+    title=f"test images rotated further in each column; a hue for each of "
+    f"{count} parts, by their share of a pixel",
+    row_labels=[f"image {n + 1}" for n in range(rows)],
+    column_labels=[f"{angle:g}°" for angle in angles],
+  )
 
 
 def climbs(

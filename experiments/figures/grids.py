@@ -1,24 +1,28 @@
-"""Figures of a run: pure functions of arrays that each write one PNG.
+"""Figures of a run: pure functions of arrays that each write one file.
 
 Images are floats in [0, 1], the last axes H W C: grey (C = 1), colour (C = 3),
 or a stereo pair (C = 2), which is plotted side by side. Other images raise a
-ValueError. Every function makes the folder of its `path` and returns the path.
+ValueError. Every function makes the folder of its `path`, which ends in .png or
+.pdf, and returns the path.
 """
 
-import functools
 import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib import axes, figure, ticker
+from etils import epy
 from numpy.typing import ArrayLike
 
-new_sheet = functools.partial(
-  figure.Figure, dpi=150, facecolor="white", layout="constrained"
-)
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from matplotlib import axes, figure, ticker
+
+
 RED, GREY = "#c8102e", "#555555"
+_NATS = ("elbo", "objective", "log_prob")
+_ERROR = "error"  # 1 - accuracy, in percent
 _LONGEST = 8  # characters of a label under an image
 WITHOUT_AXES = dict(xticks=[], yticks=[], frame_on=False)
 _STYLES = {
@@ -27,32 +31,48 @@ _STYLES = {
 }
 
 
+def new_sheet(*arguments: Any, **options: Any) -> "figure.Figure":
+  """A white figure, whose parts are laid out so that none overlap."""
+  return figure.Figure(
+    *arguments, dpi=150, facecolor="white", layout="constrained", **options
+  )
+
+
 def learning_curves(
   metrics: Sequence[Mapping[str, object]],
   path: str | os.PathLike,
   *,
   reported: int | None = None,
+  chosen_by: str | None = None,
 ) -> pathlib.Path:
-  """Plots error and losses against the step, for training and validation.
+  """Plots errors, losses and what chose the checkpoint, against the step.
+
+  Measures of one unit share a panel: the error in percent, mean errors, and
+  losses; a loss that falls below 0 has its own, as what chose the checkpoint
+  has unless it is one of them.
 
   Args:
     metrics: the lines of metrics.jsonl: each has `step` and `split`, and any of
-      `accuracy`, `loss` and names that end in `_loss`. Other entries, other
-      splits and numbers that are not finite are left out.
+      `accuracy`, `loss` and names that end in `_loss` or `_error`. Other
+      entries, other splits and numbers that are not finite are left out.
     path: file to write.
     reported: the step of the checkpoint that is reported, which is marked.
+    chosen_by: the validation measure by whose highest value it was chosen; None
+      for the last checkpoint.
 
   Raises:
     ValueError: if there is nothing to plot.
   """
-  curves = _curves(metrics)
-  kinds = [k for k in ("error", "loss") if any(n.endswith(k) for n in curves)]
-  if not kinds:
+  curves = _curves(metrics, chosen_by)
+  groups = _groups(curves)
+  if not groups:
     raise ValueError("no line of the metrics has a finite accuracy or loss.")
-  sheet = new_sheet((4.6 * len(kinds), 3.8))
-  grid = sheet.subplots(1, len(kinds), squeeze=False)[0]
-  for panel, kind in zip(grid, kinds, strict=True):
-    names = [name for name in curves if name.endswith(kind)]
+  chosen = _ERROR if chosen_by == "accuracy" else chosen_by
+  marked = next((x for x, names in groups.items() if chosen in names), None)
+  marked = marked or next(iter(groups))
+  sheet = new_sheet(figsize=(4.6 * len(groups), 3.8))
+  grid = sheet.subplots(1, len(groups), squeeze=False)[0]
+  for panel, (ylabel, names) in zip(grid, groups.items(), strict=True):
     for n, name in enumerate(names):
       for split, points in curves[name].items():
         style = _STYLES["validation" if len(points) == 1 else split]
@@ -60,13 +80,44 @@ def learning_curves(
         label = f"{name.replace('_', ' ')}, {split}"
         panel.plot(*zip(*points, strict=True), label=label, **style)
     if reported is not None:
-      label = f"reported: step {reported:,}" if panel is grid[0] else None
+      label = _mark(reported, chosen_by) if ylabel == marked else None
       panel.axvline(reported, color=GREY, linestyle=":", label=label)
+    points = dict(curves.get(chosen, {}).get("validation", ()))
+    if chosen in names and reported in points:
+      ring = dict(
+        color="none", markeredgecolor=RED, markersize=10, clip_on=False
+      )
+      panel.plot(reported, points[reported], marker="o", zorder=4, **ring)
     _scale(panel, [curves[name] for name in names])
-    panel.set(xlabel="step", ylabel="error (%)" if kind == "error" else kind)
+    panel.set(xlabel="step", ylabel=ylabel)
     bare(panel)
-    panel.legend(loc=(0, 1.02), ncols=2, fontsize=7, frameon=False)
+    # Below each other: side by side, long names would leave the figure.
+    panel.legend(loc=(0, 1.02), ncols=1, fontsize=7, frameon=False)
   return save(sheet, path)
+
+
+def _mark(reported: int, chosen_by: str | None) -> str:
+  """The label of the line at the reported checkpoint."""
+  how = f"highest {chosen_by.replace('_', ' ')}" if chosen_by else "the last"
+  return f"reported: step {reported:,}, {how}"
+
+
+def _groups(curves: Mapping[str, Mapping]) -> dict[str, list[str]]:
+  """The names that share a panel, by its label of y."""
+  groups: dict[str, list[str]] = {}
+  for name, splits in curves.items():
+    values = [value for points in splits.values() for _, value in points]
+    if name == _ERROR:
+      label = "error (%)"
+    elif name.endswith("_error"):
+      label = "mean error of a pixel" if "reconstruction" in name else "error"
+    elif name.endswith("loss") and min(values) >= 0:
+      label = "loss"
+    else:
+      label = "training loss" if name == "loss" else name.replace("_", " ")
+      label += " (nats)" if name in _NATS else ""
+    groups.setdefault(label, []).append(name)
+  return groups
 
 
 def choose_examples(
@@ -178,7 +229,9 @@ def perturbations(
   return save(sheet, path)
 
 
-def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
+def _curves(
+  metrics: Sequence[Mapping], chosen_by: str | None
+) -> dict[str, dict[str, list]]:
   """Lists (step, value) by name, then split; the error is in percent."""
   curves = {}
   for line in metrics:
@@ -187,21 +240,25 @@ def _curves(metrics: Sequence[Mapping]) -> dict[str, dict[str, list]]:
         continue
       if name == "accuracy":
         # 1 - 0.99999994 is no error: it would stretch the axis by decades.
-        name, value = "error", round(100 * (1 - value), 4)
-      if line["split"] in _STYLES and name.endswith(("error", "loss")):
+        name, value = _ERROR, round(100 * (1 - value), 4)
+      is_shown = name.endswith(("error", "loss")) or name == chosen_by
+      if line["split"] in _STYLES and is_shown:
         points = curves.setdefault(name, {}).setdefault(line["split"], [])
         points.append((line["step"], value))
-  return curves
+  return dict(sorted(curves.items(), key=lambda item: item[0] != _ERROR))
 
 
-def _scale(panel: axes.Axes, curves: Sequence[dict[str, list]]) -> None:
-  """Sets scales; y is logarithmic, with a place for 0, if none is negative."""
+def _scale(panel: "axes.Axes", curves: Sequence[dict[str, list]]) -> None:
+  """Sets scales; y is linear if values are negative or within a factor of 3.
+
+  Else it is logarithmic, with a place for 0.
+  """
   points = [p for splits in curves for s in splits.values() for p in s]
   steps, values = zip(*points, strict=True)
   panel.set_xlim(0, max(1, 1.02 * max(steps)))
   panel.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
   panel.xaxis.set_major_formatter("{x:,.0f}")
-  if min(values) < 0:
+  if min(values) < 0 or max(values) < 3 * min(values):
     return
   floor = min((value for value in values if value), default=1) / 2
   top = 2 * max(floor, *values)
@@ -227,7 +284,7 @@ def _short(label: object) -> str:
 
 
 def show(
-  panel: axes.Axes,
+  panel: "axes.Axes",
   image: np.ndarray,
   label: object,
   prediction: object,
@@ -241,18 +298,20 @@ def show(
   panel.spines[:].set(color=color, linewidth=1.5)
 
 
-def bare(panel: axes.Axes) -> None:
+def bare(panel: "axes.Axes") -> None:
   """Leaves the lower and left axis, and a faint grid."""
   panel.grid(color="#dddddd", linewidth=0.6)
   panel.set_axisbelow(True)
   panel.spines[["top", "right"]].set_visible(False)
 
 
-def save(sheet: figure.Figure, path: str | os.PathLike) -> pathlib.Path:
+def save(sheet: "figure.Figure", path: str | os.PathLike) -> pathlib.Path:
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
-  # Without the library's version equal figures are equal files.
-  sheet.savefig(path, format="png", metadata={"Software": None})
+  # Without the library's version equal figures are equal files;
+  # and without a date, PDF files.
+  unknown = "CreationDate" if path.suffix == ".pdf" else "Software"
+  sheet.savefig(path, format=path.suffix[1:], metadata={unknown: None})
   return path
 
 

@@ -5,15 +5,19 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import colormaps
+from etils import epy
 from numpy.typing import ArrayLike
 
 from . import energy_models, grids
 
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  import matplotlib
+
 
 def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
   """Plots templates [M U V C] side by side."""
-  return energy_models.tiles(images, path, columns=10)
+  title = f"templates of {len(images)} parts, intensities before mixing"
+  return energy_models.tiles(images, path, columns=10, title=title)
 
 
 def reconstructions(
@@ -37,7 +41,7 @@ def reconstructions(
   """
   coefficients = np.mean(coefficients, axis=-1)[:, :-1]
   num_parts = coefficients.shape[1]
-  hues = colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
+  hues = matplotlib.colormaps["hsv"](np.arange(num_parts) / num_parts)[:, :3]
   brightness = np.mean(by_parts, axis=-1, keepdims=True)
   colored = np.einsum("nmhw,mc->nhwc", coefficients, hues) * brightness
   largest = np.max(colored, axis=(1, 2, 3), keepdims=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import app, flags
 
-from . import presets
+from . import presets, usage
 
 _PACKAGE = __name__.partition("flags.")[0]  # `experiments.`
 _LARGEST_WHOLE = 2**31 - 1  # of JAX's int32
@@ -119,6 +119,9 @@ def flags_of_size(shape: Sequence[int]) -> str:
 
 
 def _parse(words: list[str]) -> list[str]:
+  if usage.is_asked(words[1:]):
+    print(usage.text(experiment_flags()), end="")
+    sys.exit(0)
   try:
     # Whatever reads the command line later sees the flagfile.
     sys.argv[:] = words = presets.expand(words)

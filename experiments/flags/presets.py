@@ -1,4 +1,7 @@
-"""Presets by name: `--preset=NAME` stands for the flagfile of that name."""
+"""Presets by name: `--preset=NAME` stands for the flagfile of that name.
+
+A training binary without flags of its own takes the quick one.
+"""
 
 import pathlib
 from collections.abc import Sequence
@@ -14,8 +17,26 @@ _FLAG = flags.DEFINE_string(
 )
 
 
+# The preset that a training binary takes where the command line says nothing of
+# data, model or optimiser: the first of these that it has. They train on
+# embedded data within two minutes on two cores.
+_QUICK = ("digits", "{model}_quick")
+# The flags that leave it open what is trained.
+_OPEN = frozenset(
+  {
+    "workdir", "data_dir", "seed", "num_steps", "log_every", "eval_every",
+    "checkpoint_every", "checkpoint_minutes", "compilation_cache",
+    "deterministic", "verbosity", "figure_format",
+    "wandb",
+  }
+)  # fmt: skip
+
+
 def expand(words: Sequence[str]) -> list[str]:
   """A command line with `--flagfile=FILE` for each `--preset=NAME`.
+
+  A command line of a training binary that says nothing of data, model or
+  optimiser gets the binary's quick preset.
 
   Args:
     words: the command line, from the path of the binary on.
@@ -24,7 +45,15 @@ def expand(words: Sequence[str]) -> list[str]:
     flags.IllegalFlagValueError: if the binary has no preset of that name.
   """
   binary, *rest = words
-  folder = _FOLDER / pathlib.Path(binary).stem.removeprefix("train_")
+  stem = pathlib.Path(binary).stem.split()[-1]  # of `capjax train_vae` too
+  folder = _FOLDER / stem.removeprefix("train_")
+  given = {
+    word.lstrip("-").partition("=")[0] for word in rest if word[:1] == "-"
+  }
+  name = quick(stem)
+  if name and given - {"no" + x for x in _OPEN} <= _OPEN:
+    print(f"no model or data given: --preset={name}", flush=True)
+    rest.insert(0, f"--preset={name}")
   expanded, rest = [binary], iter(rest)
   for word in rest:
     name, equals, value = word.partition("=")
@@ -33,6 +62,14 @@ def expand(words: Sequence[str]) -> list[str]:
       word = f"--flagfile={_file(folder, value)}"
     expanded.append(word)
   return expanded
+
+
+def quick(binary: str) -> str | None:
+  """The name of the quick preset of a binary such as `train_vae`, if any."""
+  model = binary.removeprefix("train_")
+  names = [name.format(model=model) for name in _QUICK]
+  found = (x for x in names if (_FOLDER / model / f"{x}.cfg").is_file())
+  return next(found, None)
 
 
 def portable(path: str) -> str:

@@ -1,6 +1,7 @@
 """Flags that all runs share: folder, data, seed, length and checkpoints."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import shlex
@@ -15,7 +16,7 @@ from absl import flags, logging
 from capjax import data
 from capjax.kernels import checks
 
-from ..run import atomic_files
+from ..run import atomic_files, directory, metrics
 from ..run.invocation import FREE_FLAGS, Invocation
 from ..training.loop import LoopConfig
 from . import limits, presets
@@ -86,9 +87,9 @@ CHECKPOINT_EVERY = flags.DEFINE_integer(
 CHECKPOINT_MINUTES = flags.DEFINE_float(
   "checkpoint_minutes",
   10.0,
-  "Minutes after which a state is also saved, at the next line of metrics; "
-  "0 for never. Not used where training can restart from saved states, "
-  "since its numbers would then depend on the time.",
+  "Minutes after which a state is also saved; 0 for never. Not used where "
+  "training can restart from saved states, since its numbers would then "
+  "depend on the time.",
   lower_bound=0.0,
 )
 STOP_ACCURACY = flags.DEFINE_float(
@@ -133,8 +134,28 @@ COMPILATION_CACHE = flags.DEFINE_string(
   "Folder where compiled programs are kept between runs; empty for none.",
 )
 
+_FIGURE_FORMAT = flags.DEFINE_enum(
+  "figure_format", "png", ["png", "pdf"], "Format of figures."
+)
+
+_WANDB = flags.DEFINE_string(
+  "wandb",
+  None,
+  "Project of Weights & Biases that gets the metrics too; needs the package "
+  "wandb.",
+)
+
 # Flags that name the folder of another run; records keep its last part.
 _OTHER_RUNS = {"start_from"}
+
+
+def open_run(workdir: str) -> directory.Run:
+  """The run in a folder, with figures and metrics as the flags say."""
+  writers = [metrics.TensorBoard]
+  if _WANDB.value:
+    project = {"project": _WANDB.value}
+    writers.append(functools.partial(metrics.WeightsAndBiases, **project))
+  return directory.Run(workdir, _FIGURE_FORMAT.value, writers)
 
 
 def loop_config(num_steps: int | None = None) -> LoopConfig:
@@ -200,9 +221,10 @@ def naming_the_default() -> Iterator[None]:
   except checks.ImageShapeError as error:
     if DATASET.present:
       raise
+    name = presets.quick(pathlib.Path(sys.argv[0]).stem)
     raise checks.ImageShapeError(
-      f"{error} (--dataset is {DATASET.value} by default; "
-      "experiments/presets has settings for others)"
+      f"{error} (--dataset is {DATASET.value} by default, for which "
+      f"--preset={name or 'NAME'} has settings; flags after it replace its own)"
     ) from error
 
 

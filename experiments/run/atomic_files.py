@@ -5,33 +5,32 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import Any
 
+import filelock
 from absl import logging
-
-try:
-  import fcntl
-except ImportError:  # a system without such locks
-  fcntl = None
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def locked(path: pathlib.Path) -> IO[str]:
-  """Opens and locks a file; no other process can lock it until it is closed."""
-  file = path.open("a")
-  if fcntl is None:
-    return file
+def locked(path: pathlib.Path) -> filelock.FileLock:
+  """Locks a file: no other process can lock it while the result exists.
+
+  Raises:
+    ValueError: if another process holds it.
+  """
+  lock = filelock.FileLock(path, timeout=0)
   try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
+    lock.acquire()
+  except filelock.Timeout:
     raise ValueError(
       f"another process trains in {path.parent}; wait for it or give another "
       "--workdir"
     ) from None
-  except OSError as error:  # some network file systems have no locks
+  except (OSError, NotImplementedError) as error:
+    # Some network file systems have no locks.
     logging.warning("cannot lock %s (%s); train there once only", path, error)
-  return file
+  return lock
 
 
 def first_line(error: BaseException) -> str:

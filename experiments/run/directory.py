@@ -1,20 +1,19 @@
 """The folder of a run: its flags, metrics, figures, summary, evaluations."""
 
-import json
 import pathlib
-import shutil
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import tensorboardX
 from absl import logging
 
 from capjax import specs
 
 from . import atomic_files, older_flags, provenance
+from . import metrics as metrics_files
 from .invocation import FREE_FLAGS, Invocation
 
+_LENGTH = "num_steps"
 TRAIN_AGAIN = "repeat the training command, which writes it again"
 # The provenance of a run whose provenance.json was lost.
 _UNKNOWN = {
@@ -25,20 +24,44 @@ _UNKNOWN = {
 class Run:
   """The files in the folder of a run, except checkpoints and figures."""
 
-  def __init__(self, workdir: str):
+  def __init__(
+    self,
+    workdir: str,
+    figure_format: str = "png",
+    writers: Sequence[Callable[[pathlib.Path, int], metrics_files.Writer]] = (
+      metrics_files.TensorBoard,
+    ),
+  ):
+    """Makes nothing yet.
+
+    Args:
+      workdir: the folder.
+      figure_format: "png" or "pdf".
+      writers: `(folder, step) -> writer` of metrics after a step, besides that
+        of metrics.jsonl.
+
+    Raises:
+      ValueError: if the folder has no name.
+    """
     if not workdir:
       raise ValueError("a run's folder has no name; give one, as --workdir=DIR")
     self.workdir = pathlib.Path(workdir).expanduser()
-    self._writer = None
+    self._figure_format = figure_format
+    self._lines = metrics_files.Lines(self.workdir / "metrics.jsonl")
+    self._make_writers = writers
+    self._writers: list[metrics_files.Writer] = []
     self._lock = None
     self._invocation = None
+    self.figures: list[pathlib.Path] = []  # those that `figure` named
+    self.lengthened_from: list[int] = []  # former lengths, by `lock`
 
   def lock(self, invocation: Invocation) -> None:
     """Locks the folder, and records the command or checks that it is the same.
 
     No other process can lock the folder until this object is deleted or its
     process ends. A flag that is newer than the run counts as recorded at its
-    default, or as `older_flags` says.
+    default, or as `older_flags` says. A larger --num_steps lengthens the run:
+    it is recorded, with the former length in `lengthened_from`.
 
     If flags.cfg or provenance.json is missing or damaged, it is restored from
     the other one, with a warning; the damaged file is kept under another name.
@@ -113,6 +136,7 @@ class Run:
   def _check_flags(self, invocation: Invocation) -> None:
     """Compares the flags with those of the run, which two files record."""
     remedy = "restore it, or give another --workdir"
+    self._lengthen(invocation, remedy)
     new, name_of = invocation.words, invocation.flag_name
     start, lost, fault, changed = None, None, None, []
     try:
@@ -152,6 +176,37 @@ class Run:
         f"{'; '.join(changed or told)}. Give the old flags to resume it, or "
         "another --workdir"
       )
+
+  def _lengthen(self, invocation: Invocation, remedy: str) -> None:
+    """Records the length of a command that goes on beyond the run's last step.
+
+    Nothing is recorded where another flag differs too.
+    """
+    length = invocation.flags.get(_LENGTH)
+    try:
+      start = self._provenance(remedy)
+      old = start["flags"].get(_LENGTH)
+      lines = self.flag_lines(invocation, remedy)
+    except ValueError:
+      return  # a damaged file, of which the caller tells
+    if None in (old, length) or not old < length:
+      return
+    others = {**start["flags"], _LENGTH: length}
+    words = {invocation.flag_name(line): line for line in lines}
+    words[_LENGTH] = invocation.words[_LENGTH]
+    if invocation.differences(others, invocation.flags):
+      return
+    self.lengthened_from = [*start.get("lengthened_from", []), old]
+    self._write_flags(words)
+    atomic_files.write_json(
+      self.workdir / "provenance.json",
+      {
+        **start,
+        "command": invocation.command,
+        "flags": others,
+        "lengthened_from": self.lengthened_from,
+      },
+    )
 
   def _provenance(self, remedy: str) -> dict[str, Any]:
     names = provenance.record(self._invocation).keys()
@@ -205,57 +260,37 @@ class Run:
     path = self.workdir / f"{name}.json"
     return {name: atomic_files.read_json(path)} if path.exists() else {}
 
-  def rewind(self, step: int) -> None:
+  def rewind(
+    self, step: int, also: Collection[str] = (), due: int | None = None
+  ) -> None:
     """Drops the metrics of steps after `step`, which will be repeated.
 
     Damaged lines are dropped too; the original file is then kept.
+
+    Args:
+      step: the step from which training resumes.
+      also: splits whose line of `step` itself is dropped too.
+      due: the step of the last line that there must be, or a warning is
+        logged; None for `step`.
     """
-    lines, damaged = self._metrics()
-    if damaged:
-      path = self.workdir / "metrics.jsonl"
-      aside = path.with_name(path.name + ".damaged")
-      shutil.copyfile(path, aside)
-      logging.warning(
-        "%s: lines %s are damaged and left out; the whole file is kept as %s",
-        path,
-        ", ".join(map(str, damaged)),
-        aside.name,
-      )
-    kept = [line for line in lines if line["step"] <= step]
-    if step > max((line["step"] for line in kept), default=0):
-      logging.warning(
-        "%s has no lines up to step %d, from which training resumes",
-        self.workdir / "metrics.jsonl",
-        step,
-      )
-    text = "".join(json.dumps(line) + "\n" for line in kept)
-    atomic_files.write_whole(self.workdir / "metrics.jsonl", text)
-    if self._writer is not None:
-      self._writer.close()
-    self._writer = tensorboardX.SummaryWriter(
-      str(self.workdir), purge_step=step + 1
-    )
+    self.close()
+    self._lines.rewind(step, also, step if due is None else due)
+    others = [make(self.workdir, step) for make in self._make_writers]
+    self._writers = [self._lines, *others]
 
   def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-    """Adds a line to metrics.jsonl, and points to the curves of TensorBoard."""
-    line = json.dumps({"step": step, "split": split, **metrics})
-    atomic_files.append(self.workdir / "metrics.jsonl", line)
-    for name, value in metrics.items():
-      self._writer.add_scalar(f"{split}/{name}", value, step)
-    self._writer.flush()
+    """Gives metrics to metrics.jsonl and to the other writers."""
+    for writer in self._writers:
+      writer.write(step, split, metrics)
 
   def close(self) -> None:
-    """Closes the files of TensorBoard."""
-    self._writer.close()
+    """Closes the files of metrics."""
+    for writer in self._writers:
+      writer.close()
 
   def metrics(self) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, without damaged ones."""
-    return self._metrics()[0]
-
-  def _metrics(self) -> tuple[list[dict[str, Any]], list[int]]:
-    return atomic_files.read_json_lines(
-      self.workdir / "metrics.jsonl", _is_line
-    )
+    return self._lines.read()
 
   def images_per_second(self) -> float | None:
     """The median rate of the updates so far; the first also compile.
@@ -273,7 +308,9 @@ class Run:
     """The path of a figure to be written."""
     folder = self.workdir / "figures"
     folder.mkdir(exist_ok=True)
-    return folder / f"{name}.png"
+    path = folder / f"{name}.{self._figure_format}"
+    self.figures += [path] if path not in self.figures else []
+    return path
 
   def write_summary(self, summary: Mapping[str, Any]) -> None:
     """Writes summary.json, which marks the run as complete.
@@ -338,15 +375,3 @@ class Run:
       except ValueError:
         self._put_aside(path.name)
     atomic_files.write_json(path, {**records, suite: record})
-
-
-def _is_line(value: Any) -> bool:
-  """Whether a value can be a line of metrics.jsonl."""
-  return (
-    isinstance(value, dict)
-    and isinstance(value.get("step"), int)
-    and isinstance(value.get("split"), str)
-    and all(
-      isinstance(x, int | float) for name, x in value.items() if name != "split"
-    )
-  )

@@ -5,6 +5,10 @@ import sys
 import types
 
 
+class Interrupted(Exception):
+  """What is under way is given up, since the program was asked to stop."""
+
+
 class Interrupts:
   """Turns SIGTERM and Ctrl-C into a request to save and stop.
 
@@ -20,6 +24,11 @@ class Interrupts:
       for number in (signal.SIGTERM, signal.SIGINT)
     }
     return self
+
+  def check(self, *_: object) -> None:
+    """Raises `Interrupted` if a signal came."""
+    if self.received is not None:
+      raise Interrupted
 
   def __exit__(self, *_: object) -> None:
     for number, handler in self._old.items():

@@ -13,6 +13,8 @@ FREE_FLAGS = frozenset(
     "data_dir",
     "compilation_cache",
     "checkpoint_minutes",
+    "figure_format",
+    "wandb",
     "preset",  # the flagfile stands for it
   }  # fmt: skip
 )

@@ -17,10 +17,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
+from etils import epy
 
 from ..run import atomic_files
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  import orbax.checkpoint as ocp
 
 _ARRAYS = "default"
 _METRICS = "metrics/metrics"
@@ -50,13 +53,29 @@ class Checkpoints:
     # Each is better than those before it: the newest two are the best two.
     self._best = _Series(folder / "best", measured=True)
 
-  def save(self, step: int, state: Any) -> None:
+  def save(
+    self, step: int, state: Any, window: dict[str, float] | None = None
+  ) -> None:
     """Saves a training state; a step that is already there is kept.
+
+    Args:
+      step: the number of updates.
+      state: a pytree.
+      window: sums of metrics since the last line of metrics; None without any.
 
     Raises:
       OSError: if it cannot be written; what was saved before is kept.
     """
-    self._latest.save(step, state)
+    self._latest.save(step, state, window)
+
+  def window(self, step: int) -> dict[str, float]:
+    """The sums of metrics that were saved with the state of a step."""
+    return self._latest.metrics(step, missing={})
+
+  def drop_best(self, step: int) -> None:
+    """Deletes the best model if it is that of this step."""
+    if self.best_step() == step:
+      self._best.delete_after(step - 1)
 
   def save_best(self, step: int, model: Any, metrics: dict[str, float]) -> None:
     """Saves the model to report with its metrics, if it is the best so far.
@@ -70,6 +89,10 @@ class Checkpoints:
       self._best.metrics(steps[-1])
     ):
       self._best.save(step, model, metrics)
+
+  def last_step(self) -> int | None:
+    """The step of the newest training state; None where there is none."""
+    return max(self._latest.steps(), default=None)
 
   def has_state(self) -> bool:
     """Whether there is a training state to resume from."""
@@ -154,7 +177,7 @@ class Checkpoints:
 class _Series:
   """Checkpoints of one kind, of which the newest two are kept.
 
-  Those of a measured series have metrics.
+  Those of a measured series have metrics, others may have.
   """
 
   def __init__(self, folder: pathlib.Path, *, measured: bool = False):
@@ -172,8 +195,11 @@ class _Series:
         self._note(step, self._fault(step))
     return [step for step in self._numbered() if not self._faults[step]]
 
-  def metrics(self, step: int) -> dict[str, float]:
-    return json.loads((self._path(step) / _METRICS).read_text())
+  def metrics(self, step: int, missing: Any = None) -> dict[str, float]:
+    path = self._path(step) / _METRICS
+    if missing is not None and not path.exists():
+      return missing
+    return json.loads(path.read_text())
 
   def save(self, step: int, tree: Any, metrics: dict | None = None) -> None:
     steps = self.steps()

@@ -1,19 +1,17 @@
 """The training loop on the host: when to log, validate, save and stop."""
 
-import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-import tqdm
 
 from capjax import data
 
 from ..run import directory, interrupts
-from . import checkpoints, train_step
+from . import checkpoints, printing, train_step, windows
 
 _MAX_RESTARTS = 20  # in one process
 
@@ -31,9 +29,9 @@ class LoopConfig(NamedTuple):
     eval_every: steps between validations; None for an epoch.
     checkpoint_every: steps between saved states, in addition to those at
       validations; None for none.
-    checkpoint_minutes: minutes after which a state is also saved, at the next
-      line of metrics; 0 for never. Not used where training can restart from
-      saved states, since its numbers would depend on the time.
+    checkpoint_minutes: minutes after which a state is also saved; 0 for never.
+      Not used where training can restart from saved states, since its numbers
+      would depend on the time.
     stop_accuracy: training stops at the first validation that reaches this
       accuracy; None for never.
     average_decay: decay of the exponential moving average of the weights; 0 for
@@ -106,7 +104,7 @@ def fit(
   saved: checkpoints.Checkpoints,
   state: train_step.TrainState,
   *,
-  update: Callable[..., tuple[train_step.TrainState, train_step.Metrics]],
+  update: train_step.Update,
   evaluate: Callable[..., dict[str, np.ndarray]],
   train: data.Dataset,
   validation: data.Dataset,
@@ -155,9 +153,7 @@ def fit(
   num_steps, batch_size = config.num_steps, config.batch_size
   epoch = len(train.images) // batch_size
   eval_every = config.eval_every or epoch
-  stops = [epoch, eval_every, config.log_every]
-  if config.checkpoint_every:
-    stops.append(config.checkpoint_every)
+  every = [eval_every, config.log_every, config.checkpoint_every]
 
   state = train_step.replicate(state, mesh)
   restored = saved.restore((state, 0.0))
@@ -171,124 +167,164 @@ def fit(
     restored = state, 0.0
     saved.save(0, restored)
   state, earlier = restored
-  started = time.monotonic()
+  started = saved_at = time.monotonic()
   step = int(state.step)
-  run.rewind(step)
   images, labels = train_step.replicate((train.images, train.labels), mesh)
+  window = windows.Window(
+    update.zeros(state, images, labels), saved.window(step)
+  )
+  _rewind(run, saved, step, config._replace(eval_every=eval_every), window)
+  newest = _metrics_of(run, step, "train")
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
   # Where training can return to a saved state, time must not decide which one.
   patience = 0.0 if restart else 60 * config.checkpoint_minutes
-  saved_at = started
 
   def seconds():
     return float(earlier) + time.monotonic() - started
 
+  def save():
+    nonlocal saved_at
+    saved.save(step, (state, seconds()), window.record())
+    saved_at = time.monotonic()
+
+  def is_late():
+    return patience and time.monotonic() - saved_at > patience
+
+  def is_pause():
+    return step > 0 and (step % eval_every == 0 or step == num_steps)
+
+  def validate():
+    """Measures the model of this step, and saves it if it is the best."""
+    reported = train_step.averaged(state)
+    scores = {}
+    if len(validation.images):
+      arrays = validation.images, validation.labels
+      scores = summarise(evaluate(reported, *arrays, between=signals.check))
+      if averages:
+        raw = evaluate(state.model, *arrays, between=signals.check)
+        scores |= {f"raw_{name}": x for name, x in summarise(raw).items()}
+    saved.save_best(
+      step, (reported, state.model) if averages else reported, scores
+    )
+    if scores:  # written last: what it says is done
+      run.log(step, "validation", {"epoch": step / epoch, **scores})
+      lines.add(step, "validation", scores)
+      for message in warn({**newest, **scores}):
+        lines.warn(f"step {step}: warning: {message}")
+
   with (
     interrupts.Interrupts() as signals,
-    tqdm.tqdm(
-      total=num_steps,
-      initial=step,
-      unit="step",
-      disable=not sys.stderr.isatty(),
-    ) as bar,
+    printing.Lines(step, num_steps) as lines,
   ):
-    while step < num_steps and not _reached(
-      config.stop_accuracy, saved.best_metrics()
-    ):
-      stop = min([(step // every + 1) * every for every in stops] + [num_steps])
-      began = time.monotonic()
-      state, metrics = update(state, images, labels, stop - step)
-      metrics = {name: float(x) for name, x in metrics.items()}
-      rate = (stop - step) * batch_size / (time.monotonic() - began)
-      fault = _fault(metrics, state.model, diverged)
-      if fault and restarts:
-        restarts -= 1
-        state, _ = saved.step_back(
-          (state, 0.0), lambda kept: (restart(kept[0]), kept[1])
-        )
-        step = int(state.step)
-        run.rewind(step)
-        run.log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
-        bar.n = step
-        print(f"{fault}; resuming from step {step}", file=sys.stderr)
-        continue
-      if fault:
-        sys.exit(
-          f"{fault} between steps {step} and {stop}; training stopped, and "
-          f"the checkpoints in {run.workdir} are from before. Try a smaller "
-          "--learning_rate in another --workdir"
-        )
-      bar.update(stop - step)
-      step = stop
-      line = {"epoch": step / epoch, **metrics, "images_per_second": rate}
-      run.log(step, "train", line)
-      _show(bar, step, num_steps, "train", metrics, rate)
-      pause = step % eval_every == 0 or step == num_steps
-      scores = {}
-      reported = train_step.averaged(state) if pause else None
-      if pause and len(validation.images):
-        measures = evaluate(reported, validation.images, validation.labels)
-        scores = summarise(measures)
-        if averages:
-          raw = evaluate(state.model, validation.images, validation.labels)
-          scores |= {f"raw_{name}": x for name, x in summarise(raw).items()}
-        run.log(step, "validation", {"epoch": step / epoch, **scores})
-        _show(bar, step, num_steps, "validation", scores)
-        for message in warn({**metrics, **scores}):
-          bar.write(f"step {step}: warning: {message}", file=sys.stderr)
-      if pause:
-        models = (reported, state.model) if averages else reported
-        saved.save_best(step, models, scores)
-      due = config.checkpoint_every and not step % config.checkpoint_every
-      late = patience and time.monotonic() - saved_at > patience
-      signal_number = signals.received
-      if pause or due or late or signal_number:
-        saved.save(step, (state, seconds()))
-        saved_at = time.monotonic()
-      if signal_number:
-        print(
-          f"stopped at step {step} of {num_steps}; the same command resumes",
-          file=sys.stderr,
-        )
-        sys.exit(128 + signal_number)
+    if step:
+      lines.say(f"resuming from step {step} of {num_steps}")
+    try:
+      if is_pause() and not _is_validated(run, saved, step, validation):
+        validate()
+      while step < num_steps and not _reached(
+        config.stop_accuracy, saved.best_metrics()
+      ):
+        stop = min([num_steps] + [(step // x + 1) * x for x in every if x])
+        while step < stop:
+          count = min(stop - step, epoch - step % epoch, window.calls_for())
+          is_first = window.first is None
+          state = window.add(update, state, images, labels, count)
+          if is_first:
+            lines.say(f"first update after {window.first:.1f} s (it compiles)")
+          step += count
+          lines.move(step)
+          if step < stop and (signals.received or is_late()):
+            if not windows.fault(window.means(), state.model, diverged):
+              save()
+            signals.check()
+        newest = window.means()
+        fault = windows.fault(newest, state.model, diverged)
+        if fault and restarts:
+          restarts -= 1
+          state, _ = saved.step_back(
+            (state, 0.0), lambda kept: (restart(kept[0]), kept[1])
+          )
+          step = int(state.step)
+          window.clear()
+          run.rewind(step, due=0)
+          run.log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
+          lines.move(step)
+          print(f"{fault}; resuming from step {step}", file=sys.stderr)
+          continue
+        if fault:
+          sys.exit(
+            f"{fault} by step {step}; training stopped, and the "
+            f"checkpoints in {run.workdir} are from before. Try a smaller "
+            "--learning_rate in another --workdir"
+          )
+        is_line = step % config.log_every == 0
+        if is_line or step == num_steps:
+          rate = window.rate() * batch_size
+          line = {"epoch": step / epoch, **newest, "images_per_second": rate}
+          run.log(step, "train", line)
+          lines.add(step, "train", newest, rate)
+        if is_line:
+          window.clear()
+        due = config.checkpoint_every and not step % config.checkpoint_every
+        # Before validation, which can take longer than a machine waits.
+        if is_pause() or due or is_late() or signals.received:
+          save()
+        signals.check()
+        if is_pause():
+          validate()
+    except interrupts.Interrupted:
+      lines.warn(
+        f"stopped at step {saved.last_step()} of {num_steps}; the same command "
+        "resumes"
+      )
+      sys.exit(128 + signals.received)
   run.close()
   return step, seconds()
 
 
-def _fault(
-  metrics: dict[str, float],
-  model: Any,
-  diverged: Callable[[dict[str, float]], bool],
-) -> str | None:
-  """The reason why training cannot continue; None where it can."""
-  if not all(math.isfinite(x) for x in metrics.values()):
-    return "the loss became infinite or NaN"
-  if not train_step.all_finite(model):
-    return "the parameters became infinite or NaN"
-  return "training diverged" if diverged(metrics) else None
+def _rewind(
+  run: directory.Run,
+  saved: checkpoints.Checkpoints,
+  step: int,
+  config: LoopConfig,
+  window: windows.Window,
+) -> None:
+  """Drops what was written after a step, from which training resumes.
+
+  Where that was the last step of a run that now goes on, this is also what was
+  written only because it was the last.
+  """
+  also = []
+  if step < config.num_steps:
+    if window.num_steps:
+      also.append("train")
+    if step % config.eval_every:
+      also.append("validation")
+      saved.drop_best(step)
+  run.rewind(step, also, due=step - step % config.log_every)
+
+
+def _is_validated(
+  run: directory.Run,
+  saved: checkpoints.Checkpoints,
+  step: int,
+  validation: data.Dataset,
+) -> bool:
+  """Whether a step was validated before its process ended."""
+  if len(validation.images):
+    return bool(_metrics_of(run, step, "validation"))
+  return saved.best_step() == step
+
+
+def _metrics_of(run: directory.Run, step: int, split: str) -> dict[str, float]:
+  """The line of a step in metrics.jsonl; empty without one."""
+  for line in run.metrics():
+    if line["step"] == step and line["split"] == split:
+      return {name: x for name, x in line.items() if name != "split"}
+  return {}
 
 
 def _reached(goal: float | None, best: dict[str, float] | None) -> bool:
   return None not in (goal, best) and best["accuracy"] >= goal
-
-
-def _show(
-  bar: tqdm.tqdm,
-  step: int,
-  num_steps: int,
-  split: str,
-  metrics: dict[str, Any],
-  rate: float | None = None,
-) -> None:
-  """Shows progress: on a terminal in the bar, elsewhere as plain lines."""
-  text = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-  if bar.disable:
-    speed = f" ({rate:.0f} images/s)" if rate else ""
-    print(f"step {step}/{num_steps} {split}: {text}{speed}", flush=True)
-  elif split == "train":
-    name = "loss" if "loss" in metrics else next(iter(metrics))
-    bar.set_postfix_str(f"{name} {metrics[name]:.4g}")
-  else:
-    bar.write(f"step {step}: {split} {text}")

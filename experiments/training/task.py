@@ -14,7 +14,7 @@ from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
-from ..run import directory
+from ..run import directory, progress
 from . import checkpoints, train_step
 from .loop import LoopConfig
 
@@ -137,11 +137,17 @@ def make_evaluate(
   sample: train_step.Sample,
   batch_size: int,
 ) -> Callable[..., dict[str, np.ndarray]]:
-  """`train_step.make_evaluate` on all devices."""
+  """`train_step.make_evaluate` on all devices, which tells of its progress."""
   mesh = train_step.data_mesh(batch_size)
-  return train_step.make_evaluate(
+  evaluate = train_step.make_evaluate(
     measure, sample=sample, batch_size=batch_size, mesh=mesh
   )
+
+  def telling(*arguments, between=None, **options):
+    between = between or progress.Progress()
+    return evaluate(*arguments, between=between, **options)
+
+  return telling
 
 
 def summarise(measures: dict[str, np.ndarray]) -> dict[str, float]:

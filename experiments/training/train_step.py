@@ -37,6 +37,9 @@ class TrainState(NamedTuple):
   average: nnx.State | None = None
 
 
+# Batches that are measured before an evaluation tells how far it is.
+_GROUP = 16
+
 # Variables that are averaged over steps: weights and their statistics.
 _AVERAGED = (nnx.Param, nnx.BatchStat)
 
@@ -134,6 +137,29 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
   return jax.device_put(tree, NamedSharding(mesh, P()))
 
 
+class Update(NamedTuple):
+  """Many updates in one call; the metrics of several calls can be added up.
+
+  In as many calls as one likes, the sums are the very same.
+
+  Attributes:
+    add: `(state, totals, images uint8 [N H W C], labels [N], num_steps) ->
+      (state, totals)`, with the metrics of the steps added to `totals`.
+    zeros: `(state, images, labels) -> totals` before the first step.
+  """
+
+  add: Callable[..., tuple[TrainState, Metrics]]
+  zeros: Callable[..., Metrics]
+
+  def __call__(
+    self, state: TrainState, images: Any, labels: Any, num_steps: int
+  ) -> tuple[TrainState, Metrics]:
+    """The new state, and the means of the metrics over the steps."""
+    totals = self.zeros(state, images, labels)
+    state, totals = self.add(state, totals, images, labels, num_steps)
+    return state, jax.tree.map(lambda total: total / num_steps, totals)
+
+
 def make_update(
   loss: Loss,
   optimizer: optax.GradientTransformation,
@@ -142,7 +168,7 @@ def make_update(
   batch_size: int,
   mesh: Mesh,
   average_decay: float = 0.0,
-) -> Callable[..., tuple[TrainState, Metrics]]:
+) -> Update:
   """Builds the jitted function that does many updates.
 
   Args:
@@ -162,9 +188,8 @@ def make_update(
       running statistics of batch normalisation are averaged likewise.
 
   Returns:
-    `update(state, images uint8 [N H W C], labels [N], num_steps)`, giving the
-    new state and the means of the metrics over the steps, all of which must lie
-    within one epoch. The state is donated. `num_steps` does not recompile.
+    An `Update`. The steps of one call must lie within one epoch. The state is
+    donated. `num_steps` does not recompile.
   """
   split = NamedSharding(mesh, P("data"))
 
@@ -178,7 +203,8 @@ def make_update(
     )
     return jax.lax.with_sharding_constraint(examples, split)
 
-  def update(state, images, labels, num_steps):
+  def make_step(images, labels, state):
+    """`state -> (state, metrics)`, one update in the epoch of `state`."""
     order_key, step_key = jax.random.split(state.key)
     epoch = state.step // (len(images) // batch_size)
     order = jax.random.permutation(
@@ -213,25 +239,33 @@ def make_update(
         )
       return TrainState(step, model, opt_state, state.key, average), metrics
 
-    def _newest_share(step):
-      """(1 - d) / (1 - d^t), for d close to 1 too."""
-      if not average_decay:
-        return 1.0
-      log = math.log(average_decay)
-      return math.expm1(log) / jnp.expm1(step * log)
+    return one
 
-    def add(_, carry):
+  def _newest_share(step):
+    """(1 - d) / (1 - d^t), for d close to 1 too."""
+    if not average_decay:
+      return 1.0
+    log = math.log(average_decay)
+    return math.expm1(log) / jnp.expm1(step * log)
+
+  def add(state, totals, images, labels, num_steps):
+    one = make_step(images, labels, state)
+
+    def next_of(_, carry):
       state, totals = carry
       state, metrics = one(state)
       return state, jax.tree.map(jnp.add, totals, metrics)
 
-    zeros = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, state)[1]
-    )
-    state, totals = jax.lax.fori_loop(0, num_steps, add, (state, zeros))
-    return state, jax.tree.map(lambda total: total / num_steps, totals)
+    return jax.lax.fori_loop(0, num_steps, next_of, (state, totals))
 
-  return jax.jit(update, donate_argnums=0)
+  def zeros(state, images, labels):
+    shapes = jax.eval_shape(
+      lambda *given: make_step(*given[1:], given[0])(given[0])[1],
+      state, images, labels,
+    )  # fmt: skip
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+  return Update(jax.jit(add, donate_argnums=0), zeros)
 
 
 def make_evaluate(
@@ -251,9 +285,11 @@ def make_evaluate(
     mesh: with an axis `data`.
 
   Returns:
-    `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1)`,
-    giving the measures `{name: [N views ...]}` of `views` examples for each
-    index, in order. `arguments` are passed to `sample`, after the labels.
+    `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1,
+    between=None)`, giving the measures `{name: [N views ...]}` of `views`
+    examples for each index, in order. `arguments` are passed to `sample`, after
+    the labels. `between(done, total)` is called now and then, with the number
+    of examples; an error that it raises ends the evaluation.
   """
   split = NamedSharding(mesh, P("data"))
 
@@ -269,15 +305,22 @@ def make_evaluate(
 
     return jax.lax.map(one, (indices, numbers))
 
-  def evaluate(model, images, labels, *arguments, views=1):
+  def evaluate(model, images, labels, *arguments, views=1, between=None):
     total = len(images) * views
-    numbers = np.arange(-(-total // batch_size) * batch_size) % total
-    numbers = numbers.reshape(-1, batch_size).astype(np.int32)
+    blocks = -(-total // batch_size)
+    group = min(blocks, _GROUP)  # all groups have one size: compiled once
+    numbers = np.arange(-(-blocks // group) * group * batch_size) % total
+    numbers = numbers.reshape(-1, group, batch_size).astype(np.int32)
     arrays = replicate((images, labels, *arguments), mesh)
-    measures = run(model, numbers // views, numbers, *arrays)
+    parts = []
+    for done, some in enumerate(numbers, 1):
+      measures = run(model, some // views, some, *arrays)
+      parts.append(jax.tree.map(np.asarray, measures))
+      if between is not None:
+        between(min(done * group * batch_size, total), total)
     return {
-      name: np.asarray(x).reshape(-1, *x.shape[2:])[:total]
-      for name, x in measures.items()
+      name: np.concatenate([x.reshape(-1, *x.shape[2:]) for x in some])[:total]
+      for name, some in ((name, [x[name] for x in parts]) for name in parts[0])
     }
 
   return evaluate

@@ -117,7 +117,7 @@ class BaselinesTest(chex.TestCase):
     images = jax.ShapeDtypeStruct((3, 36, 36, 1), jnp.float32)
     logits = jax.eval_shape(lambda model, x: model(x), model, images)
     chex.assert_shape(logits, (3, 10))
-    self.assertEqual(model.dropout, 0)
+    self.assertEqual(model.dropout.rate, 0)
 
   def test_every_parameter_takes_part(self):
     def loss(model):

@@ -163,9 +163,9 @@ def test_bad_flags_are_named_without_a_traceback(train, tmp_path, flags, words):
 
 
 def test_a_data_set_that_nobody_asked_for_is_named(train, tmp_path):
-  hint = "--dataset is digits by default; experiments/presets has"
+  hint = "--dataset is digits by default, for which --preset=digits has"
   for words, wants in (((), True), (("--dataset=digits",), False)):
-    code, printed = train(tmp_path, *words)
+    code, printed = train(tmp_path, "--num_types=8", *words)
     assert code == 1
     assert "8x8" in printed and "Traceback" not in printed
     assert (hint in printed) == wants

@@ -7,9 +7,11 @@ results on smallNORB, whose toys are far more detailed.
 """
 
 import functools
+import itertools
 import logging
 import os
 import pathlib
+import time
 import zipfile
 from collections.abc import Sequence
 
@@ -29,6 +31,7 @@ _SIZE = 48
 _VERSION = 1
 # Checksum of a few downsampled images; a failing test prints the new value.
 _CHECKSUM = 426015239
+_TELL_EVERY = 10.0  # seconds between lines on the progress of rendering
 _log = logging.getLogger(__name__)
 
 
@@ -84,13 +87,14 @@ def generate(
   categories, instances = range(len(toys.CATEGORIES)), _INSTANCES[split]
   turns = np.float32(np.radians(20.0 * np.array(azimuths)))
   heights = np.float32(np.radians(30.0 + 5.0 * np.array(elevations)))
-  images = [
-    np.asarray(
-      _views(toys.figure(category, n, seed=seed), turns, heights, size=size)
-    )
-    for category in categories
-    for n in instances
-  ]
+  figures = list(itertools.product(categories, instances))
+  images, told = [], time.monotonic()
+  for done, (category, n) in enumerate(figures):
+    if time.monotonic() - told > _TELL_EVERY:
+      told = time.monotonic()
+      _log.warning("rendered %d of %d figures", done, len(figures))
+    figure = toys.figure(category, n, seed=seed)
+    images.append(np.asarray(_views(figure, turns, heights, size=size)))
   grid = np.meshgrid(
     categories,
     instances,

@@ -279,3 +279,33 @@ def test_wrong_options(options, fault, tmp_path):
 def test_wrong_images(tmp_path):
   with pytest.raises(ValueError, match="divide them by 255"):
     _sheet(tmp_path, np.zeros((1, 1, 8, 8, 1), np.uint8))
+
+
+def test_intervals_are_those_of_wilson():
+  """Values of statsmodels' proportion_confint(method="wilson")."""
+  for share, count, want in (
+    (0.0, 10, (0.0, 0.27753)),
+    (0.5, 100, (0.40383, 0.59617)),
+    (0.9, 1000, (0.87984, 0.91709)),
+  ):
+    assert curves.interval(share, count) == pytest.approx(want, abs=1e-4)
+
+
+def test_fewer_images_have_longer_bars(tmp_path):
+  def height(count):
+    panel = _panel(([0, 1], [0.5, 0.5]))
+    panel = panel._replace(counts={"a": count} if count else {})
+    rows, _ = _where(_draw(tmp_path, panel, chance=0.01)[60:], _BLUE)
+    return np.ptp(rows)
+
+  without, many, few = height(0), height(10_000), height(20)
+  assert without <= many < few
+
+
+def test_flat_diagnostics_show_their_range(tmp_path):
+  def height(lowest):
+    panel = _panel(([0, 1], [lowest, 0.9]))
+    return np.ptp(_where(_draw(tmp_path, panel)[60:], _BLUE)[0])
+
+  # On the axis from 0 to 1 the first would be a tenth as high.
+  assert height(0.85) > 0.8 * height(0.4)

@@ -105,6 +105,51 @@ def test_learning_curves_mark_the_checkpoint_that_is_reported(tmp_path):
   assert second - first == pytest.approx(third - second, abs=2)
 
 
+def test_measures_of_one_unit_share_a_panel():
+  line = _line(
+    1, "validation", accuracy=0.9, loss=0.1, margin_loss=0.2, elbo=-3.0,
+    reconstruction_error=0.06, least_peak=0.5,
+  )  # fmt: skip
+  assert grids._groups(grids._curves([line], "elbo")) == {
+    "error (%)": ["error"],
+    "loss": ["loss", "margin_loss"],
+    "elbo (nats)": ["elbo"],
+    "mean error of a pixel": ["reconstruction_error"],
+  }
+  negative = {**line, "loss": -5.0, "margin_loss": -1.0}
+  assert grids._groups(grids._curves([negative], None)) == {
+    "error (%)": ["error"],
+    "training loss": ["loss"],
+    "margin loss": ["margin_loss"],
+    "mean error of a pixel": ["reconstruction_error"],
+  }
+
+
+@pytest.mark.parametrize("chosen_by", ["accuracy", "elbo"])
+def test_what_chose_the_checkpoint_is_ringed(tmp_path, chosen_by):
+  lines = [
+    _line(10 * n, "validation", loss=1.0 / n, **{chosen_by: 0.1 * n})
+    for n in range(1, 6)
+  ]
+  path = tmp_path / "curves.png"
+
+  def count(**options):
+    return _red(_pixels(grids.learning_curves(lines, path, **options)))
+
+  assert count(reported=30) == 0
+  assert count(reported=30, chosen_by=chosen_by) > 20
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_figures_are_written_by_their_suffix(tmp_path, suffix):
+  files = [
+    grids.learning_curves(_TRAIN, tmp_path / f"{n}{suffix}").read_bytes()
+    for n in range(2)
+  ]
+  assert files[0] == files[1]
+  assert files[0].startswith({".png": b"\x89PNG", ".pdf": b"%PDF"}[suffix])
+
+
 def test_learning_curves_show_every_split_and_loss(tmp_path):
   seen = {
     grids.learning_curves(lines, tmp_path / "curves.png").read_bytes()

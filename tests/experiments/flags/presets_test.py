@@ -33,6 +33,39 @@ def test_a_preset_of_another_binary_is_refused():
     presets.expand(["train_scae", "--preset=digits"])
 
 
+@pytest.mark.parametrize(
+  ("binary", "name"),
+  [("train_vae.py", "vae_quick"), ("capjax train_capsnet", "digits")],
+)
+def test_a_command_that_names_nothing_gets_the_quick_preset(binary, name):
+  words = [binary, "--workdir", "runs/x", "--seed=1", "--nodeterministic"]
+  first, flagfile, *rest = presets.expand(words)
+  assert (first, rest) == (binary, words[1:])
+  assert pathlib.Path(flagfile.partition("=")[2]).stem == name
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    ["train_vae.py", "--num_latents=3"], ["train_vae.py", "--dataset=mnist"],
+    ["train_vae.py", "--flagfile=x"], ["evaluate.py", "--workdir=x"],
+  ],
+)  # fmt: skip
+def test_other_commands_stay_as_they_are(words):
+  assert presets.expand(words) == words
+
+
+def test_every_training_binary_has_a_quick_preset():
+  binaries = [x.stem for x in FILE.parents[2].glob("train_*.py")]
+  assert len(binaries) == 10
+  for binary in binaries:
+    words = presets.expand([f"{binary}.py", "--workdir=x"])
+    lines = pathlib.Path(words[1].partition("=")[2]).read_text().splitlines()
+    given = [line for line in lines if line.startswith("--dataset=")]
+    # All of them are embedded.
+    assert given == ["--dataset=digits"] or binary == "train_constellation"
+
+
 def test_every_preset_has_a_name_of_its_own():
   found = sorted(x.stem for x in FILE.parents[1].rglob("*.cfg"))
   assert len(found) > 40 and len(set(found)) == len(found)

@@ -1,5 +1,6 @@
 """The folder of a run: who may train in it, and with which flags."""
 
+import json
 import subprocess
 import sys
 from unittest import mock
@@ -49,7 +50,8 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
 
 
 def test_systems_without_locks_train_all_the_same(tmp_path):
-  with mock.patch.object(atomic_files, "fcntl", None):
+  none = mock.Mock(side_effect=NotImplementedError("no flock here"))
+  with mock.patch.object(atomic_files.filelock.FileLock, "acquire", none):
     both = claim(tmp_path), claim(tmp_path)
   assert len(both) == 2
 
@@ -65,6 +67,29 @@ def test_changed_flags_are_named(tmp_path):
   ):
     assert part in str(caught.value)
   assert "seed" not in str(caught.value) and "_dir" not in str(caught.value)
+
+
+def test_a_larger_number_of_steps_lengthens_a_run(tmp_path):
+  claim(tmp_path, "--num_steps=5")
+  assert claim(tmp_path, "--num_steps=5").lengthened_from == []
+  for steps, before in ((7, [5]), (9, [5, 7])):
+    assert claim(tmp_path, f"--num_steps={steps}").lengthened_from == before
+  run = claim(tmp_path, "--num_steps=9")
+  assert run.lengthened_from == [] and run.flags()["num_steps"] == 9
+  assert "--num_steps=9\n" in (tmp_path / "flags.cfg").read_text()
+  recorded = json.loads((tmp_path / "provenance.json").read_text())
+  assert recorded["lengthened_from"] == [5, 7]
+
+
+@pytest.mark.parametrize(
+  "words", [["--num_steps=4"], ["--num_steps=9", "--seed=1"]]
+)
+def test_a_shorter_or_another_run_is_refused(tmp_path, words):
+  claim(tmp_path, "--num_steps=5")
+  before = (tmp_path / "flags.cfg").read_text()
+  with pytest.raises(ValueError, match="--num_steps=5 is now"):
+    claim(tmp_path, *words)
+  assert (tmp_path / "flags.cfg").read_text() == before
 
 
 def test_flags_younger_than_the_run_must_be_at_their_defaults(tmp_path):

@@ -1,5 +1,8 @@
 """Which checkpoint of a run is reported, and averages of its weights."""
 
+import os
+import signal
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,8 +15,15 @@ from absl.testing import flagsaver
 from flax import nnx
 
 from capjax import data
+from experiments.flags import runs  # noqa: F401 (its flags)
 from experiments.run import directory
-from experiments.training import checkpoints, loop, task, train_step
+from experiments.training import (
+  checkpoints,
+  loop,
+  task,
+  train_step,
+  windows,
+)
 
 IMAGES = np.arange(20, dtype=np.uint8).reshape(-1, 1, 1, 1)
 LABELS = np.arange(20, dtype=np.int32)
@@ -155,6 +165,96 @@ def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
   )
 
 
+def same_runs(one, other):
+  """Whether two folders hold the same lines and the same states."""
+  assert processes.metrics_of(one) == processes.metrics_of(other)
+  states = [
+    checkpoints.Checkpoints(x / "checkpoints", score_of) for x in (one, other)
+  ]
+  first, second = (x.restore((make()[0], 0.0))[0] for x in states)
+  chex.assert_trees_all_equal(
+    jax.tree.leaves((first.model, first.opt_state)),
+    jax.tree.leaves((second.model, second.opt_state)),
+  )
+  assert states[0].best_step() == states[1].best_step()
+
+
+CADENCES = {"log_every": 3, "eval_every": 4}
+
+
+@pytest.fixture(scope="module")
+def nine_steps(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("runs") / "whole"
+  fit(workdir, 9, validation=DATASET, config=CADENCES)
+  return workdir
+
+
+def test_lines_of_training_have_one_cadence(nine_steps):
+  lines = processes.metrics_of(nine_steps)
+  places = [(line["split"], line["step"]) for line in lines]
+  assert places == [
+    ("train", 3), ("validation", 4), ("train", 6), ("validation", 8),
+    ("train", 9), ("validation", 9),
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 7])
+def test_a_signal_saves_between_lines(tmp_path, monkeypatch, nine_steps, at):
+  """The state is saved at once, and the sums of metrics with it."""
+  add = windows.Window.add
+
+  def add_one(window, update, state, *arguments):
+    state = add(window, update, state, *arguments)
+    if int(state.step) == at and not (tmp_path / "sent").exists():
+      (tmp_path / "sent").touch()
+      os.kill(os.getpid(), signal.SIGTERM)
+    return state
+
+  monkeypatch.setattr(windows.Window, "add", add_one)
+  monkeypatch.setattr(windows.Window, "calls_for", lambda window: 1)
+  run = tmp_path / "run"
+  with pytest.raises(SystemExit) as ended:
+    fit(run, 9, validation=DATASET, config=CADENCES)
+  assert ended.value.code == 128 + signal.SIGTERM
+  assert checkpoints.Checkpoints(run / "checkpoints", None).last_step() == at
+  fit(run, 9, validation=DATASET, config=CADENCES)
+  same_runs(run, nine_steps)
+
+
+def test_a_signal_in_a_validation_ends_it(tmp_path, monkeypatch, nine_steps):
+  """The state was saved before; the validation is repeated on resuming."""
+  evaluate = train_step.make_evaluate
+
+  def make_interrupted(*arguments, **changes):
+    whole = evaluate(*arguments, **changes)
+
+    def measured(*arguments, between):
+      os.kill(os.getpid(), signal.SIGTERM)
+      return whole(*arguments, between=between)
+
+    return measured
+
+  run = tmp_path / "run"
+  with monkeypatch.context() as patched, pytest.raises(SystemExit):
+    patched.setattr(train_step, "make_evaluate", make_interrupted)
+    fit(run, 9, validation=DATASET, config=CADENCES)
+  assert checkpoints.Checkpoints(run / "checkpoints", None).last_step() == 4
+  lines = processes.metrics_of(run)
+  assert [(x["split"], x["step"]) for x in lines] == [("train", 3)]
+  fit(run, 9, validation=DATASET, config=CADENCES)
+  same_runs(run, nine_steps)
+
+
+@pytest.mark.parametrize("first", [5, 6, 8])
+def test_a_lengthened_run_is_as_an_uninterrupted_one(
+  tmp_path, nine_steps, first
+):
+  fit(tmp_path / "run", first, validation=DATASET, config=CADENCES)
+  assert processes.metrics_of(tmp_path / "run")[-1]["step"] == first
+  fit(tmp_path / "run", 9, validation=DATASET, config=CADENCES)
+  same_runs(tmp_path / "run", nine_steps)
+
+
 @pytest.mark.parametrize(
   ("minutes", "restart", "want"),
   [
@@ -171,9 +271,9 @@ def test_a_state_is_saved_after_some_minutes(
   series = checkpoints.Checkpoints
   save = series.save
 
-  def note(saved, step, state):
+  def note(saved, step, state, *window):
     steps.append(step)
-    save(saved, step, state)
+    save(saved, step, state, *window)
 
   monkeypatch.setattr(series, "save", note)
   config = {"checkpoint_minutes": minutes, "log_every": 1, "eval_every": 9}

@@ -10,7 +10,7 @@ from flax import nnx
 
 from capjax import data
 from experiments.run import directory
-from experiments.training import checkpoints, loop, train_step
+from experiments.training import checkpoints, loop, train_step, windows
 
 NUM_EXAMPLES, BATCH_SIZE = 23, 4
 EPOCH = NUM_EXAMPLES // BATCH_SIZE
@@ -185,7 +185,8 @@ def test_num_steps_does_not_recompile():
   for num_steps in (1, 2, 3):
     state, _ = update(state, IMAGES, LABELS, num_steps)
     state = state._replace(step=jnp.int32(0))
-  assert update._cache_size() <= 2  # first call: arrays of the host's making
+  # The first call is of arrays of the host's making.
+  assert update.add._cache_size() <= 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 23, 50])
@@ -203,6 +204,21 @@ def test_evaluate_measures_each_example_once_in_order(batch_size):
   np.testing.assert_allclose(measures["pixel"], LABELS, rtol=1e-6)
   np.testing.assert_array_equal(measures["label"], LABELS)
   assert train_step.means(measures) == {"pixel": pytest.approx(11.0)}
+
+
+def test_evaluate_tells_how_far_it_is():
+  evaluate = train_step.make_evaluate(
+    lambda model, images, labels: {"label": labels},
+    sample=train_step.sample_labelled(lambda key, image: image),
+    batch_size=1,
+    mesh=train_step.data_mesh(1),
+  )
+  told = []
+  measures = evaluate(
+    Line(), IMAGES, LABELS, views=2, between=lambda *x: told.append(x)
+  )
+  np.testing.assert_array_equal(measures["label"], np.repeat(LABELS, 2))
+  assert told == [(16, 46), (32, 46), (46, 46)]
 
 
 def test_all_finite_sees_one_bad_number():
@@ -279,6 +295,6 @@ def test_parameters_that_are_not_finite_are_named(bad):
   """Even where the loss, of the step before, is finite still."""
   model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
   arguments = {"loss": 1.0}, model, lambda metrics: False
-  assert loop._fault(*arguments) is None
+  assert windows.fault(*arguments) is None
   model.kernel[...] = model.kernel[...].at[0, 1].set(bad)
-  assert "the parameters became infinite" in loop._fault(*arguments)
+  assert "the parameters became infinite" in windows.fault(*arguments)

@@ -1,0 +1,38 @@
+"""The flags whose meaning depends on the length of training."""
+
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+# By name, `value -> whether what the flag sets depends on --num_steps`.
+_SCALED: dict[str, Callable[[Any], bool]] = {
+  "schedule": lambda value: value == "cosine",
+  "final_rate_fraction": lambda value: value is not None,
+  "decay_steps": lambda value: value is None,
+  "final_temperature": lambda value: value is not None,
+  "margin_steps": lambda value: value is None,
+}
+
+
+def depending() -> list[str]:
+  """The flags of this command that set something scaled to --num_steps."""
+  given = flags.FLAGS
+  return [
+    f"--{name} by default" if given[name].value is None
+    else f"--{name}={given[name].value}"
+    for name, is_scaled in _SCALED.items()
+    if name in given and is_scaled(given[name].value)
+  ]  # fmt: skip
+
+
+def remark() -> str:
+  """What lengthening a run changes besides its length, as a clause."""
+  names = depending()
+  if not names:
+    return ""
+  verb = "depend" if len(names) > 1 else "depends"
+  return (
+    f"; {' and '.join(names)} {verb} on the length, so that the numbers are "
+    "not those of an uninterrupted run"
+  )

@@ -1,0 +1,77 @@
+"""What a run is made of, as lines that are printed before it begins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from capjax import data
+
+from .loop import LoopConfig
+
+_PARTS = 8  # of a model that are named
+
+
+def lines(
+  *,
+  device: str,
+  model: Any,
+  name: str,
+  dataset: str,
+  train: data.Dataset,
+  validation: data.Dataset,
+  test: data.Dataset,
+  config: LoopConfig,
+) -> list[str]:
+  """The lines on device, model, data and steps.
+
+  Args:
+    device: the kind and number of devices.
+    model: the model, or its shapes.
+    name: the name of the model.
+    dataset: the name of the data set.
+    train: the examples to train on.
+    validation: the examples for validation; may be empty.
+    test: the test set.
+    config: the configuration of training.
+  """
+  counts = parameters(model)
+  parts = sorted(counts.items(), key=lambda item: -item[1])
+  words = [f"{part} {count:,}" for part, count in parts[:_PARTS]]
+  rest = sum(count for _, count in parts[_PARTS:])
+  words += [f"{len(parts) - _PARTS} others {rest:,}"] if rest else []
+  shape = "x".join(map(str, train.images.shape[1:]))
+  epoch = len(train.images) // config.batch_size
+  return [
+    f"device: {device}",
+    f"model: {name} of {sum(counts.values()):,} parameters: {', '.join(words)}",
+    f"data: {dataset}, {len(train.images):,} images of {shape} to train on, "
+    f"{len(validation.images):,} for validation, {len(test.images):,} to test; "
+    f"{train.num_classes} classes",
+    f"training: {config.num_steps:,} steps of {config.batch_size}, {epoch:,} "
+    "steps an epoch",
+  ]
+
+
+def parameters(model: Any) -> Mapping[str, int]:
+  """The number of parameters by layer: by attribute of the model.
+
+  A list of layers counts as one layer for each of its entries.
+  """
+  counts: dict[str, int] = {}
+  state = nnx.state(model, nnx.Param)
+  for path, x in jax.tree_util.tree_leaves_with_path(state):
+    keys = [_key(entry) for entry in path]
+    of_list = len(keys) > 1 and keys[1].isdecimal()
+    name = ".".join(keys[: 2 if of_list else 1])
+    counts[name] = counts.get(name, 0) + x.size
+  return counts
+
+
+def _key(entry: Any) -> str:
+  """The name of one step of a path in a pytree."""
+  for attribute in ("key", "name", "idx"):
+    if hasattr(entry, attribute):
+      return str(getattr(entry, attribute))
+  return str(entry)

@@ -1,0 +1,100 @@
+"""Metrics summed over the steps between two lines of metrics.jsonl."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import train_step
+
+_CALL = 1.0  # seconds of updates in one call, after which signals are seen
+_STEPS = "window_steps"
+
+
+class Window:
+  """The sums of metrics since the last line, in as many calls as needed.
+
+  They are the very same however the steps are divided among calls, and among
+  processes that are stopped and resumed.
+
+  Attributes:
+    num_steps: number of steps that are summed.
+    first: seconds that the first call took, which compiles; None before it.
+  """
+
+  def __init__(
+    self, zeros: Mapping[str, np.ndarray], record: Mapping[str, float]
+  ):
+    """Begins with the sums of `record`, which may be empty."""
+    self._zeros = dict(zeros)
+    self.clear()
+    if record.keys() == {_STEPS, *zeros}:
+      self.num_steps = int(record[_STEPS])
+      self._totals = {
+        name: np.asarray(record[name], x.dtype) for name, x in zeros.items()
+      }
+    self.first: float | None = None
+    self._pace = math.inf  # seconds a step takes
+
+  def clear(self) -> None:
+    """Begins again at 0."""
+    self._totals, self.num_steps = dict(self._zeros), 0
+    self._timed, self._seconds = 0, 0.0
+
+  def add(
+    self,
+    update: train_step.Update,
+    state: train_step.TrainState,
+    images: Any,
+    labels: Any,
+    count: int,
+  ) -> train_step.TrainState:
+    """Does `count` updates and adds their metrics; gives the new state."""
+    began = time.monotonic()
+    state, totals = update.add(state, self._totals, images, labels, count)
+    self._totals = {name: np.asarray(x) for name, x in totals.items()}
+    seconds = time.monotonic() - began
+    if self.first is None:
+      self.first = seconds
+    self._pace = seconds / count
+    self.num_steps += count
+    self._timed += count
+    self._seconds += seconds
+    return state
+
+  def calls_for(self) -> int:
+    """How many steps the next call may do, to end within about a second."""
+    return max(1, int(min(_CALL / self._pace, 1e6)))
+
+  def rate(self) -> float:
+    """Steps in a second, of those that this process did."""
+    return self._timed / self._seconds if self._seconds else 0.0
+
+  def means(self) -> dict[str, float]:
+    """The means over the steps; empty without steps."""
+    if not self.num_steps:
+      return {}
+    count = np.float32(self.num_steps)
+    return {name: float(x / count) for name, x in self._totals.items()}
+
+  def record(self) -> dict[str, float] | None:
+    """The sums as JSON, from which another process goes on; None at 0 steps."""
+    if not self.num_steps:
+      return None
+    sums = {name: float(x) for name, x in self._totals.items()}
+    return {_STEPS: self.num_steps, **sums}
+
+
+def fault(
+  metrics: Mapping[str, float],
+  model: Any,
+  diverged: Callable[[dict[str, float]], bool],
+) -> str | None:
+  """The reason why training cannot continue; None where it can."""
+  if not all(math.isfinite(x) for x in metrics.values()):
+    return "the loss became infinite or NaN"
+  if not train_step.all_finite(model):
+    return "the parameters became infinite or NaN"
+  return "training diverged" if diverged(dict(metrics)) else None

@@ -1,0 +1,22 @@
+"""What else a change of the number of steps changes."""
+
+import pytest
+from run_cases import given
+
+from experiments import train_capsnet  # noqa: F401 (its flags)
+from experiments.flags import lengths
+
+
+@pytest.mark.parametrize(
+  ("words", "want"),
+  [
+    ((), []),
+    (("--schedule=cosine",), ["--schedule=cosine"]),
+    (("--final_rate_fraction=0.1",), ["--final_rate_fraction=0.1"]),
+  ],
+)
+def test_flags_that_depend_on_the_length_are_named(words, want):
+  with given(*words):
+    assert lengths.depending() == want
+    assert bool(lengths.remark()) == bool(want)
+    assert all(name in lengths.remark() for name in want)

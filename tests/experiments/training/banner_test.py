@@ -1,0 +1,45 @@
+"""What a run says of itself before it begins."""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from capjax import data
+from experiments.training import banner, loop
+
+
+class Net(nnx.Module):
+  def __init__(self):
+    self.first = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    self.blocks = nnx.List([nnx.Linear(3, 3, rngs=nnx.Rngs(0))] * 1)
+    self.scale = nnx.Param(jnp.ones(5))
+    self.seen = nnx.BatchStat(jnp.ones(7))  # no parameter
+
+
+def examples(count):
+  images = np.zeros((count, 4, 6, 1), np.uint8)
+  return data.Dataset(images, np.zeros(count, np.int32), 3, {})
+
+
+def test_parameters_are_counted_by_layer():
+  assert banner.parameters(Net()) == {"first": 9, "blocks.0": 12, "scale": 5}
+
+
+def test_device_model_data_and_steps_are_told():
+  device, model, dataset, training = banner.lines(
+    device="CPU, 2 cores",
+    model=Net(),
+    name="Net",
+    dataset="mine",
+    train=examples(1200),
+    validation=examples(30),
+    test=examples(40),
+    config=loop.LoopConfig(5000, 50),
+  )
+  assert device == "device: CPU, 2 cores"
+  assert model == "model: Net of 26 parameters: blocks.0 12, first 9, scale 5"
+  assert dataset == (
+    "data: mine, 1,200 images of 4x6x1 to train on, 30 for validation, 40 to "
+    "test; 3 classes"
+  )
+  assert training == "training: 5,000 steps of 50, 24 steps an epoch"

@@ -1,0 +1,34 @@
+"""Lines of a run's progress."""
+
+import pytest
+
+from experiments.training import printing
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 1000, 300_000])
+def test_a_run_prints_few_lines_and_the_last_one(capsys, num_steps):
+  with printing.Lines(0, num_steps) as lines:
+    for step in range(1, num_steps + 1):
+      lines.move(step)
+      if step % 20 == 0 or step == num_steps:
+        lines.add(step, "train", {"loss": 0.5}, 123.0)
+      if step % 18 == 0 or step == num_steps:
+        lines.add(step, "validation", {"accuracy": 0.25})
+  printed = capsys.readouterr().out.splitlines()
+  assert len(printed) <= 28
+  end = f"step {num_steps}/{num_steps}"
+  assert printed[-2:] == [
+    f"{end} train: loss 0.5 (123 images/s)", f"{end} validation: accuracy 0.25"
+  ]  # fmt: skip
+
+
+def test_a_slow_run_prints_each_minute(capsys, monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(printing.time, "monotonic", lambda: now[0])
+  with printing.Lines(0, 10_000) as lines:
+    for step in range(1, 9):
+      now[0] += 31.0
+      lines.add(step, "train", {"loss": 1.0})
+    printed = capsys.readouterr().out.split()
+  steps = [word for word in printed if word.endswith("/10000")]
+  assert steps == ["1/10000", "3/10000", "5/10000", "7/10000"]
