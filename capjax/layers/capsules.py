@@ -166,11 +166,10 @@ class PrimaryCaps(nnx.Module):
 class DenseCaps(nnx.Module):
   """Each pair of part and object has its own matrix for votes; then routing.
 
-  With a routing by name that is "dynamic", "self", "self_attention" or
-  "inverted_attention", the votes [I J D] of vectors are not stored (except by
-  dynamic routing of up to 8 examples on a CPU); those of other routings, and of
-  matrices, take 4 I J D bytes for each example in float32, and about as much
-  again for gradients.
+  Most routings by name do not store the votes [I J D] of vectors (except
+  "dynamic" of up to 8 examples on a CPU). Those of "variational", "em" and
+  functions, and of matrices, take 4 I J D bytes for each example in float32,
+  and about as much again for gradients.
   """
 
   def __init__(

@@ -5,6 +5,18 @@ None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],
 the transforms then are [I J Q R] and D is P R, the numbers of a matrix in rows.
 Without activations those of the parts are the lengths of their poses.
 
+The names, and whether the activations of parts count, without which an absent
+part is one whose pose is zero:
+
+* "dynamic": by agreement (Sabour et al., 2017).
+* "self": a network of each part (Hahn et al., 2019). Activations count.
+* "inverted_attention": parents compete for parts (Tsai et al., 2020).
+* "variational": a Bayesian mixture (Ribeiro et al., 2020). Activations count.
+* "self_attention": one pass (Mazzia et al., 2021).
+* "em": a mixture of Gaussians (Hinton et al., 2018). Activations count.
+* "uniform": a control, even shares (Paik et al., 2019).
+* "top1": a control, each part to its best parent.
+
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
 self-routing and variational Bayes had other losses; its parts have no
@@ -17,14 +29,15 @@ object.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax.kernels import routing
-from capjax.kernels.routing import attention, em, variational
-from capjax.layers import agreement, custom_routing
+from capjax.kernels.routing import em, linear_votes, variational
+from capjax.layers import agreement, attention_routers, custom_routing
 
 NAMES = (
   "dynamic",
@@ -33,8 +46,10 @@ NAMES = (
   "variational",
   "self_attention",
   "em",
+  "uniform",
+  "top1",
 )
-_ONE_PASS = ("self", "self_attention")
+_ONE_PASS = ("self", "self_attention", "uniform")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +70,7 @@ class DynamicRouting:
   leaky: bool = False
 
   def __post_init__(self):
-    _require_iterations(self.num_iterations)
+    linear_votes.require_iterations(self.num_iterations)
 
   def __call__(
     self,
@@ -79,22 +94,24 @@ class DynamicRouting:
     )
 
 
-class SelfAttention(nnx.Module):
-  """Self-attention routing with its learned priors (Mazzia et al., 2021).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+  """A routing without parameters of its own: its kernel.
 
-  The priors b_ij [I J] start at zero, as in the authors' code.
+  Compares by value, so that equal models share compiled code.
 
-  Differs from paper: the layer may have a bias; Efficient-CapsNet has none.
+  Attributes:
+    function: of the votes, with the bias by keyword.
+    options: its other arguments by keyword, as pairs.
+    takes_activations: whether it takes activations of the parts by keyword.
   """
 
-  def __init__(self, num_parts: int, num_objects: int):
-    """Initialises the priors.
+  function: Callable[..., routing.RoutingOutput]
+  options: tuple[tuple[str, Any], ...] = ()
+  takes_activations: bool = False
 
-    Args:
-      num_parts: I, capsules below.
-      num_objects: J, capsules above.
-    """
-    self.priors = nnx.Param(jnp.zeros((num_parts, num_objects)))
+  def __post_init__(self):
+    linear_votes.require_iterations(dict(self.options).get("num_iterations", 1))
 
   def __call__(
     self,
@@ -104,105 +121,13 @@ class SelfAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
-    return attention.self_attention_routing(
-      custom_routing.linear_votes(poses, transforms),
-      priors=self.priors[...],
-      bias=bias,
-    )
-
-
-class InvertedAttention(nnx.Module):
-  """Inverted dot-product attention with layer norm (Tsai et al., 2020).
-
-  The layer's bias [J D] is the offset of the layer norm; the scale [D] starts
-  at one and the classifier [D] normal with variance 1 / D.
-
-  Differs from paper: activations are independent sigmoids; in the paper they
-  are logits of a softmax over classes.
-  """
-
-  def __init__(
-    self, pose_size: int, *, num_iterations: int = 2, rngs: nnx.Rngs
-  ):
-    """Initialises the parameters.
-
-    Args:
-      pose_size: D, length of the poses of the capsules above.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
-      rngs: its `params` stream initialises the classifier.
-    """
-    _require_iterations(num_iterations)
-    init = nnx.initializers.normal(pose_size**-0.5)
-    self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
-    self.scale = nnx.Param(jnp.ones(pose_size))
-    self.num_iterations = num_iterations
-
-  def __call__(
-    self,
-    poses: Float[Array, " I *pose"],
-    transforms: Float[Array, "I J Q R"],
-    *,
-    activations: Float[Array, " I"] | None = None,
-    bias: Float[Array, "J D"] | None = None,
-  ) -> routing.RoutingOutput:
-    del activations  # the kernel has none
-    return attention.inverted_attention_routing(
-      custom_routing.linear_votes(poses, transforms),
-      self.readout[...],
-      num_iterations=self.num_iterations,
-      scale=self.scale[...],
-      offset=bias,
-    )
-
-
-class SelfRouting(nnx.Module):
-  """Self-routing: a linear routing network for each part (Hahn et al., 2019).
-
-  Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
-  Activations depend on these alone: the matrices of the layer, and its bias,
-  which is added to the poses, learn only from losses on the poses.
-
-  Activations sum to 1 over objects. This suits images of one object; several
-  objects could not all have activations near 1.
-
-  Differs from paper: the loss is the margin loss; the layer may have a bias.
-  """
-
-  def __init__(self, num_parts: int, part_size: int, num_objects: int):
-    """Initialises the routing networks.
-
-    Args:
-      num_parts: I, capsules below.
-      part_size: C, length of their poses.
-      num_objects: J, capsules above.
-    """
-    shape = (num_parts, num_objects, part_size)
-    self.weights = nnx.Param(jnp.zeros(shape))
-    self.biases = nnx.Param(jnp.zeros(shape[:2]))
-
-  def __call__(
-    self,
-    poses: Float[Array, " I *pose"],
-    transforms: Float[Array, "I J Q R"],
-    *,
-    activations: Float[Array, " I"] | None = None,
-    bias: Float[Array, "J D"] | None = None,
-  ) -> routing.RoutingOutput:
-    logits = jnp.einsum(
-      "ic,ijc->ij",
-      poses.reshape(len(poses), -1),
-      self.weights[...],
-      precision="highest",
-    )
-    output = attention.self_routing(
-      custom_routing.linear_votes(poses, transforms),
-      logits + self.biases[...],
-      custom_routing.part_activations(poses, activations),
-    )
-    if bias is None:
-      return output
-    return output._replace(poses=output.poses + bias)
+    votes = custom_routing.linear_votes(poses, transforms)
+    options = dict(self.options)
+    if self.takes_activations:
+      options["activations"] = custom_routing.part_activations(
+        poses, activations
+      )
+    return self.function(votes, bias=bias, **options)
 
 
 class Variational(nnx.Module):
@@ -222,7 +147,7 @@ class Variational(nnx.Module):
       num_objects: J, capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
     """
-    _require_iterations(num_iterations)
+    linear_votes.require_iterations(num_iterations)
     self.beta = nnx.Param(jnp.zeros(num_objects))
     self.gain = nnx.Param(jnp.ones(num_objects))
     self.num_iterations = num_iterations
@@ -350,18 +275,17 @@ def router(
     case "dynamic":
       return DynamicRouting(**given, leaky=leaky)
     case "self":
-      return SelfRouting(num_parts, part_size, num_objects)
+      return attention_routers.SelfRouting(num_parts, part_size, num_objects)
     case "inverted_attention":
-      return InvertedAttention(pose_size, **given, rngs=rngs)
+      return attention_routers.InvertedAttention(pose_size, **given, rngs=rngs)
     case "variational":
       return Variational(num_objects, **given)
     case "self_attention":
-      return SelfAttention(num_parts, num_objects)
+      return attention_routers.SelfAttention(num_parts, num_objects)
     case "em":
       return EM(num_parts, num_objects, **given)
+    case "uniform":
+      return Kernel(function=routing.uniform_routing)
+    case "top1":
+      return Kernel(function=routing.top1_routing, options=tuple(given.items()))
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
-
-
-def _require_iterations(num_iterations: int) -> None:
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")

@@ -5,17 +5,22 @@ EM routing over windows of an image is `em_convolution.em_convolution`.
 
 from . import (
   attention,
+  controls,
   dynamic,
   em,
   em_convolution,
+  linear_votes,
   variational,
   windows,
 )
 from .attention import (
-  LinearVotes,
   inverted_attention_routing,
   self_attention_routing,
   self_routing,
+)
+from .controls import (
+  top1_routing,
+  uniform_routing,
 )
 from .dynamic import (
   dynamic_routing,
@@ -24,6 +29,9 @@ from .dynamic import (
 from .em import (
   EMOutput,
   em_routing,
+)
+from .linear_votes import (
+  LinearVotes,
 )
 from .output import (
   RoutingOutput,
@@ -37,15 +45,19 @@ __all__ = [
   "LinearVotes",
   "RoutingOutput",
   "attention",
+  "controls",
   "dynamic",
   "dynamic_routing",
   "em",
   "em_convolution",
   "em_routing",
   "inverted_attention_routing",
+  "linear_votes",
   "self_attention_routing",
   "self_routing",
+  "top1_routing",
   "transform_and_route",
+  "uniform_routing",
   "variational",
   "variational_routing",
   "windows",

@@ -12,15 +12,15 @@ Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.
 """
 
-import functools
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import numerics
+from . import linear_votes
+from .linear_votes import LinearVotes
 from .output import RoutingOutput
 
 # Parts whose activations sum to less than this count as absent.
@@ -28,34 +28,6 @@ _ABSENT = 1e-6
 # Of the layer norm, as in the authors' code.
 _EPSILON = 1e-5
 _SMALLEST = 1e-30  # of what is added to a variance, for its root
-
-
-class LinearVotes(NamedTuple):
-  """Votes u_ij = u_i W_ij as two factors.
-
-  The routings of this file read votes only through <u_ij, V_j> =
-  <u_i, W_ij V_j> and sum_i c_ij u_ij = sum_i (c_ij u_i) W_ij. For these,
-  `vmap` over examples stores [I J min(C, D)] numbers for each example: fewer
-  than the votes [I J D] where C is below D, else as many.
-
-  Attributes:
-    poses: [I C], outputs u_i of the parts.
-    transforms: [I J C D], matrices W_ij to the pose of parent j.
-  """
-
-  poses: Float[Array, "I C"]
-  transforms: Float[Array, "I J C D"]
-
-  @property
-  def shape(self) -> tuple[int, int, int]:
-    """I, J, D: the shape of the votes."""
-    num_parts, num_parents, _, pose_size = self.transforms.shape
-    return num_parts, num_parents, pose_size
-
-  @property
-  def dtype(self) -> jnp.dtype:
-    """The dtype of the poses, in which results are returned."""
-    return self.poses.dtype
 
 
 def self_attention_routing(
@@ -83,8 +55,8 @@ def self_attention_routing(
   Differs from paper: `bias`, zero there. The authors' code divides by the root
   of the size of the votes, which we follow, and adds b_ij after the softmax.
   """
-  _check(votes, {"priors": (priors, "I J"), "bias": (bias, "J D")})
-  agreement, weighted_sum = _contractions(votes)
+  linear_votes.check(votes, {"priors": (priors, "I J"), "bias": (bias, "J D")})
+  agreement, weighted_sum = linear_votes.contractions(votes)
   sum_of_votes = weighted_sum(jnp.ones(votes.shape[:2], votes.dtype))
   # Scores are as large as squares of votes.
   excess = numerics.excess(sum_of_votes)
@@ -96,7 +68,9 @@ def self_attention_routing(
   if bias is not None:
     total_input += bias
   poses = numerics.exponential_squash(total_input)
-  return _output(votes, poses, numerics.safe_norm(poses), coefficients)
+  return linear_votes.output(
+    votes, poses, numerics.safe_norm(poses), coefficients
+  )
 
 
 def inverted_attention_routing(
@@ -135,7 +109,7 @@ def inverted_attention_routing(
   objects may be present; `offset` takes the place of the classifier's bias; the
   paper shares it among parents. A single layer has no concurrent updates.
   """
-  _check(
+  linear_votes.check(
     votes,
     {
       "readout": (readout, "D"),
@@ -148,7 +122,7 @@ def inverted_attention_routing(
     raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
   if pose_size == 1:
     raise ValueError("poses have 1 number; the layer norm needs at least 2.")
-  agreement, weighted_sum = _contractions(votes)
+  agreement, weighted_sum = linear_votes.contractions(votes)
 
   def update(coefficients):
     total = weighted_sum(coefficients)
@@ -171,7 +145,7 @@ def inverted_attention_routing(
     coefficients = numerics.softmax(scores, 1)
     poses = update(coefficients)
   logits = numerics.einsum("jd,d->j", poses, readout)
-  return _output(votes, poses, jax.nn.sigmoid(logits), coefficients)
+  return linear_votes.output(votes, poses, jax.nn.sigmoid(logits), coefficients)
 
 
 def self_routing(
@@ -199,8 +173,10 @@ def self_routing(
   that absent parts give absent parents with pose 0; the authors' code gives NaN
   there.
   """
-  _check(votes, {"logits": (logits, "I J"), "activations": (activations, "I")})
-  _, weighted_sum = _contractions(votes)
+  linear_votes.check(
+    votes, {"logits": (logits, "I J"), "activations": (activations, "I")}
+  )
+  _, weighted_sum = linear_votes.contractions(votes)
   dtype = numerics.accumulation_dtype(logits, activations)
   logits, activations = logits.astype(dtype), activations.astype(dtype)
   coefficients = numerics.softmax(logits, 1)
@@ -208,36 +184,4 @@ def self_routing(
   mass = jnp.sum(weights, axis=0)
   poses = weighted_sum(weights) / jnp.maximum(mass, _ABSENT)[:, None]
   shares = mass / jnp.maximum(jnp.sum(activations), _ABSENT)
-  return _output(votes, poses, shares, coefficients)
-
-
-def _check(votes, arguments):
-  """Checks the votes, or their factors, and the other arguments."""
-  given = {"votes": (votes, "I J D")}
-  if isinstance(votes, LinearVotes):
-    given = {
-      "poses": (votes.poses, "I C"),
-      "transforms": (votes.transforms, "I J C D"),
-    }
-  checks.arrays(given | arguments)
-
-
-def _contractions(votes):
-  """<u_ij, V_j> as a function of V [J D], sum_i c_ij u_ij as one of c [I J]."""
-  if isinstance(votes, LinearVotes):
-    dtype = numerics.accumulation_dtype(*votes)
-    poses, transforms = (factor.astype(dtype) for factor in votes)
-    return (
-      functools.partial(numerics.einsum, "ic,ijcd,jd->ij", poses, transforms),
-      functools.partial(numerics.einsum, "ic,ijcd,ij->jd", poses, transforms),
-    )
-  votes = votes.astype(numerics.accumulation_dtype(votes))
-  return (
-    functools.partial(numerics.einsum, "ijd,jd->ij", votes),
-    functools.partial(numerics.einsum, "ijd,ij->jd", votes),
-  )
-
-
-def _output(votes, *outputs):
-  """Outputs in the dtype of the votes."""
-  return RoutingOutput(*(x.astype(votes.dtype) for x in outputs))
+  return linear_votes.output(votes, poses, shares, coefficients)

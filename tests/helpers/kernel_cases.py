@@ -5,6 +5,7 @@ test can draw it at any size and magnitude.
 """
 
 import model_rows
+import numerics_rows
 import routing_rows
 from kernel_arguments import KINDS, SIZES, Case, draw, kind_of, shape_of
 
@@ -13,7 +14,9 @@ __all__ = [
   "shape_of",
 ]  # fmt: skip
 
-CASES: dict[str, Case] = routing_rows.CASES | model_rows.CASES
+CASES: dict[str, Case] = (
+  routing_rows.CASES | numerics_rows.CASES | model_rows.CASES
+)
 
 # Public functions that take no arrays, or give none that was computed.
 NOT_OF_ARRAYS = {
@@ -22,6 +25,8 @@ NOT_OF_ARRAYS = {
   "em.amount_of_data_scale",
   "em.inverse_temperature_schedule",
   "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
+  "linear_votes.check", "linear_votes.contractions", "linear_votes.output",
+  "linear_votes.require_iterations", "linear_votes.route_by_agreement",
   "windows.over", "windows.same_padding", "constellations.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
   "numerics.accumulation_dtype", "selection.check_scales",

@@ -1,39 +1,41 @@
-"""Routings, poses and numbers, as rows of `kernel_cases`."""
+"""All routings: rows of the tests that hold them all.
+
+`CASES` are rows of `kernel_cases`; `PROPERTIES` say what holds of a routing,
+for `all_routings_test`; `LAYERS` what layers compute with a routing by name.
+"""
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
-import jax
+import cases
 import jax.numpy as jnp
 import numpy as np
 from kernel_arguments import Case
 
-from kernels import geometry, numerics, routing
-from kernels.matching import constellations, ransac
-from kernels.routing import attention, em, em_convolution, variational, windows
-
-_POINTS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float64)
-
-
-def _templates():
-  """Not at import, which computes nothing."""
-  return constellations.templates([_POINTS[:3], _POINTS])
-
+from kernels import numerics, routing
+from kernels.routing import (
+  attention,
+  controls,
+  em,
+  em_convolution,
+  linear_votes,
+  variational,
+  windows,
+)
 
 _WINDOWS = windows.over((3, 3), (2, 2), stride=1, padding="VALID")
 _TEMPERATURES = (0.05, 0.1)
+_POSE_SIZE = cases.VOTES_SHAPE[2]
 
 
 def _linear(route):
   """Of votes as two factors."""
 
   def of_factors(poses, transforms, **arguments):
-    return route(attention.LinearVotes(poses, transforms), **arguments)
+    return route(linear_votes.LinearVotes(poses, transforms), **arguments)
 
   return of_factors
-
-
-def _key():
-  return jax.random.key(3)
 
 
 def _maximise(weights, votes, beta_a, beta_u):
@@ -51,19 +53,6 @@ def _maximise(weights, votes, beta_a, beta_u):
   return em.maximise(
     moments, centre, None, beta_a, beta_u, inverse_temperature=0.05,
     form=em.PAPER,
-  )  # fmt: skip
-
-
-def _update(points, presence, logs, precision, matching):
-  return constellations.update(
-    logs, points, presence, _templates(), precision, matching=matching
-  )
-
-
-def _infer(points, presence, matching):
-  return constellations.infer(
-    _key(), points, presence, _templates(), matching=matching,
-    num_restarts=2, max_updates=4,
   )  # fmt: skip
 
 
@@ -142,95 +131,6 @@ CASES = {
     children="J",
     largest=1e30,
   ),
-  "constellations.update": Case(
-    functools.partial(_update, matching="mixture"),
-    {
-      "points": "I 2",
-      "presence": "I flag",
-      "logs": "I 7 log",
-      "precision": "positive",
-    },
-    largest=1e8,
-  ),
-  "constellations.update of permutations": Case(
-    functools.partial(_update, matching="permutation"),
-    {
-      "points": "I 2",
-      "presence": "I flag",
-      "logs": "7 7 log",
-      "precision": "positive",
-    },
-    largest=1e8,
-  ),
-  "constellations.sinkhorn": Case(
-    constellations.sinkhorn, {"log_weights": "I J"}
-  ),
-  "constellations.infer": Case(
-    functools.partial(_infer, matching="mixture"),
-    {"points": "I 2", "presence": "I flag"},
-    forward=False,
-    reverse=False,
-    random=True,
-    tolerance=2e-3,
-    largest=1e2,
-  ),
-  "geometry.affine_matrix": Case(
-    geometry.affine_matrix,
-    {
-      "scale_x": "I",
-      "scale_y": "I",
-      "theta": "I",
-      "shear": "I",
-      "tx": "I",
-      "ty": "I",
-    },
-    largest=1e17,
-  ),
-  "geometry.pose_matrix": Case(geometry.pose_matrix, {"params": "I 6"}),
-  "geometry.pose_matrix of similarities": Case(
-    functools.partial(geometry.pose_matrix, kind="similarity"),
-    {"params": "I 6"},
-  ),
-  "geometry.compose": Case(
-    geometry.compose, {"a": "I 3 3", "b": "I 3 3"}, largest=1e17
-  ),
-  "geometry.invert": Case(geometry.invert, {"pose": "I 3 3"}, largest=1e17),
-  "geometry.apply": Case(
-    geometry.apply, {"pose": "3 3", "points": "I 2"}, largest=1e17
-  ),
-  "numerics.einsum": Case(
-    lambda x, y: numerics.einsum("ij,jd->id", x, y),
-    {"x": "I J", "y": "J D"},
-    largest=1e17,
-  ),
-  "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
-  "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
-  "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),
-  "numerics.exponential_squash": Case(
-    numerics.exponential_squash, {"s": "I D"}, largest=1e37
-  ),
-  "numerics.exp_below": Case(
-    lambda x: numerics.exp_below(x, jnp.max(x, axis=0)),
-    {"x": "I J"},
-    smooth=False,
-    largest=1e30,
-  ),
-  "numerics.share": Case(
-    lambda weights: numerics.share(weights, 1 + jnp.sum(weights)),
-    {"weights": "I unit"},
-  ),
-  "numerics.softmax": Case(numerics.softmax, {"x": "J I"}, largest=1e30),
-  "numerics.log_softmax": Case(
-    numerics.log_softmax, {"x": "J I"}, largest=1e30
-  ),
-  "numerics.logsumexp": Case(numerics.logsumexp, {"x": "J I"}, largest=1e30),
-  "numerics.excess": Case(numerics.excess, {"x": "I D"}, largest=1e30),
-  "ransac.match": Case(
-    lambda points, presence: ransac.match(points, presence, _templates()),
-    {"points": "I 2", "presence": "I flag"},
-    forward=False,
-    reverse=False,
-  ),
   "dynamic.dynamic_routing": Case(
     routing.dynamic_routing, _VOTES | {"bias": "J D"}, largest=1e17
   ),
@@ -247,4 +147,199 @@ CASES = {
     _VOTES | {"activations": "I unit", "beta": "J", "gain": "J"},
     largest=1e8,
   ),
+  "controls.uniform_routing": Case(
+    controls.uniform_routing, _VOTES | {"bias": "J D"}, largest=1e30
+  ),
+  "controls.top1_routing": Case(
+    controls.top1_routing, _VOTES | {"bias": "J D"}, largest=1e17
+  ),
+}
+
+
+def _dynamic_of_weights(votes, weights):
+  votes = weights[:, None, None] * votes
+  return routing.dynamic_routing(votes, num_iterations=2)
+
+
+def _transforms_of_weights(votes, weights):
+  """The votes as products u_i W_ij of two-dimensional poses and matrices."""
+  poses = jnp.stack([weights / 2, -weights / 2], axis=1)
+  transforms = jnp.stack([votes, -votes], axis=2)
+  return routing.transform_and_route(
+    poses, transforms, chunk_size=3, num_iterations=2
+  )
+
+
+def _self_attention_of_weights(votes, weights):
+  return attention.self_attention_routing(weights[:, None, None] * votes)
+
+
+def _inverted_attention_of_weights(votes, weights):
+  readout = jnp.linspace(-1, 1, votes.shape[2], dtype=votes.dtype)
+  votes = weights[:, None, None] * votes
+  return attention.inverted_attention_routing(votes, readout)
+
+
+def _self_of_weights(votes, weights):
+  """The routing network sees the lengths of the votes."""
+  logits = jnp.sum(jnp.square(votes), axis=2) / votes.shape[2]
+  return attention.self_routing(votes, logits, weights)
+
+
+def _variational_of_weights(votes, weights):
+  return variational.variational_routing(votes, weights, num_iterations=2)
+
+
+def _uniform_of_weights(votes, weights):
+  return controls.uniform_routing(weights[:, None, None] * votes)
+
+
+def _top1_of_weights(votes, weights):
+  return controls.top1_routing(weights[:, None, None] * votes)
+
+
+def rotation(random):
+  return np.linalg.qr(random.normal(size=(_POSE_SIZE, _POSE_SIZE)))[0]
+
+
+def _permutation(random):
+  return random.permutation(np.eye(_POSE_SIZE))
+
+
+def _signed_permutation(random):
+  return random.choice([-1, 1], _POSE_SIZE) * _permutation(random)
+
+
+class Properties(NamedTuple):
+  """A routing and what holds of it.
+
+  Attributes:
+    route: routes votes [I J D] of parts with weights [I]: activations where the
+      routing takes them, lengths of the votes elsewhere.
+    turn: draws a matrix [D D] with which votes may turn, and poses with them.
+    turned: the outputs beside the poses that it leaves as they are.
+    rewarded: the outputs that are larger where votes agree.
+    splits: whether a part may be cut in two that share its weight.
+  """
+
+  route: Callable
+  turn: Callable
+  turned: tuple[str, ...] = ("activations", "coefficients")
+  rewarded: tuple[str, ...] = ("activations", "coefficients")
+  splits: bool = False
+
+
+PROPERTIES: dict[str, Properties] = {
+  # Half a vote agrees with a parent by half, so that parts cannot be split.
+  "dynamic": Properties(_dynamic_of_weights, rotation),
+  "dynamic_of_transforms": Properties(_transforms_of_weights, rotation),
+  "self_attention": Properties(_self_attention_of_weights, rotation),
+  # The layer norm takes the mean over a pose's numbers, which a rotation
+  # changes, and the readout knows their order. Agreement shows in the
+  # direction of a pose, not in its length.
+  "inverted_attention": Properties(
+    _inverted_attention_of_weights,
+    _permutation,
+    turned=("coefficients",),
+    rewarded=("coefficients",),
+  ),
+  # Parts do not ask each other.
+  "self": Properties(_self_of_weights, rotation, rewarded=(), splits=True),
+  # The precision is diagonal and the prior mean zero. An activation falls with
+  # the share of its parent while the entropy is above zero, as for few parts.
+  "variational": Properties(
+    _variational_of_weights,
+    _signed_permutation,
+    rewarded=("coefficients",),
+    splits=True,
+  ),
+  # Without scores, or with scores whose scale is of no effect.
+  "uniform": Properties(
+    _uniform_of_weights, rotation, rewarded=("activations",), splits=True
+  ),
+  "top1": Properties(_top1_of_weights, rotation, splits=True),
+}
+
+
+class Layer(NamedTuple):
+  """What a layer computes with a routing by name.
+
+  Attributes:
+    route: of votes [I J D], poses [I ...] and activations [I] of the parts,
+      bias [J D], and the parameters by name.
+    shapes: of the parameters, for 6 parts of length 3 and 3 objects of 4.
+    counts: whether parts that are not active are without effect.
+  """
+
+  route: Callable[..., routing.RoutingOutput]
+  shapes: dict[str, tuple[int, ...]]
+  counts: bool = False
+
+
+def _dynamic(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return routing.dynamic_routing(votes, bias=bias)
+
+
+def _self(votes, poses, activations, bias, parameters):
+  flat = poses.reshape(len(poses), -1)
+  logits = jnp.einsum("ic,ijc->ij", flat, parameters["weights"])
+  logits += parameters["biases"]
+  output = attention.self_routing(votes, logits, activations)
+  return output._replace(poses=output.poses + bias)
+
+
+def _inverted_attention(votes, poses, activations, bias, parameters):
+  del poses, activations
+  return attention.inverted_attention_routing(votes, offset=bias, **parameters)
+
+
+def _variational(votes, poses, activations, bias, parameters):
+  del poses
+  return variational.variational_routing(
+    votes + bias, activations, **parameters
+  )
+
+
+def _self_attention(votes, poses, activations, bias, parameters):
+  del poses, activations
+  return attention.self_attention_routing(votes, bias=bias, **parameters)
+
+
+def _em_by_name(votes, poses, activations, bias, parameters):
+  del poses
+  temperatures = em.inverse_temperature_schedule(3)
+  num_parts, num_parents, _ = votes.shape
+  output = em.em_routing(
+    votes + bias,
+    activations,
+    parameters["beta_a"] / temperatures[-1],
+    parameters["beta_u"],
+    inverse_temperatures=temperatures,
+    form=em.PAPER._replace(cost_scale=100 * num_parents / num_parts),
+  )
+  return routing.RoutingOutput(*output[:3])
+
+
+def _uniform(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return controls.uniform_routing(votes, bias=bias)
+
+
+def _top1(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return controls.top1_routing(votes, bias=bias)
+
+
+LAYERS = {
+  "dynamic": Layer(_dynamic, {}),
+  "self": Layer(_self, {"weights": (6, 3, 3), "biases": (6, 3)}, counts=True),
+  "inverted_attention": Layer(
+    _inverted_attention, {"readout": (4,), "scale": (4,)}
+  ),
+  "variational": Layer(_variational, {"beta": (3,), "gain": (3,)}, counts=True),
+  "self_attention": Layer(_self_attention, {"priors": (6, 3)}),
+  "em": Layer(_em_by_name, {"beta_a": (3,), "beta_u": (3,)}, counts=True),
+  "uniform": Layer(_uniform, {}),
+  "top1": Layer(_top1, {}),
 }

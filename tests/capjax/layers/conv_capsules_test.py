@@ -11,12 +11,12 @@ import jaxtyping
 import numpy as np
 import oracles
 import pytest
+import routing_rows
 from flax import nnx
 
 from capjax import layers
 from capjax.layers import matrix, routers
 from kernels import numerics, routing
-from kernels.routing import attention, em, variational
 
 _GRID, _I, _C, _J, _D, _K = (4, 5), 2, 3, 4, 5, 3
 _WINDOWS = [("VALID", 1), ("VALID", 2), ("SAME", 1), ("SAME", 2), ("SAME", 3)]
@@ -88,40 +88,15 @@ def _route(name, route, votes, found, present, bias):
   """Dynamic routing in NumPy, others by their kernels in float64."""
   if name == "dynamic":
     return oracles.dynamic_routing(votes, bias=bias)
-  get = {
-    path[0]: jnp.float64(x[...])
-    for path, x in nnx.to_flat_state(nnx.state(route))
-  }.get
-  votes, found, present, bias = map(jnp.asarray, (votes, found, present, bias))
-  match name:
-    case "self":
-      logits = jnp.einsum(
-        "ic,ijc->ij", found.reshape(len(found), -1), get("weights")
-      )
-      output = attention.self_routing(votes, logits + get("biases"), present)
-      output = output._replace(poses=output.poses + bias)
-    case "inverted_attention":
-      output = attention.inverted_attention_routing(
-        votes, get("readout"), scale=get("scale"), offset=bias
-      )
-    case "variational":
-      output = variational.variational_routing(
-        votes + bias, present, beta=get("beta"), gain=get("gain")
-      )
-    case "self_attention":
-      output = attention.self_attention_routing(
-        votes, priors=get("priors"), bias=bias
-      )
-    case "em":
-      temperatures = em.inverse_temperature_schedule(3)
-      output = em.em_routing(
-        votes + bias,
-        present,
-        get("beta_a") / temperatures[-1],
-        get("beta_u"),
-        inverse_temperatures=temperatures,
-        form=em.PAPER._replace(cost_scale=100 * _J / len(votes)),
-      )
+  parameters = {}
+  if isinstance(route, nnx.Module):
+    parameters = {
+      path[0]: jnp.float64(x[...])
+      for path, x in nnx.to_flat_state(nnx.state(route))
+    }
+  output = routing_rows.LAYERS[name].route(
+    *map(jnp.asarray, (votes, found, present, bias)), parameters
+  )
   return output[:3]
 
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import routing_rows
 from absl.testing import absltest, parameterized
 from flax import nnx
 
 from capjax import layers, losses
 from capjax.layers import routers
 from kernels import numerics, routing
-from kernels.routing import attention, em, variational
 
 _SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
 _WITH_PARAMETERS = routers.NAMES[1:]
@@ -81,43 +81,23 @@ def _examples(seed=0, num_examples=32):
   return poses, jnp.array(labels)
 
 
+def _parameters(router):
+  """Names and values; of a routing without parameters, none."""
+  if not isinstance(router, nnx.Module):
+    return []
+  state = nnx.state(router, nnx.Param)
+  return [(path[0], value[...]) for path, value in nnx.to_flat_state(state)]
+
+
 def _kernel(name, layer, poses):
   """What each router should compute of one example, from stored votes."""
   router = layer.route.function
   router = getattr(router, "route", router)
-  transforms, bias = layer.transforms[...], layer.bias[...]
-  votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
+  votes = jnp.einsum("ic,ijcd->ijd", poses, layer.transforms[...])
   lengths = jnp.linalg.norm(poses, axis=1)
-  match name:
-    case "dynamic":
-      return routing.dynamic_routing(votes, bias=bias)
-    case "self":
-      logits = jnp.einsum("ic,ijc->ij", poses, router.weights[...])
-      logits += router.biases[...]
-      return attention.self_routing(votes + bias, logits, lengths)
-    case "inverted_attention":
-      return attention.inverted_attention_routing(
-        votes, router.readout[...], scale=router.scale[...], offset=bias
-      )
-    case "variational":
-      return variational.variational_routing(
-        votes + bias, lengths, beta=router.beta[...], gain=router.gain[...]
-      )
-    case "self_attention":
-      return attention.self_attention_routing(
-        votes, priors=router.priors[...], bias=bias
-      )
-    case "em":
-      temperatures = em.inverse_temperature_schedule(3)
-      output = em.em_routing(
-        votes + bias,
-        lengths,
-        router.beta_a[...] / temperatures[-1],
-        router.beta_u[...],
-        inverse_temperatures=temperatures,
-        form=em.PAPER._replace(cost_scale=100 * 3 / 6),
-      )
-      return routing.RoutingOutput(*output[:3])
+  return routing_rows.LAYERS[name].route(
+    votes, poses, lengths, layer.bias[...], dict(_parameters(router))
+  )
 
 
 def _margin_loss(layer, poses, labels):
@@ -277,18 +257,10 @@ class RoutersTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, "'mean' is unknown; .*variational"):
       _router("mean")
 
-  @parameterized.parameters(*_WITH_PARAMETERS)
+  @parameterized.parameters(*routers.NAMES)
   def test_parameters_have_the_shapes_of_the_papers(self, name):
-    want = {
-      "self": {"weights": (6, 3, 3), "biases": (6, 3)},
-      "inverted_attention": {"readout": (4,), "scale": (4,)},
-      "variational": {"beta": (3,), "gain": (3,)},
-      "self_attention": {"priors": (6, 3)},
-      "em": {"beta_a": (3,), "beta_u": (3,)},
-    }[name]
-    state = nnx.state(_router(name), nnx.Param)
-    got = {path[0]: value.shape for path, value in nnx.to_flat_state(state)}
-    self.assertEqual(got, want)
+    got = {path: x.shape for path, x in _parameters(_router(name))}
+    self.assertEqual(got, routing_rows.LAYERS[name].shapes)
 
 
 class DenseCapsTest(chex.TestCase):
@@ -339,7 +311,7 @@ class DenseCapsTest(chex.TestCase):
     activations = jnp.ones((2, 6)).at[:, -2:].set(0.0)
     got = _call(layer, poses, activations)
     others = _call(layer, poses.at[:, -2:].multiply(-2.0), activations)
-    counts = name in ("self", "variational", "em")
+    counts = routing_rows.LAYERS[name].counts
     for field in ("poses", "activations"):
       close = np.allclose(
         getattr(got, field), getattr(others, field), atol=1e-6

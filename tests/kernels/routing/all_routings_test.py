@@ -4,117 +4,27 @@ What is a routing's own, its equations above all, is in the test of its module.
 """
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
 
 import cases
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import routing_rows
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
 from kernels import routing
-from kernels.routing import attention, variational
 
 _SEEDS = (0, 1)
 _SHAPE = cases.VOTES_SHAPE
 _OUTPUTS = routing.RoutingOutput._fields
+_ROWS = routing_rows.PROPERTIES
 
 
 def _weights(seed=0, num_parts=_SHAPE[0], dtype=jnp.float32):
   random = np.random.default_rng(seed + 100)
   return jnp.array(random.uniform(0.2, 1.0, num_parts), dtype)
-
-
-def _dynamic(votes, weights):
-  votes = weights[:, None, None] * votes
-  return routing.dynamic_routing(votes, num_iterations=2)
-
-
-def _dynamic_of_transforms(votes, weights):
-  """The votes as products u_i W_ij of two-dimensional poses and matrices."""
-  poses = jnp.stack([weights / 2, -weights / 2], axis=1)
-  transforms = jnp.stack([votes, -votes], axis=2)
-  return routing.transform_and_route(
-    poses, transforms, chunk_size=3, num_iterations=2
-  )
-
-
-def _self_attention(votes, weights):
-  return attention.self_attention_routing(weights[:, None, None] * votes)
-
-
-def _inverted_attention(votes, weights):
-  readout = jnp.linspace(-1, 1, votes.shape[2], dtype=votes.dtype)
-  votes = weights[:, None, None] * votes
-  return attention.inverted_attention_routing(votes, readout)
-
-
-def _self(votes, weights):
-  """The routing network sees the lengths of the votes."""
-  logits = jnp.sum(jnp.square(votes), axis=2) / votes.shape[2]
-  return attention.self_routing(votes, logits, weights)
-
-
-def _variational(votes, weights):
-  return variational.variational_routing(votes, weights, num_iterations=2)
-
-
-def _rotation(random):
-  return np.linalg.qr(random.normal(size=(_SHAPE[2], _SHAPE[2])))[0]
-
-
-def _permutation(random):
-  return random.permutation(np.eye(_SHAPE[2]))
-
-
-def _signed_permutation(random):
-  return random.choice([-1, 1], _SHAPE[2]) * _permutation(random)
-
-
-class _Row(NamedTuple):
-  """A routing and what holds of it.
-
-  Attributes:
-    route: routes votes [I J D] of parts with weights [I]: activations where the
-      routing takes them, lengths of the votes elsewhere.
-    turn: draws a matrix [D D] with which votes may turn, and poses with them.
-    turned: the outputs beside the poses that it leaves as they are.
-    rewarded: the outputs that are larger where votes agree.
-    splits: whether a part may be cut in two that share its weight.
-  """
-
-  route: Callable
-  turn: Callable
-  turned: tuple[str, ...] = ("activations", "coefficients")
-  rewarded: tuple[str, ...] = ("activations", "coefficients")
-  splits: bool = False
-
-
-_ROWS = {
-  # Half a vote agrees with a parent by half, so that parts cannot be split.
-  "dynamic": _Row(_dynamic, _rotation),
-  "dynamic_of_transforms": _Row(_dynamic_of_transforms, _rotation),
-  "self_attention": _Row(_self_attention, _rotation),
-  # The layer norm takes the mean over a pose's numbers, which a rotation
-  # changes, and the readout knows their order. Agreement shows in the
-  # direction of a pose, not in its length.
-  "inverted_attention": _Row(
-    _inverted_attention,
-    _permutation,
-    turned=("coefficients",),
-    rewarded=("coefficients",),
-  ),
-  # Parts do not ask each other.
-  "self": _Row(_self, _rotation, rewarded=(), splits=True),
-  # The precision is diagonal and the prior mean zero. An activation falls with
-  # the share of its parent while the entropy is above zero, as for few parts.
-  "variational": _Row(
-    _variational, _signed_permutation, rewarded=("coefficients",), splits=True
-  ),
-}
 
 
 def _close(got, want, fields=_OUTPUTS, atol=2e-5):
@@ -386,11 +296,11 @@ class RoutingsTest(parameterized.TestCase):
   )
   def test_broken_copy_fails_transformed(self, check, fault):
     with self.assertRaises(AssertionError):
-      check(_broken(_dynamic, fault))
+      check(_broken(_ROWS["dynamic"].route, fault))
 
   def test_rotations_do_not_pass_through_where_the_table_says_so(self):
     for name in ("inverted_attention", "variational"):
-      row = _ROWS[name]._replace(turn=_rotation)
+      row = _ROWS[name]._replace(turn=routing_rows.rotation)
       with self.assertRaises(AssertionError):
         check_turn_passes_through(_compiled(row.route), row)
 

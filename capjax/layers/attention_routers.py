@@ -1,0 +1,139 @@
+"""Routings by attention with their parameters, as `routers` has them.
+
+Axes: I parts below, J objects above, C pose of a part, D pose of an object,
+Q R transforms of poses or of their rows.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.kernels import routing
+from capjax.kernels.routing import attention, linear_votes
+from capjax.layers import custom_routing
+
+
+class SelfAttention(nnx.Module):
+  """Self-attention routing with its learned priors (Mazzia et al., 2021).
+
+  The priors b_ij [I J] start at zero, as in the authors' code.
+
+  Differs from paper: the layer may have a bias; Efficient-CapsNet has none.
+  """
+
+  def __init__(self, num_parts: int, num_objects: int):
+    """Initialises the priors.
+
+    Args:
+      num_parts: I, capsules below.
+      num_objects: J, capsules above.
+    """
+    self.priors = nnx.Param(jnp.zeros((num_parts, num_objects)))
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    del activations  # poses have lengths
+    return attention.self_attention_routing(
+      custom_routing.linear_votes(poses, transforms),
+      priors=self.priors[...],
+      bias=bias,
+    )
+
+
+class InvertedAttention(nnx.Module):
+  """Inverted dot-product attention with layer norm (Tsai et al., 2020).
+
+  The layer's bias [J D] is the offset of the layer norm; the scale [D] starts
+  at one and the classifier [D] normal with variance 1 / D.
+
+  Differs from paper: activations are independent sigmoids; in the paper they
+  are logits of a softmax over classes.
+  """
+
+  def __init__(
+    self, pose_size: int, *, num_iterations: int = 2, rngs: nnx.Rngs
+  ):
+    """Initialises the parameters.
+
+    Args:
+      pose_size: D, length of the poses of the capsules above.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+      rngs: its `params` stream initialises the classifier.
+    """
+    linear_votes.require_iterations(num_iterations)
+    init = nnx.initializers.normal(pose_size**-0.5)
+    self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
+    self.scale = nnx.Param(jnp.ones(pose_size))
+    self.num_iterations = num_iterations
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    del activations  # the kernel has none
+    return attention.inverted_attention_routing(
+      custom_routing.linear_votes(poses, transforms),
+      self.readout[...],
+      num_iterations=self.num_iterations,
+      scale=self.scale[...],
+      offset=bias,
+    )
+
+
+class SelfRouting(nnx.Module):
+  """Self-routing: a linear routing network for each part (Hahn et al., 2019).
+
+  Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
+  Activations depend on these alone: the matrices of the layer, and its bias,
+  which is added to the poses, learn only from losses on the poses.
+
+  Activations sum to 1 over objects. This suits images of one object; several
+  objects could not all have activations near 1.
+
+  Differs from paper: the loss is the margin loss; the layer may have a bias.
+  """
+
+  def __init__(self, num_parts: int, part_size: int, num_objects: int):
+    """Initialises the routing networks.
+
+    Args:
+      num_parts: I, capsules below.
+      part_size: C, length of their poses.
+      num_objects: J, capsules above.
+    """
+    shape = (num_parts, num_objects, part_size)
+    self.weights = nnx.Param(jnp.zeros(shape))
+    self.biases = nnx.Param(jnp.zeros(shape[:2]))
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    logits = jnp.einsum(
+      "ic,ijc->ij",
+      poses.reshape(len(poses), -1),
+      self.weights[...],
+      precision="highest",
+    )
+    output = attention.self_routing(
+      custom_routing.linear_votes(poses, transforms),
+      logits + self.biases[...],
+      custom_routing.part_activations(poses, activations),
+    )
+    if bias is None:
+      return output
+    return output._replace(poses=output.poses + bias)
