@@ -42,6 +42,7 @@ class Window:
     """Begins again at 0."""
     self._totals, self.num_steps = dict(self._zeros), 0
     self._timed, self._seconds = 0, 0.0
+    self._compiled = 0, 0.0
 
   def add(
     self,
@@ -56,12 +57,14 @@ class Window:
     state, totals = update.add(state, self._totals, images, labels, count)
     self._totals = {name: np.asarray(x) for name, x in totals.items()}
     seconds = time.monotonic() - began
-    if self.first is None:
-      self.first = seconds
     self._pace = seconds / count
     self.num_steps += count
-    self._timed += count
-    self._seconds += seconds
+    if self.first is None:
+      self.first = seconds
+      self._compiled = count, seconds
+    else:
+      self._timed += count
+      self._seconds += seconds
     return state
 
   def calls_for(self) -> int:
@@ -69,8 +72,13 @@ class Window:
     return max(1, int(min(_CALL / self._pace, 1e6)))
 
   def rate(self) -> float:
-    """Steps in a second, of those that this process did."""
-    return self._timed / self._seconds if self._seconds else 0.0
+    """Steps in a second, of those that this process did.
+
+    The first call, which compiles, counts only where there is no other.
+    """
+    timed = self._timed, self._seconds
+    count, seconds = timed if self._seconds else self._compiled
+    return count / seconds if seconds else 0.0
 
   def means(self) -> dict[str, float]:
     """The means over the steps; empty without steps."""

@@ -54,5 +54,7 @@ def test_calls_grow_to_a_second(monkeypatch):
   assert window.calls_for() == 1
   window.add(UPDATE, 0, None, None, 1)
   assert window.calls_for() == 1 and window.first == 5.0  # it compiled
+  assert window.rate() == 1 / 5.0
   window.add(UPDATE, 1, None, None, 1)
   assert window.calls_for() == 50
+  assert window.rate() == pytest.approx(50)  # without what compiled
