@@ -16,6 +16,8 @@ part is one whose pose is zero:
 * "em": a mixture of Gaussians (Hinton et al., 2018). Activations count.
 * "uniform": a control, even shares (Paik et al., 2019).
 * "top1": a control, each part to its best parent.
+* "sinkhorn": by agreement, with as many parts for every parent (Cuturi, 2013).
+  Activations count in the balance.
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -48,6 +50,7 @@ NAMES = (
   "em",
   "uniform",
   "top1",
+  "sinkhorn",
 )
 _ONE_PASS = ("self", "self_attention", "uniform")
 
@@ -288,4 +291,10 @@ def router(
       return Kernel(function=routing.uniform_routing)
     case "top1":
       return Kernel(function=routing.top1_routing, options=tuple(given.items()))
+    case "sinkhorn":
+      return Kernel(
+        function=routing.sinkhorn_routing,
+        options=tuple(given.items()),
+        takes_activations=True,
+      )
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")

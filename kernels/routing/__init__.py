@@ -36,11 +36,16 @@ from .linear_votes import (
 from .output import (
   RoutingOutput,
 )
+from .sinkhorn import (
+  sinkhorn_routing,
+)
 from .variational import (
   variational_routing,
 )
 
 __all__ = [
+  "sinkhorn",
+  "sinkhorn_routing",
   "EMOutput",
   "LinearVotes",
   "RoutingOutput",

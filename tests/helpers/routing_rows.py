@@ -20,6 +20,7 @@ from kernels.routing import (
   em,
   em_convolution,
   linear_votes,
+  sinkhorn,
   variational,
   windows,
 )
@@ -153,6 +154,11 @@ CASES = {
   "controls.top1_routing": Case(
     controls.top1_routing, _VOTES | {"bias": "J D"}, largest=1e17
   ),
+  "sinkhorn.sinkhorn_routing": Case(
+    sinkhorn.sinkhorn_routing,
+    _VOTES | {"activations": "I unit", "bias": "J D"},
+    largest=1e17,
+  ),
 }
 
 
@@ -196,6 +202,11 @@ def _uniform_of_weights(votes, weights):
 
 def _top1_of_weights(votes, weights):
   return controls.top1_routing(weights[:, None, None] * votes)
+
+
+def _sinkhorn_of_weights(votes, weights):
+  votes = weights[:, None, None] * votes
+  return sinkhorn.sinkhorn_routing(votes, activations=weights)
 
 
 def rotation(random):
@@ -258,6 +269,10 @@ PROPERTIES: dict[str, Properties] = {
     _uniform_of_weights, rotation, rewarded=("activations",), splits=True
   ),
   "top1": Properties(_top1_of_weights, rotation, splits=True),
+  # Every parent gets as many parts, however well they agree.
+  "sinkhorn": Properties(
+    _sinkhorn_of_weights, rotation, rewarded=("activations",)
+  ),
 }
 
 
@@ -331,6 +346,11 @@ def _top1(votes, poses, activations, bias, parameters):
   return controls.top1_routing(votes, bias=bias)
 
 
+def _sinkhorn(votes, poses, activations, bias, parameters):
+  del poses, parameters
+  return sinkhorn.sinkhorn_routing(votes, activations=activations, bias=bias)
+
+
 LAYERS = {
   "dynamic": Layer(_dynamic, {}),
   "self": Layer(_self, {"weights": (6, 3, 3), "biases": (6, 3)}, counts=True),
@@ -342,4 +362,5 @@ LAYERS = {
   "em": Layer(_em_by_name, {"beta_a": (3,), "beta_u": (3,)}, counts=True),
   "uniform": Layer(_uniform, {}),
   "top1": Layer(_top1, {}),
+  "sinkhorn": Layer(_sinkhorn, {}),
 }
