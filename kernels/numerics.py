@@ -254,6 +254,28 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   return v.astype(s.dtype)
 
 
+def layer_norm(x: Float[Array, "..."]) -> Float[Array, "..."]:
+  """Shifts and scales the last axis to mean 0 and variance 1 (Ba et al., 2016).
+
+  Args:
+    x: any shape; the last axis has at least 2 numbers, or the result is 0.
+
+  Returns:
+    (x - mean) / sqrt(variance + 1e-5), shaped like `x`.
+
+  Differs from paper: no scale and offset; 1e-5 in place of 0.
+  """
+  checks.floats({"x": x})
+  given, x = x.dtype, x.astype(accumulation_dtype(x))
+  large = excess(x, -1)
+  x = x / large
+  # The default takes a difference of squares, which cancels.
+  variance = jnp.var(x, axis=-1, keepdims=True)
+  epsilon = jnp.maximum(1e-5 / large / large, 1e-30)
+  x = jax.nn.standardize(x, variance=variance, epsilon=epsilon)
+  return x.astype(given)
+
+
 def exponential_squash(
   s: Float[Array, "..."], axis: int = -1
 ) -> Float[Array, "..."]:

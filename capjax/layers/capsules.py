@@ -167,9 +167,9 @@ class DenseCaps(nnx.Module):
   """Each pair of part and object has its own matrix for votes; then routing.
 
   Most routings by name do not store the votes [I J D] of vectors (except
-  "dynamic" of up to 8 examples on a CPU). Those of "variational", "em" and
-  functions, and of matrices, take 4 I J D bytes for each example in float32,
-  and about as much again for gradients.
+  "dynamic" of up to 8 examples on a CPU). Those of "variational", "em",
+  "heinsen_em" and functions, and of matrices, take 4 I J D bytes for each
+  example in float32, and about as much again for gradients.
   """
 
   def __init__(

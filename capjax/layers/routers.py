@@ -18,6 +18,10 @@ part is one whose pose is zero:
 * "top1": a control, each part to its best parent.
 * "sinkhorn": by agreement, with as many parts for every parent (Cuturi, 2013).
   Activations count in the balance.
+* "heinsen_em": EM with costs of use and neglect (Heinsen, 2019). Activations
+  count.
+* "heinsen_vectors": to parents that best predict the parts (Heinsen, 2022).
+  Activations count.
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -39,7 +43,12 @@ from jaxtyping import Array, Float
 
 from capjax.kernels import routing
 from capjax.kernels.routing import em, linear_votes, variational
-from capjax.layers import agreement, attention_routers, custom_routing
+from capjax.layers import (
+  agreement,
+  attention_routers,
+  custom_routing,
+  heinsen_routers,
+)
 
 NAMES = (
   "dynamic",
@@ -51,6 +60,8 @@ NAMES = (
   "uniform",
   "top1",
   "sinkhorn",
+  "heinsen_em",
+  "heinsen_vectors",
 )
 _ONE_PASS = ("self", "self_attention", "uniform")
 
@@ -297,4 +308,9 @@ def router(
         options=tuple(given.items()),
         takes_activations=True,
       )
+    case "heinsen_em":
+      return heinsen_routers.HeinsenEM(num_parts, num_objects, **given)
+    case "heinsen_vectors":
+      sizes = num_parts, part_size, num_objects, pose_size
+      return heinsen_routers.HeinsenVectors(*sizes, **given, rngs=rngs)
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")

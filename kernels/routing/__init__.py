@@ -30,6 +30,12 @@ from .em import (
   EMOutput,
   em_routing,
 )
+from .heinsen import (
+  compose_credit,
+  credit,
+  heinsen_em_routing,
+  heinsen_vector_routing,
+)
 from .linear_votes import (
   LinearVotes,
 )
@@ -44,6 +50,11 @@ from .variational import (
 )
 
 __all__ = [
+  "heinsen",
+  "compose_credit",
+  "credit",
+  "heinsen_em_routing",
+  "heinsen_vector_routing",
   "sinkhorn",
   "sinkhorn_routing",
   "EMOutput",

@@ -25,9 +25,6 @@ from .output import RoutingOutput
 
 # Parts whose activations sum to less than this count as absent.
 _ABSENT = 1e-6
-# Of the layer norm, as in the authors' code.
-_EPSILON = 1e-5
-_SMALLEST = 1e-30  # of what is added to a variance, for its root
 
 
 def self_attention_routing(
@@ -125,13 +122,7 @@ def inverted_attention_routing(
   agreement, weighted_sum = linear_votes.contractions(votes)
 
   def update(coefficients):
-    total = weighted_sum(coefficients)
-    excess = numerics.excess(total, -1)
-    total = total / excess
-    # The default takes a difference of squares, which cancels.
-    variance = jnp.var(total, axis=-1, keepdims=True)
-    epsilon = jnp.maximum(_EPSILON / excess / excess, _SMALLEST)
-    poses = jax.nn.standardize(total, variance=variance, epsilon=epsilon)
+    poses = numerics.layer_norm(weighted_sum(coefficients))
     if scale is not None:
       poses *= scale
     return poses if offset is None else poses + offset

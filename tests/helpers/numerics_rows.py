@@ -100,6 +100,7 @@ CASES = {
   "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
   "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
   "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),
+  "numerics.layer_norm": Case(numerics.layer_norm, {"x": "I D"}, largest=1e17),
   "numerics.exponential_squash": Case(
     numerics.exponential_squash, {"s": "I D"}, largest=1e37
   ),

@@ -19,6 +19,7 @@ from kernels.routing import (
   controls,
   em,
   em_convolution,
+  heinsen,
   linear_votes,
   sinkhorn,
   variational,
@@ -70,6 +71,9 @@ def _em_convolution(**arguments):
 _VOTES = {"votes": "I J D"}
 _FACTORS = {"poses": "I C", "transforms": "I J C D"}
 _EM = {"votes": "I J D", "activations": "I unit", "beta_a": "J", "beta_u": "J"}
+_HEINSEN = {
+  "activations": "I unit", "beta_use": "I J", "beta_ignore": "I J"
+}  # fmt: skip
 _CONVOLUTION = {
   "poses": "3 3 I 2 2", "activations": "3 3 I unit",
   "transforms": "2 2 I J 2 2", "beta_a": "J", "beta_u": "J",
@@ -159,6 +163,31 @@ CASES = {
     _VOTES | {"activations": "I unit", "bias": "J D"},
     largest=1e17,
   ),
+  "heinsen.credit": Case(
+    heinsen.credit, {"coefficients": "I J unit"} | _HEINSEN, largest=1e17
+  ),
+  "heinsen.compose_credit": Case(
+    heinsen.compose_credit, {"first": "I J", "second": "J K"}, largest=1e17
+  ),
+  "heinsen.heinsen_em_routing": Case(
+    heinsen.heinsen_em_routing, _VOTES | _HEINSEN, largest=1e4
+  ),
+  "heinsen.heinsen_vector_routing": Case(
+    heinsen.heinsen_vector_routing,
+    _VOTES
+    | _HEINSEN
+    | {
+      "parts": "I C",
+      "prediction": "D C",
+      "prediction_scale": "J C",
+      "prediction_bias": "J C",
+      "score_scale": "I J",
+      "score_bias": "I J",
+      "readout": "D",
+      "bias": "J D",
+    },
+    largest=1e4,
+  ),  # fmt: skip
 }
 
 
@@ -207,6 +236,24 @@ def _top1_of_weights(votes, weights):
 def _sinkhorn_of_weights(votes, weights):
   votes = weights[:, None, None] * votes
   return sinkhorn.sinkhorn_routing(votes, activations=weights)
+
+
+def _heinsen_em_of_weights(votes, weights):
+  ones = jnp.ones(votes.shape[:2], votes.dtype)
+  return heinsen.heinsen_em_routing(votes, weights, ones, ones)
+
+
+def _heinsen_vectors_of_weights(votes, weights):
+  """Parts are the means of their votes, predicted as the parents are."""
+  num_parts, num_parents, size = votes.shape
+  pairs = jnp.ones((num_parts, num_parents), votes.dtype)
+  parents = jnp.ones((num_parents, size), votes.dtype)
+  return heinsen.heinsen_vector_routing(
+    votes, jnp.mean(votes, axis=1), weights, pairs, pairs / 2,
+    prediction=jnp.eye(size, dtype=votes.dtype), prediction_scale=parents,
+    prediction_bias=0 * parents, score_scale=pairs, score_bias=0 * pairs,
+    readout=jnp.linspace(-1, 1, size, dtype=votes.dtype),
+  )  # fmt: skip
 
 
 def rotation(random):
@@ -272,6 +319,19 @@ PROPERTIES: dict[str, Properties] = {
   # Every parent gets as many parts, however well they agree.
   "sinkhorn": Properties(
     _sinkhorn_of_weights, rotation, rewarded=("activations",)
+  ),
+  # Variances are diagonal.
+  "heinsen_em": Properties(
+    _heinsen_em_of_weights, _signed_permutation, splits=True
+  ),
+  # What predicts the parts is learned, not agreement of their votes; the layer
+  # norm and the readout are as in inverted attention.
+  "heinsen_vectors": Properties(
+    _heinsen_vectors_of_weights,
+    _permutation,
+    turned=("coefficients",),
+    rewarded=(),
+    splits=True,
   ),
 }
 
@@ -351,6 +411,18 @@ def _sinkhorn(votes, poses, activations, bias, parameters):
   return sinkhorn.sinkhorn_routing(votes, activations=activations, bias=bias)
 
 
+def _heinsen_em(votes, poses, activations, bias, parameters):
+  del poses
+  return heinsen.heinsen_em_routing(votes + bias, activations, **parameters)
+
+
+def _heinsen_vectors(votes, poses, activations, bias, parameters):
+  parts = poses.reshape(len(poses), -1)
+  return heinsen.heinsen_vector_routing(
+    votes, parts, activations, bias=bias, **parameters
+  )
+
+
 LAYERS = {
   "dynamic": Layer(_dynamic, {}),
   "self": Layer(_self, {"weights": (6, 3, 3), "biases": (6, 3)}, counts=True),
@@ -363,4 +435,21 @@ LAYERS = {
   "uniform": Layer(_uniform, {}),
   "top1": Layer(_top1, {}),
   "sinkhorn": Layer(_sinkhorn, {}),
+  "heinsen_em": Layer(
+    _heinsen_em, {"beta_use": (6, 3), "beta_ignore": (6, 3)}, counts=True
+  ),
+  "heinsen_vectors": Layer(
+    _heinsen_vectors,
+    {
+      "beta_use": (6, 3),
+      "beta_ignore": (6, 3),
+      "prediction": (4, 3),
+      "prediction_scale": (3, 3),
+      "prediction_bias": (3, 3),
+      "score_scale": (6, 3),
+      "score_bias": (6, 3),
+      "readout": (4,),
+    },
+    counts=True,
+  ),  # fmt: skip
 }

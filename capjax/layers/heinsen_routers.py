@@ -1,0 +1,136 @@
+"""Heinsen's routings with their parameters, as `routers` has them.
+
+Axes: I parts below, J objects above, C pose of a part, D pose of an object,
+Q R transforms of poses or of their rows.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.kernels import routing
+from capjax.kernels.routing import heinsen, linear_votes
+from capjax.layers import custom_routing
+
+
+class HeinsenEM(nnx.Module):
+  """EM routing with costs of use and neglect (Heinsen, 2019).
+
+  The layer's bias [J D] is added to all votes for a parent. beta_use and
+  beta_ignore [I J] start at zero, as in the authors' code.
+
+  Differs from paper: activations of parts are given, or the lengths of their
+  poses, where the paper has scores; the bias is shared by all parts; the loss
+  is the margin loss.
+  """
+
+  def __init__(
+    self, num_parts: int, num_objects: int, *, num_iterations: int = 3
+  ):
+    """Initialises the parameters.
+
+    Args:
+      num_parts: I, capsules below.
+      num_objects: J, capsules above.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+    """
+    linear_votes.require_iterations(num_iterations)
+    self.beta_use = nnx.Param(jnp.zeros((num_parts, num_objects)))
+    self.beta_ignore = nnx.Param(jnp.zeros((num_parts, num_objects)))
+    self.num_iterations = num_iterations
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    votes = custom_routing.stored_votes(poses, transforms)
+    if bias is not None:
+      votes += bias
+    return heinsen.heinsen_em_routing(
+      votes,
+      custom_routing.part_activations(poses, activations),
+      self.beta_use[...],
+      self.beta_ignore[...],
+      num_iterations=self.num_iterations,
+    )
+
+
+class HeinsenVectors(nnx.Module):
+  """Routing to the parents that best predict the parts (Heinsen, 2022).
+
+  The layer's bias [J D] is the bias of the votes. Parameters start as in the
+  authors' code: the costs [I J] and the scales [J C] of predictions standard
+  normal, their shared matrix [D C] normal with variance 1 / D, the scales [I J]
+  of scores with variance 1 / C, all biases at zero. The readout [D] starts
+  normal with variance 1 / D.
+
+  Differs from paper: activations of parts are given, or the lengths of their
+  poses, not learned from the poses; those of objects come from the readout; the
+  loss is the margin loss.
+  """
+
+  def __init__(
+    self,
+    num_parts: int,
+    part_size: int,
+    num_objects: int,
+    pose_size: int,
+    *,
+    num_iterations: int = 2,
+    rngs: nnx.Rngs,
+  ):
+    """Initialises the parameters.
+
+    Args:
+      num_parts: I, capsules below.
+      part_size: C, length of their poses.
+      num_objects: J, capsules above.
+      pose_size: D, length of their poses.
+      num_iterations: at least 1; with 1 every part is shared out evenly.
+      rngs: its `params` stream initialises the parameters.
+    """
+    linear_votes.require_iterations(num_iterations)
+    pairs = (num_parts, num_objects)
+    below = (num_objects, part_size)
+
+    def normal(shape, scale=1.0):
+      init = nnx.initializers.normal(scale)
+      return nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+    self.beta_use = normal(pairs)
+    self.beta_ignore = normal(pairs)
+    self.prediction = normal((pose_size, part_size), pose_size**-0.5)
+    self.prediction_scale = normal(below)
+    self.prediction_bias = nnx.Param(jnp.zeros(below))
+    self.score_scale = normal(pairs, part_size**-0.5)
+    self.score_bias = nnx.Param(jnp.zeros(pairs))
+    self.readout = normal((pose_size,), pose_size**-0.5)
+    self.num_iterations = num_iterations
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    return heinsen.heinsen_vector_routing(
+      custom_routing.linear_votes(poses, transforms),
+      poses.reshape(len(poses), -1),
+      custom_routing.part_activations(poses, activations),
+      self.beta_use[...],
+      self.beta_ignore[...],
+      prediction=self.prediction[...],
+      prediction_scale=self.prediction_scale[...],
+      prediction_bias=self.prediction_bias[...],
+      score_scale=self.score_scale[...],
+      score_bias=self.score_bias[...],
+      readout=self.readout[...],
+      bias=bias,
+      num_iterations=self.num_iterations,
+    )
