@@ -1,5 +1,11 @@
 """Evaluation of models: attacks, views, diagnostics, log-likelihoods."""
 
-from capjax.evaluation import attacks, diagnostics, likelihood, views
+from capjax.evaluation import (
+  attacks,
+  calibration,
+  diagnostics,
+  likelihood,
+  views,
+)
 
-__all__ = ["attacks", "diagnostics", "likelihood", "views"]
+__all__ = ["attacks", "calibration", "diagnostics", "likelihood", "views"]

@@ -12,6 +12,7 @@ from ..figures import grids
 from ..run import directory
 from ..training import train_step
 from . import (
+  calibration,
   classifiers,
   constellations,
   energy_models,
@@ -99,6 +100,7 @@ _ALL = (
   perturbations,
   *multimnist.SUITES,
   *classifiers.SUITES,
+  *calibration.SUITES,
   *latents.SUITES,
   *energy_models.SUITES,
   *viewpoints.SUITES,
@@ -129,7 +131,14 @@ def fitting(trained: Trained) -> list[str]:
 
 def of_classifier(model: nnx.Module) -> list[str]:
   """The names of the suites that apply to a classifier."""
-  names = ["accuracy", "multimnist", "affnist_like", "attacks", "views"]
+  names = [
+    "accuracy",
+    "multimnist",
+    "affnist_like",
+    "attacks",
+    "views",
+    "calibration",
+  ]
   if hasattr(model, "decode"):  # a network with capsules
     names.append("diagnostics")
     if model.decoder is not None:

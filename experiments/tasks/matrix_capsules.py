@@ -86,7 +86,7 @@ def make_task(
     return tuple(kept)
 
   # Where validation uses test images, only novel viewpoints are a test.
-  suites = ["attacks", "multi_crop" if pairs else "views"]
+  suites = ["attacks", "calibration", "multi_crop" if pairs else "views"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
   steps = PAIRS if pairs else Preprocessing()
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)

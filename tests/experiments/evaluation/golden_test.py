@@ -7,8 +7,9 @@ import optax
 import pytest
 from flax import nnx
 
-from capjax import data
+from capjax import baselines, data
 from experiments.evaluation import (
+  calibration,
   classifiers,
   generative_rotations,
   latents,
@@ -97,6 +98,33 @@ def test_attacks_succeed_from_the_distance_of_the_boundary_on(run):
     assert scores[f"{name}_accuracy"] == want
     assert scores[f"{name}_targeted_success"] == [1 - x for x in want]
   assert scores["num_images"] == 2
+
+
+class Unsure(baselines.CapsNetBaseline):
+  """Says that every image is of class 1, by a probability of 3/4."""
+
+  def __init__(self):
+    self.logits = nnx.Variable(jnp.log(jnp.array([0.25, 0.75])))
+
+  def __call__(self, images):
+    return jnp.broadcast_to(self.logits[...], (len(images), 2))
+
+
+@pytest.mark.parametrize("num_right", [3, 1])
+def test_calibration_is_the_distance_of_confidence_from_accuracy(
+  run, num_right
+):
+  labels = np.int32(np.arange(4) < num_right)
+  images = np.zeros((4, 4, 4, 1), np.uint8)
+  test = data.Dataset(images, labels, 2, {})
+  scores = calibration.calibration(run, classifier(test, Unsure()))
+  assert scores["mean_confidence"] == pytest.approx(0.75)
+  assert scores["accuracy"] == num_right / 4
+  error = scores["expected_calibration_error"]
+  assert error == pytest.approx(0.75 - num_right / 4, abs=1e-6)
+  assert scores["confidence_share"] == [1.0] and scores["num_images"] == 4
+  brier = 2 * (num_right * 0.25**2 + (4 - num_right) * 0.75**2) / 4
+  assert scores["brier_score"] == pytest.approx(brier)
 
 
 def test_novel_viewpoints_are_those_that_are_not_familiar(run):

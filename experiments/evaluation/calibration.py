@@ -1,0 +1,73 @@
+"""A suite for classifiers: what their scores are worth as probabilities."""
+
+import numpy as np
+
+from capjax import predictions
+from capjax.evaluation import calibration as calibrating
+from capjax.kernels import numerics
+
+from ..figures import curves
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import classifiers, models
+from .models import Options, Scores, Trained
+from .suite import suite
+
+
+@suite("images", compares=True)
+def calibration(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures whether the score of the predicted class is how often it is right.
+
+  The scores are the activations of class capsules; of a model with logits,
+  their softmax.
+
+  Returns:
+    The expected and the largest calibration error (`calibration.Reliability`),
+    the Brier score, the mean score of the predicted class, the accuracy, and
+    for bins of these scores their mean, the accuracy and the share of images.
+  """
+  images, labels = models.first(trained, options.images)
+  activations = predictions.scores_name(trained.model) == "activations"
+
+  def measure(model, images, labels):
+    scores = trained.task.scores(model, images)
+    return {"scores": scores if activations else numerics.softmax(scores)}
+
+  sample = train_step.sample_labelled(
+    lambda _, image: trained.task.prepare(image)
+  )
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  found = np.clip(evaluate(trained.model, images, labels)["scores"], 0, 1)
+  held = calibrating.reliability(found, labels)
+  scores = {
+    "expected_calibration_error": held.expected_error,
+    "largest_calibration_error": held.largest_error,
+    "brier_score": calibrating.brier_score(found, labels),
+    "mean_confidence": float(np.average(held.confidences, weights=held.counts)),
+    "accuracy": float(np.average(held.accuracies, weights=held.counts)),
+    "confidence": held.confidences.tolist(),
+    "confidence_accuracy": held.accuracies.tolist(),
+    "confidence_share": (held.counts / len(labels)).tolist(),
+    "num_images": len(labels),
+  }
+  lines = classifiers.compared(run, options, "calibration", scores)
+  axis = "score of the predicted class"
+  right, share = (
+    classifiers.lines_of(lines, "confidence", f"confidence_{y}")
+    for y in ("accuracy", "share")
+  )
+  right["calibrated"] = {0.0: 0.0, 1.0: 1.0}
+  curves.accuracy_curves(
+    [
+      curves.Panel("", axis, "accuracy (%)", right),
+      curves.Panel("", axis, "images (%)", share),
+    ],
+    run.figure("calibration"),
+  )
+  return scores
+
+
+SUITES = (calibration,)
