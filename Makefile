@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-long mutants fuzz soak bench docs figures lint clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -14,6 +14,18 @@ test: .venv
 # What `test` leaves out: every run of a binary but one, kills, damages, presets.
 test-long: .venv
 	$(BIN)/python -m pytest -m long
+
+# The tests of kernels and models once more: a warning is an error, a tracer
+# that outlives its function is one, numbers without a dtype are float64.
+STRICT := $(BIN)/python -m pytest tests/kernels tests/capjax
+test-warnings: .venv
+	$(STRICT) -W error
+
+test-leaks: .venv
+	JAX_CHECK_TRACER_LEAKS=1 $(STRICT)
+
+test-x64: .venv
+	JAX_ENABLE_X64=1 $(STRICT)
 
 # Faults put into the code, each of which its test must find.
 mutants: .venv
