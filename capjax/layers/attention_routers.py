@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import routing
-from capjax.kernels.routing import attention, linear_votes
+from capjax.kernels import numerics, routing
+from capjax.kernels.routing import attention, linear_votes, prototypes
 from capjax.layers import custom_routing
 
 
@@ -137,3 +137,50 @@ class SelfRouting(nnx.Module):
     if bias is None:
       return output
     return output._replace(poses=output.poses + bias)
+
+
+class Prototypes(nnx.Module):
+  """Routing by trained prototypes in a shared space (Everett et al., 2023).
+
+  The space has as many axes as a part's pose has numbers. The projection [C C]
+  starts normal with variance 1 / C, the prototypes [J C] with variance 1.
+
+  Differs from paper: the layer's votes, one matrix for each pair of part and
+  object, make the poses; the loss is the margin loss.
+  """
+
+  def __init__(self, part_size: int, num_objects: int, *, rngs: nnx.Rngs):
+    """Initialises the parameters.
+
+    Args:
+      part_size: C, length of the poses of the capsules below.
+      num_objects: J, capsules above.
+      rngs: its `params` stream initialises the parameters.
+    """
+    shapes = (part_size, part_size), (num_objects, part_size)
+    scales = part_size**-0.5, 1.0
+    self.projection, self.prototypes = (
+      nnx.Param(
+        nnx.initializers.normal(scale)(rngs.params(), shape, jnp.float32)
+      )
+      for shape, scale in zip(shapes, scales, strict=True)
+    )
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    del activations  # poses have lengths
+    embeddings = numerics.einsum(
+      "ic,cs->is", poses.reshape(len(poses), -1), self.projection[...]
+    )
+    return prototypes.prototype_routing(
+      custom_routing.linear_votes(poses, transforms),
+      embeddings,
+      self.prototypes[...],
+      bias=bias,
+    )

@@ -22,6 +22,8 @@ part is one whose pose is zero:
   count.
 * "heinsen_vectors": to parents that best predict the parts (Heinsen, 2022).
   Activations count.
+* "prototype": one pass, by distance to trained prototypes (Everett et al.,
+  2023).
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -62,8 +64,9 @@ NAMES = (
   "sinkhorn",
   "heinsen_em",
   "heinsen_vectors",
+  "prototype",
 )
-_ONE_PASS = ("self", "self_attention", "uniform")
+_ONE_PASS = ("self", "self_attention", "uniform", "prototype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -313,4 +316,6 @@ def router(
     case "heinsen_vectors":
       sizes = num_parts, part_size, num_objects, pose_size
       return heinsen_routers.HeinsenVectors(*sizes, **given, rngs=rngs)
+    case "prototype":
+      return attention_routers.Prototypes(part_size, num_objects, rngs=rngs)
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")

@@ -42,6 +42,9 @@ from .linear_votes import (
 from .output import (
   RoutingOutput,
 )
+from .prototypes import (
+  prototype_routing,
+)
 from .sinkhorn import (
   sinkhorn_routing,
 )
@@ -50,6 +53,8 @@ from .variational import (
 )
 
 __all__ = [
+  "prototypes",
+  "prototype_routing",
   "heinsen",
   "compose_credit",
   "credit",

@@ -21,6 +21,7 @@ from kernels.routing import (
   em_convolution,
   heinsen,
   linear_votes,
+  prototypes,
   sinkhorn,
   variational,
   windows,
@@ -188,6 +189,11 @@ CASES = {
     },
     largest=1e4,
   ),  # fmt: skip
+  "prototypes.prototype_routing": Case(
+    prototypes.prototype_routing,
+    _VOTES | {"embeddings": "I C", "prototypes": "J C", "bias": "J D"},
+    largest=1e8,
+  ),
 }
 
 
@@ -254,6 +260,15 @@ def _heinsen_vectors_of_weights(votes, weights):
     prediction_bias=0 * parents, score_scale=pairs, score_bias=0 * pairs,
     readout=jnp.linspace(-1, 1, size, dtype=votes.dtype),
   )  # fmt: skip
+
+
+def _prototype_of_weights(votes, weights):
+  """A part is near the prototypes of parents for which it has long votes."""
+  lengths = jnp.sum(jnp.square(votes), axis=2) / votes.shape[2]
+  prototypes_of_all = jnp.eye(votes.shape[1], dtype=votes.dtype)
+  return prototypes.prototype_routing(
+    weights[:, None, None] * votes, lengths, prototypes_of_all
+  )
 
 
 def rotation(random):
@@ -332,6 +347,10 @@ PROPERTIES: dict[str, Properties] = {
     turned=("coefficients",),
     rewarded=(),
     splits=True,
+  ),
+  # Parts do not ask each other.
+  "prototype": Properties(
+    _prototype_of_weights, rotation, rewarded=(), splits=True
   ),
 }
 
@@ -423,6 +442,14 @@ def _heinsen_vectors(votes, poses, activations, bias, parameters):
   )
 
 
+def _prototype(votes, poses, activations, bias, parameters):
+  del activations
+  embeddings = poses.reshape(len(poses), -1) @ parameters["projection"]
+  return prototypes.prototype_routing(
+    votes, embeddings, parameters["prototypes"], bias=bias
+  )
+
+
 LAYERS = {
   "dynamic": Layer(_dynamic, {}),
   "self": Layer(_self, {"weights": (6, 3, 3), "biases": (6, 3)}, counts=True),
@@ -452,4 +479,5 @@ LAYERS = {
     },
     counts=True,
   ),  # fmt: skip
+  "prototype": Layer(_prototype, {"projection": (3, 3), "prototypes": (3, 3)}),
 }

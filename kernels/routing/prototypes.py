@@ -1,0 +1,63 @@
+"""Routing by prototypes: parts go to the parents whose prototypes are near.
+
+Axes: I parts (children) below, J objects (parents) above, D pose of an object,
+S shared space of parts and prototypes. One example: `jax.vmap` adds a batch.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import numerics
+from . import linear_votes
+from .linear_votes import LinearVotes
+from .output import RoutingOutput
+
+
+def prototype_routing(
+  votes: Float[Array, "I J D"] | LinearVotes,
+  embeddings: Float[Array, "I S"],
+  prototypes: Float[Array, "J S"],
+  *,
+  bias: Float[Array, "J D"] | None = None,
+) -> RoutingOutput:
+  """Routes by distance to trained prototypes (after Everett et al., 2023).
+
+  One pass, without agreement. One projection, shared by all parents, takes the
+  parts to a space in which every parent has a prototype. With u_ij the votes,
+  z_i the projected parts and q_j the prototypes,
+    c_ij = softmax_j(-|z_i - q_j|^2),
+    v_j = squash(sum_i c_ij u_ij + bias_j).
+
+  Args:
+    votes: the predictions u_ij of part i for the pose of parent j; in float32
+      of magnitude up to 1e17, and up to 1e8 as two factors.
+    embeddings: z_i; of magnitude up to 1e8, the same as the prototypes.
+    prototypes: q_j, learned.
+    bias: added before squashing.
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients c_ij, which sum to 1 over
+    parents.
+
+  Differs from paper: it follows the idea of ProtoCaps, trained prototypes in a
+  shared space in place of iterations; that coefficients are a softmax of
+  squared distances is our choice. The paper's parents are made in the shared
+  space too, so that no pair of part and parent has a matrix; here they are sums
+  of the layer's votes, with the length as activation.
+  """
+  linear_votes.check(
+    votes,
+    {
+      "embeddings": (embeddings, "I S"),
+      "prototypes": (prototypes, "J S"),
+      "bias": (bias, "J D"),
+    },
+  )
+  _, weighted_sum = linear_votes.contractions(votes)
+  dtype = numerics.accumulation_dtype(embeddings, prototypes)
+  steps = embeddings.astype(dtype)[:, None] - prototypes.astype(dtype)
+  coefficients = numerics.softmax(-jnp.sum(jnp.square(steps), axis=2), 1)
+  total = weighted_sum(coefficients)
+  poses = numerics.squash(total if bias is None else total + bias)
+  lengths = numerics.safe_norm(poses)
+  return linear_votes.output(votes, poses, lengths, coefficients)
