@@ -23,8 +23,8 @@ def letters(train, tmp_path_factory):
     folder / "run", *SMALL, f"--dataset={folder / 'letters'}"
   )
   assert code == 0, printed
-  assert "104 training and 26 test images of 19x14x3" in printed
-  assert "26 classes" in printed
+  assert "87 images of 19x14x3 to train on, 17 for validation" in printed
+  assert "26 to test; 26 classes" in printed
   assert "a seeded fifth" in printed
   return folder
 
