@@ -9,7 +9,12 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax.kernels import numerics, routing
-from capjax.kernels.routing import attention, linear_votes, prototypes
+from capjax.kernels.routing import (
+  attention,
+  linear_votes,
+  orthogonal,
+  prototypes,
+)
 from capjax.layers import custom_routing
 
 
@@ -182,5 +187,45 @@ class Prototypes(nnx.Module):
       custom_routing.linear_votes(poses, transforms),
       embeddings,
       self.prototypes[...],
+      bias=bias,
+    )
+
+
+class SparseAttention(nnx.Module):
+  """Sparse attention between orthogonal views (OrthCaps; Geng et al., 2024).
+
+  Redundant parts are pruned first. The two orthogonal matrices [D D], of keys
+  and of values, are products of D reflections each, whose vectors [D D] start
+  standard normal.
+
+  Differs from paper: the layer's transforms are not orthogonal; the loss is the
+  margin loss.
+  """
+
+  def __init__(self, pose_size: int, *, rngs: nnx.Rngs):
+    """Initialises the reflections.
+
+    Args:
+      pose_size: D, length of the poses of the capsules above.
+      rngs: its `params` stream initialises the parameters.
+    """
+    init, shape = nnx.initializers.normal(1.0), (pose_size, pose_size)
+    self.keys = nnx.Param(init(rngs.params(), shape, jnp.float32))
+    self.values = nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I J Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    del activations  # poses have lengths
+    return orthogonal.sparse_attention_routing(
+      custom_routing.linear_votes(poses, transforms),
+      kept=orthogonal.prune(poses.reshape(len(poses), -1)),
+      keys=orthogonal.householder(self.keys[...]),
+      values=orthogonal.householder(self.values[...]),
       bias=bias,
     )

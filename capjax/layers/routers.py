@@ -24,6 +24,8 @@ part is one whose pose is zero:
   Activations count.
 * "prototype": one pass, by distance to trained prototypes (Everett et al.,
   2023).
+* "orthcaps": one pass, sparse attention of parts that are not redundant (Geng
+  et al., 2024).
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -65,8 +67,9 @@ NAMES = (
   "heinsen_em",
   "heinsen_vectors",
   "prototype",
+  "orthcaps",
 )
-_ONE_PASS = ("self", "self_attention", "uniform", "prototype")
+_ONE_PASS = ("self", "self_attention", "uniform", "prototype", "orthcaps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -318,4 +321,6 @@ def router(
       return heinsen_routers.HeinsenVectors(*sizes, **given, rngs=rngs)
     case "prototype":
       return attention_routers.Prototypes(part_size, num_objects, rngs=rngs)
+    case "orthcaps":
+      return attention_routers.SparseAttention(pose_size, rngs=rngs)
   raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")

@@ -39,6 +39,9 @@ from .heinsen import (
 from .linear_votes import (
   LinearVotes,
 )
+from .orthogonal import (
+  sparse_attention_routing,
+)
 from .output import (
   RoutingOutput,
 )
@@ -53,6 +56,8 @@ from .variational import (
 )
 
 __all__ = [
+  "orthogonal",
+  "sparse_attention_routing",
   "prototypes",
   "prototype_routing",
   "heinsen",

@@ -1,0 +1,118 @@
+"""Routings by agreement with the parents, in `routing_rows`."""
+
+import functools
+
+import jax.numpy as jnp
+import routing_types
+from kernel_arguments import Case
+
+from kernels import routing
+from kernels.routing import controls, sinkhorn
+
+
+def _dynamic_of_weights(votes, weights):
+  votes = weights[:, None, None] * votes
+  return routing.dynamic_routing(votes, num_iterations=2)
+
+
+def _transforms_of_weights(votes, weights):
+  """The votes as products u_i W_ij of two-dimensional poses and matrices."""
+  poses = jnp.stack([weights / 2, -weights / 2], axis=1)
+  transforms = jnp.stack([votes, -votes], axis=2)
+  return routing.transform_and_route(
+    poses, transforms, chunk_size=3, num_iterations=2
+  )
+
+
+def _uniform_of_weights(votes, weights):
+  return controls.uniform_routing(weights[:, None, None] * votes)
+
+
+def _top1_of_weights(votes, weights):
+  return controls.top1_routing(weights[:, None, None] * votes)
+
+
+def _sinkhorn_of_weights(votes, weights):
+  votes = weights[:, None, None] * votes
+  return sinkhorn.sinkhorn_routing(votes, activations=weights)
+
+
+def _dynamic(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return routing.dynamic_routing(votes, bias=bias)
+
+
+def _uniform(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return controls.uniform_routing(votes, bias=bias)
+
+
+def _top1(votes, poses, activations, bias, parameters):
+  del poses, activations, parameters
+  return controls.top1_routing(votes, bias=bias)
+
+
+def _sinkhorn(votes, poses, activations, bias, parameters):
+  del poses, parameters
+  return sinkhorn.sinkhorn_routing(votes, activations=activations, bias=bias)
+
+
+CASES = {
+  "dynamic.dynamic_routing": Case(
+    routing.dynamic_routing, routing_types.VOTES | {"bias": "J D"}, largest=1e17
+  ),
+  "dynamic.dynamic_routing with an orphan parent": Case(
+    functools.partial(routing.dynamic_routing, leaky=True),
+    routing_types.VOTES,
+    largest=1e17,
+  ),
+  "dynamic.transform_and_route": Case(
+    functools.partial(routing.transform_and_route, chunk_size=2),
+    routing_types.FACTORS | {"bias": "J D"},
+    largest=1e8,
+  ),
+  "controls.uniform_routing": Case(
+    controls.uniform_routing,
+    routing_types.VOTES | {"bias": "J D"},
+    largest=1e30,
+  ),
+  "controls.top1_routing": Case(
+    controls.top1_routing, routing_types.VOTES | {"bias": "J D"}, largest=1e17
+  ),
+  "sinkhorn.sinkhorn_routing": Case(
+    sinkhorn.sinkhorn_routing,
+    routing_types.VOTES | {"activations": "I unit", "bias": "J D"},
+    largest=1e17,
+  ),
+}
+
+PROPERTIES = {
+  # Half a vote agrees with a parent by half, so that parts cannot be split.
+  "dynamic": routing_types.Properties(
+    _dynamic_of_weights, routing_types.rotation
+  ),
+  "dynamic_of_transforms": routing_types.Properties(
+    _transforms_of_weights, routing_types.rotation
+  ),
+  # Without scores, or with scores whose scale is of no effect.
+  "uniform": routing_types.Properties(
+    _uniform_of_weights,
+    routing_types.rotation,
+    rewarded=("activations",),
+    splits=True,
+  ),
+  "top1": routing_types.Properties(
+    _top1_of_weights, routing_types.rotation, splits=True
+  ),
+  # Every parent gets as many parts, however well they agree.
+  "sinkhorn": routing_types.Properties(
+    _sinkhorn_of_weights, routing_types.rotation, rewarded=("activations",)
+  ),
+}
+
+LAYERS = {
+  "dynamic": routing_types.Layer(_dynamic, {}),
+  "uniform": routing_types.Layer(_uniform, {}),
+  "top1": routing_types.Layer(_top1, {}),
+  "sinkhorn": routing_types.Layer(_sinkhorn, {}),
+}

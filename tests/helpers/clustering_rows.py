@@ -1,0 +1,217 @@
+"""Routings that cluster votes, in `routing_rows`."""
+
+import functools
+
+import jax.numpy as jnp
+import routing_types
+from kernel_arguments import Case
+
+from kernels import numerics, routing
+from kernels.routing import em, em_convolution, heinsen, variational, windows
+
+_WINDOWS = windows.over((3, 3), (2, 2), stride=1, padding="VALID")
+_TEMPERATURES = (0.05, 0.1)
+_EM = {"votes": "I J D", "activations": "I unit", "beta_a": "J", "beta_u": "J"}
+_HEINSEN = {
+  "activations": "I unit", "beta_use": "I J", "beta_ignore": "I J"
+}  # fmt: skip
+_CONVOLUTION = {
+  "poses": "3 3 I 2 2", "activations": "3 3 I unit",
+  "transforms": "2 2 I J 2 2", "beta_a": "J", "beta_u": "J",
+}  # fmt: skip
+
+
+def _maximise(weights, votes, beta_a, beta_u):
+  """About another centre than the mean; in float32, as `em_routing` does."""
+  weights, votes, beta_a, beta_u = (
+    x.astype(numerics.accumulation_dtype(x))
+    for x in (weights, votes, beta_a, beta_u)
+  )
+  centre = votes[0]
+  moments = em.Moments(
+    jnp.sum(weights, axis=0),
+    jnp.sum(weights[:, None] * (votes - centre), axis=0),
+    jnp.sum(weights[:, None] * jnp.square(votes - centre), axis=0),
+  )
+  return em.maximise(
+    moments, centre, None, beta_a, beta_u, inverse_temperature=0.05,
+    form=em.PAPER,
+  )  # fmt: skip
+
+
+def _em(**arguments):
+  return em.em_routing(**arguments, inverse_temperatures=_TEMPERATURES)
+
+
+def _em_convolution(**arguments):
+  return em_convolution.em_convolution(
+    **arguments, inverse_temperatures=_TEMPERATURES
+  )
+
+
+def _variational_of_weights(votes, weights):
+  return variational.variational_routing(votes, weights, num_iterations=2)
+
+
+def _heinsen_em_of_weights(votes, weights):
+  ones = jnp.ones(votes.shape[:2], votes.dtype)
+  return heinsen.heinsen_em_routing(votes, weights, ones, ones)
+
+
+def _heinsen_vectors_of_weights(votes, weights):
+  """Parts are the means of their votes, predicted as the parents are."""
+  num_parts, num_parents, size = votes.shape
+  pairs = jnp.ones((num_parts, num_parents), votes.dtype)
+  parents = jnp.ones((num_parents, size), votes.dtype)
+  return heinsen.heinsen_vector_routing(
+    votes, jnp.mean(votes, axis=1), weights, pairs, pairs / 2,
+    prediction=jnp.eye(size, dtype=votes.dtype), prediction_scale=parents,
+    prediction_bias=0 * parents, score_scale=pairs, score_bias=0 * pairs,
+    readout=jnp.linspace(-1, 1, size, dtype=votes.dtype),
+  )  # fmt: skip
+
+
+def _variational(votes, poses, activations, bias, parameters):
+  del poses
+  return variational.variational_routing(
+    votes + bias, activations, **parameters
+  )
+
+
+def _em_by_name(votes, poses, activations, bias, parameters):
+  del poses
+  temperatures = em.inverse_temperature_schedule(3)
+  num_parts, num_parents, _ = votes.shape
+  output = em.em_routing(
+    votes + bias,
+    activations,
+    parameters["beta_a"] / temperatures[-1],
+    parameters["beta_u"],
+    inverse_temperatures=temperatures,
+    form=em.PAPER._replace(cost_scale=100 * num_parents / num_parts),
+  )
+  return routing.RoutingOutput(*output[:3])
+
+
+def _heinsen_em(votes, poses, activations, bias, parameters):
+  del poses
+  return heinsen.heinsen_em_routing(votes + bias, activations, **parameters)
+
+
+def _heinsen_vectors(votes, poses, activations, bias, parameters):
+  parts = poses.reshape(len(poses), -1)
+  return heinsen.heinsen_vector_routing(
+    votes, parts, activations, bias=bias, **parameters
+  )
+
+
+CASES = {
+  "em.em_routing": Case(_em, _EM, largest=1e4),
+  "em.em_routing of the authors' code": Case(
+    functools.partial(_em, form=em.OFFICIAL), _EM, largest=1e4
+  ),
+  "em.maximise": Case(
+    _maximise,
+    {"weights": "I J unit", "votes": "I D J", "beta_a": "J", "beta_u": "J"},
+    largest=1e12,
+  ),
+  "em.coordinate_addition": Case(
+    functools.partial(em.coordinate_addition, entries=(0, 1), pose_size=3),
+    {"x": "W", "y": "H"},
+    children="W",
+  ),
+  "em_convolution.em_convolution": Case(
+    _em_convolution, _CONVOLUTION, forward=False, largest=1e2
+  ),
+  "em_convolution.em_convolution in forward mode": Case(
+    functools.partial(_em_convolution, forward_mode=True),
+    _CONVOLUTION,
+    largest=1e2,
+  ),
+  "windows.compete": Case(
+    lambda logits: windows.compete(logits, _WINDOWS),
+    {"logits": "4 4 J"},
+    children="J",
+    largest=1e30,
+  ),
+  "variational.variational_routing": Case(
+    variational.variational_routing,
+    routing_types.VOTES | {"activations": "I unit", "beta": "J", "gain": "J"},
+    largest=1e8,
+  ),
+  "heinsen.credit": Case(
+    heinsen.credit, {"coefficients": "I J unit"} | _HEINSEN, largest=1e17
+  ),
+  "heinsen.compose_credit": Case(
+    heinsen.compose_credit, {"first": "I J", "second": "J K"}, largest=1e17
+  ),
+  "heinsen.heinsen_em_routing": Case(
+    heinsen.heinsen_em_routing, routing_types.VOTES | _HEINSEN, largest=1e4
+  ),
+  "heinsen.heinsen_vector_routing": Case(
+    heinsen.heinsen_vector_routing,
+    routing_types.VOTES
+    | _HEINSEN
+    | {
+      "parts": "I C",
+      "prediction": "D C",
+      "prediction_scale": "J C",
+      "prediction_bias": "J C",
+      "score_scale": "I J",
+      "score_bias": "I J",
+      "readout": "D",
+      "bias": "J D",
+    },
+    largest=1e4,
+  ),  # fmt: skip
+}
+
+PROPERTIES = {
+  # The precision is diagonal and the prior mean zero. An activation falls with
+  # the share of its parent while the entropy is above zero, as for few parts.
+  "variational": routing_types.Properties(
+    _variational_of_weights,
+    routing_types.signed_permutation,
+    rewarded=("coefficients",),
+    splits=True,
+  ),
+  # Variances are diagonal.
+  "heinsen_em": routing_types.Properties(
+    _heinsen_em_of_weights, routing_types.signed_permutation, splits=True
+  ),
+  # What predicts the parts is learned, not agreement of their votes; the layer
+  # norm and the readout are as in inverted attention.
+  "heinsen_vectors": routing_types.Properties(
+    _heinsen_vectors_of_weights,
+    routing_types.permutation,
+    turned=("coefficients",),
+    rewarded=(),
+    splits=True,
+  ),
+}
+
+LAYERS = {
+  "variational": routing_types.Layer(
+    _variational, {"beta": (3,), "gain": (3,)}, counts=True
+  ),
+  "em": routing_types.Layer(
+    _em_by_name, {"beta_a": (3,), "beta_u": (3,)}, counts=True
+  ),
+  "heinsen_em": routing_types.Layer(
+    _heinsen_em, {"beta_use": (6, 3), "beta_ignore": (6, 3)}, counts=True
+  ),
+  "heinsen_vectors": routing_types.Layer(
+    _heinsen_vectors,
+    {
+      "beta_use": (6, 3),
+      "beta_ignore": (6, 3),
+      "prediction": (4, 3),
+      "prediction_scale": (3, 3),
+      "prediction_bias": (3, 3),
+      "score_scale": (6, 3),
+      "score_bias": (6, 3),
+      "readout": (4,),
+    },
+    counts=True,
+  ),  # fmt: skip
+}
