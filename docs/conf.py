@@ -20,6 +20,7 @@ extensions = [
   "sphinx.ext.autodoc",
   "sphinx.ext.napoleon",
   "sphinx.ext.viewcode",
+  "submodules",
 ]
 exclude_patterns = ["build", "**/.ipynb_checkpoints", "README.md"]
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -31,15 +32,15 @@ sys.path.append(str(DOCS / "extensions"))
 
 def _documented():
   """The modules that the reference documents with all of their names."""
-  found = set()
-  for page in (DOCS / "reference").glob("*.rst"):
-    found |= set(
-      re.findall(
-        r"^\.\. automodule:: (\S+)$(?!\n   :no-members:)",
-        page.read_text(),
-        re.M,
-      )
-    )
+  text = "\n".join(x.read_text() for x in (DOCS / "reference").glob("*.rst"))
+  found = set(
+    re.findall(r"^\.\. automodule:: (\S+)$(?!\n   :no-members:)", text, re.M)
+  )
+  for package in re.findall(r"^\.\. submodules:: (\S+)$", text, re.M):
+    folder = importlib.import_module(package).__path__
+    found |= {
+      f"{package}.{module.name}" for module in pkgutil.iter_modules(folder)
+    }
   return found
 
 
