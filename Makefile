@@ -12,6 +12,7 @@ test: .venv
 	$(BIN)/python -m pytest
 
 # What `test` leaves out: every run of a binary but one, kills, damages, presets.
+# Checks of ONNX files run if `make .venv-onnx` was run before.
 test-long: .venv
 	$(BIN)/python -m pytest -m long
 
@@ -69,6 +70,22 @@ lint: .venv
 	$(BIN)/python -m pip install --quiet --editable '.[train,data,dev]'
 	touch $@
 
+# Beside .venv, whose packages it sees: jax2onnx asks for an older Orbax, and
+# works with ours, so neither it nor its requirements may choose versions.
+ONNX := .venv-onnx/bin/python
+.venv-onnx: .venv-onnx/installed
+.venv-onnx/installed: .venv/installed
+	rm -rf .venv-onnx
+	$(BIN)/python -m venv --without-pip .venv-onnx
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
+	  % sysconfig.get_path("purelib"))' \
+	  > $$($(ONNX) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	$(BIN)/python -m pip --python $(ONNX) install --quiet --no-deps \
+	  jax2onnx==0.17.1 'onnx>=1.20.1,<2' 'onnx-ir>=0.2.1,<2' 'onnxruntime>=1.24.1,<2' \
+	  'equinox>=0.13.1,<0.14' 'sympy>=1.13,<2' 'mpmath>=1.3,<2' 'dm-pix>=0.4.4,<0.5'
+	$(ONNX) -c 'import jax2onnx, onnxruntime'
+	touch $@
+
 .venv/docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[train,docs]'
 	touch $@
@@ -76,4 +93,4 @@ lint: .venv
 include results/records.mk
 
 clean:
-	rm -rf .venv runs docs/build
+	rm -rf .venv .venv-onnx runs docs/build

@@ -34,9 +34,19 @@ def write(
   Raises:
     OSError: if the file cannot be written.
   """
-  path = pathlib.Path(path).expanduser()
   card = {**card, "sha256": _digest(card, tensors)}
   content = safetensors.numpy.save(tensors, metadata={_CARD: json.dumps(card)})
+  write_whole(path, content)
+  return card
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+  """Writes any file completely or not at all.
+
+  Raises:
+    OSError: if the file cannot be written.
+  """
+  path = pathlib.Path(path).expanduser()
   partial = path.with_name(path.name + ".partial")
   try:
     partial.write_bytes(content)
@@ -44,7 +54,6 @@ def write(
   except OSError:
     partial.unlink(missing_ok=True)
     raise
-  return card
 
 
 def find(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -19,6 +19,17 @@ _USAGE = """usage: capjax COMMAND [FLAGS]
 {commands}
 Each has --help.
 """
+# The extra of setup.cfg that each optional package belongs to.
+_EXTRAS = {
+  "PIL": "train",
+  "array_record": "data",
+  "filelock": "train",
+  "matplotlib": "train",
+  "orbax": "train",
+  "sklearn": "train",
+  "tensorboardX": "train",
+  "tqdm": "train",
+}
 _COMMANDS = {
   "evaluate": "evaluates a trained model",
   "export": "writes a trained model in other forms",
@@ -38,9 +49,18 @@ def main() -> None:
   """Runs the binary that the command line names, with the flags after it."""
   module, rest = _binary(sys.argv[1:])
   sys.argv = [f"capjax {module}", *rest]
-  runpy.run_module(
-    f"{__package__}.{module}", run_name="__main__", alter_sys=True
-  )
+  try:
+    runpy.run_module(
+      f"{__package__}.{module}", run_name="__main__", alter_sys=True
+    )
+  except ModuleNotFoundError as error:
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+      raise
+    sys.exit(
+      f"{sys.argv[0]} needs {package}, which is not installed; run "
+      f"pip install 'capjax[{_EXTRAS[package]}]'."
+    )
 
 
 def _binary(words: list[str]) -> tuple[str, list[str]]:

@@ -1,27 +1,51 @@
 r"""Writes the model of a finished run in other forms.
 
   capjax export --workdir=runs/mnist --format=safetensors
+  capjax export --source=runs/mnist --format=stablehlo --out=mnist.stablehlo
+  capjax export --source=digits --format=onnx --out=digits.onnx
   capjax export --workdir=runs/mnist --pretrained=mnist
 
 The first writes model.safetensors and model.json into the run's folder, for
-`capjax.load`; training writes them too, but older code did not. The second adds
-the model to those that are shipped: it measures the stored weights on the whole
-test set, and writes the result on the card.
+`capjax.load`; training writes them too, but older code did not. The next two
+write graphs that run without capjax (docs/models.md). The last adds the model
+to those that are shipped: it measures the stored weights on the whole test set,
+and writes the result on the card.
 """
 
+import sys
 from collections.abc import Sequence
 
 from absl import app, flags
 
-from capjax import data, pretrained, saved
+from capjax import data, exporting, pretrained, saved
 
 from . import finished, launch
 from .flags import limits, runs
 from .run import directory, provenance
 from .training import cards
 
+_WRITERS = {
+  "stablehlo": exporting.write_stablehlo,
+  "onnx": exporting.write_onnx,
+}
 _FORMAT = flags.DEFINE_enum(
-  "format", "safetensors", ["safetensors"], "Form in which to write the model."
+  "format",
+  "safetensors",
+  ["safetensors", *_WRITERS],
+  "Form in which to write the model: weights with their card, or a graph.",
+)
+_SOURCE = flags.DEFINE_string(
+  "source",
+  None,
+  "Model of a graph, instead of --workdir: folder of a finished run, a file of "
+  "weights, or the name of a pretrained model.",
+)
+_OUT = flags.DEFINE_string("out", None, "File to write a graph to.")
+_GRAPH = flags.DEFINE_enum(
+  "graph",
+  "model",
+  exporting.NAMES,
+  "Graph to write: from images to all outputs, or from poses to images.",
 )
 _PRETRAINED = flags.DEFINE_string(
   "pretrained",
@@ -58,10 +82,54 @@ def add_pretrained(trained: saved.TrainedModel, name: str, test) -> str:
   return str(path)
 
 
+def write_graph(
+  source: str, path: str, *, form: str, graph: str = "model"
+) -> None:
+  """Writes a graph of a model, and prints what it takes and returns.
+
+  Args:
+    source: folder of a finished run, file of weights, or pretrained name.
+    path: the file to write.
+    form: "stablehlo" or "onnx".
+    graph: one of `exporting.NAMES`.
+
+  Raises:
+    ValueError: if the model has no such graph.
+    ModuleNotFoundError: if the packages for this form are not installed.
+  """
+  trained = pretrained.load_any(source)
+  written = _WRITERS[form](trained, path, graph=graph)
+  print(f"{path} takes {_described(written.inputs)}")
+  print(f"and returns {_described(written.outputs)}")
+
+
+def _described(arrays) -> str:
+  """Names with dtypes and shapes."""
+  return ", ".join(
+    f"{name} {x.dtype.name} [{' '.join(map(str, ('B', *x.shape)))}]"
+    for name, x in arrays.items()
+  )
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  is_graph = _FORMAT.value in _WRITERS
+  source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
   with runs.clear_errors():
+    if source is None:
+      raise ValueError(
+        "no model is given; name a run as --workdir"
+        + (", or any model as --source" if is_graph else "")
+      )
+    if is_graph and _OUT.value is None:
+      raise ValueError(f"--format={_FORMAT.value} needs --out=FILE")
+    if is_graph:
+      try:
+        write_graph(source, _OUT.value, form=_FORMAT.value, graph=_GRAPH.value)
+      except ModuleNotFoundError as error:
+        sys.exit(str(error))
+      return
     run = directory.Run(runs.WORKDIR.value)
     summary, binary = finished.reopen(run)
     runs.configure()
@@ -83,5 +151,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("workdir")
   limits.run(main)

@@ -1,7 +1,10 @@
 """The command `capjax`."""
 
+import configparser
+import re
 import sys
 
+import processes
 import pytest
 
 from experiments import cli
@@ -47,3 +50,43 @@ def test_help_lists_all_models(monkeypatch, capsys, words):
   printed = capsys.readouterr().out
   for model in ("capsnet", "scae", "helmholtz", "vae"):
     assert model in printed
+
+
+@pytest.mark.parametrize(
+  ("missing", "extra"),
+  [("orbax.checkpoint", "train"), ("array_record", "data")],
+)
+def test_a_missing_extra_is_named(monkeypatch, missing, extra):
+  def run(name, **options):
+    raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+  monkeypatch.setattr(cli.runpy, "run_module", run)
+  monkeypatch.setattr(sys, "argv", ["capjax", "train", "capsnet"])
+  with pytest.raises(SystemExit) as error:
+    cli.main()
+  message = str(error.value)
+  assert message.startswith(
+    f"capjax train_capsnet needs {missing.split('.')[0]}"
+  )
+  assert f"pip install 'capjax[{extra}]'" in message
+
+
+def test_a_module_of_ours_that_is_missing_is_a_fault(monkeypatch):
+  def run(name, **options):
+    raise ModuleNotFoundError("No module named 'x'", name="experiments.x")
+
+  monkeypatch.setattr(cli.runpy, "run_module", run)
+  monkeypatch.setattr(sys, "argv", ["capjax", "evaluate"])
+  with pytest.raises(ModuleNotFoundError):
+    cli.main()
+
+
+def test_every_package_of_the_extra_train_is_known():
+  parser = configparser.ConfigParser()
+  parser.read(processes.ROOT / "setup.cfg")
+  wanted = parser["options.extras_require"]["train"].split()
+  names = {re.split("[<>=]", line)[0] for line in wanted}
+  modules = {"pillow": "PIL", "scikit-learn": "sklearn"}
+  assert {modules.get(n, n.removesuffix("-checkpoint")) for n in names} <= set(
+    cli._EXTRAS
+  )
