@@ -171,6 +171,11 @@ def apply(
 ) -> Float[Array, "*batch 2"]:
   """Moves points by one pose: (x, y, 1) -> pose (x, y, 1).
 
+  >>> pose = affine_matrix(2.0, 1.0, 0.0, 0.0, 0.5, 0.0)
+  >>> print(apply(pose, jnp.array([[1.0, 1.0], [0.0, 0.0]])))
+  [[2.5 1. ]
+   [0.5 0. ]]
+
   Args:
     pose: [3, 3], third row (0, 0, 1), which is not read.
     points: [..., 2], each (x, y).

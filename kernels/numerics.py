@@ -228,6 +228,10 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
 
   v = |s|^2 / (1 + |s|^2) s / |s|.
 
+  >>> v = squash(jnp.array([3.0, 4.0]))  # of length 5
+  >>> print(f"{jnp.linalg.norm(v):.3f}")  # 25 / 26
+  0.962
+
   Args:
     s: total inputs of capsules, any shape.
     axis: the axis of the vectors.

@@ -48,6 +48,9 @@ def as_intensities(
 ) -> Float32[Array, " *shape"]:
   """Turns uint8 intensities 0..255 into float32 in [0, 1].
 
+  >>> print(as_intensities(np.array([0, 255], np.uint8)))
+  [0. 1.]
+
   Raises:
     TypeError: if the images hold other numbers, whose range is not known.
   """

@@ -34,6 +34,11 @@ def dynamic_routing(
   Since the paper's logits start at zero and gain <u_ij, v_j> each time,
   b_ij = <u_ij, V_j>: the state between iterations is V [J D], not b [I J].
 
+  >>> votes = jnp.array([[[1.0, 0.0]] * 2, [[1.0, 0.0], [-1.0, 0.0]]])
+  >>> output = dynamic_routing(votes)  # two parts agree about parent 0
+  >>> print(output.activations.round(2), output.coefficients.sum(axis=1))
+  [0.69 0.  ] [1. 1.]
+
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
       of magnitude up to 1e35, and up to 1e17 for finite gradients.

@@ -1,6 +1,7 @@
 """The site: it is whole, it builds without a network, and its examples run."""
 
 import ast
+import doctest
 import importlib
 import pathlib
 import pkgutil
@@ -106,6 +107,23 @@ def test_docstrings_become_plain_text():
     "Args:",
     "  x: of ``A``\\ , \\*B.",
   ]
+
+
+def _with_examples():
+  """Names of the modules whose docstrings have examples."""
+  return [
+    name
+    for name in _modules()
+    if ">>> "
+    in pathlib.Path(importlib.import_module(name).__file__).read_text()
+  ]
+
+
+@pytest.mark.parametrize("name", _with_examples())
+def test_examples_of_docstrings_run(name):
+  module = importlib.import_module(name)
+  done = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+  assert done.attempted and not done.failed
 
 
 @pytest.mark.long
