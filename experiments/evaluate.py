@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
           f"{', '.join(sorted(takers))}"
         )
     run = runs.open_run(runs.WORKDIR.value)
-    summary, binary = finished.reopen(run)
+    summary, make_task = finished.reopen(run)
     runs.configure()
     test = runs.load("test")
     now = task.data_record(runs.load("train"), test)
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
         f"({', '.join(others)}); give their folder as --data_dir, or "
         "--allow_other_data"
       )
-    trained = launch.restore(run, binary.make_task(), test)
+    trained = launch.restore(run, make_task(), test)
     fit = suites.fitting(trained)
     unfit = sorted(set(names) - set(fit))
     if unfit:

@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(str(error))
       return
     run = directory.Run(runs.WORKDIR.value)
-    summary, binary = finished.reopen(run)
+    summary, make_task = finished.reopen(run)
     runs.configure()
     test = runs.load("test")
     known = summary.get("data", {}).get("test")
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> None:
         f"the test set differs from that of the run in {run.workdir}; give the "
         "folder of its data as --data_dir"
       )
-    trained = launch.restore(run, binary.make_task(), test)
+    trained = launch.restore(run, make_task(), test)
     if _PRETRAINED.value:
       card = cards.of_run(trained.task, test, summary)
       model = saved.TrainedModel(trained.model, card)

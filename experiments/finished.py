@@ -1,33 +1,50 @@
 """Finished runs, as the binaries that read one take them: with their flags."""
 
+import functools
 import importlib
 import pathlib
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
 
+from capjax import weights
+
+from . import fitting
 from .flags import runs
 from .run import directory, older_flags
+from .tasks import of_cards
+from .training.task import Task
 
 
-def reopen(run: directory.Run) -> tuple[dict[str, Any], types.ModuleType]:
+def reopen(run: directory.Run) -> tuple[dict[str, Any], Callable[[], Task]]:
   """Sets the flags of a finished run, followed by those of this command.
 
   Args:
     run: the run.
 
   Returns:
-    The summary of the run, and the training binary that made it.
+    The summary of the run, and a function that makes its task: that of the
+    training binary; for a run that `fitting.fit` made, from the model's card.
 
   Raises:
     ValueError: if no run was completed there, its files are damaged, or this
       command sets a flag of the run.
   """
   summary = run.read_summary()
-  binary = _binary(run, summary["experiment"])
+  on_arrays = summary["experiment"] == fitting.EXPERIMENT
+  if on_arrays and not runs.DATASET.present:
+    raise ValueError(
+      f"the run in {run.workdir} was trained on arrays; give them as "
+      "--dataset=FILE.npz"
+    )
+  make_task = (
+    functools.partial(of_cards.task_of, _card(run))
+    if on_arrays
+    else _binary(run, summary["experiment"]).make_task
+  )
   words = (word for word in sys.argv[1:] if word.startswith("-"))
   given = {runs.flag_name(word) for word in words}
   foreign = given & (summary["flags"].keys() | {"flagfile"})
@@ -37,7 +54,12 @@ def reopen(run: directory.Run) -> tuple[dict[str, Any], types.ModuleType]:
       "own value; leave it out here"
     )
   _take_flags(run, summary["flags"])
-  return summary, binary
+  return summary, make_task
+
+
+def _card(run: directory.Run) -> dict[str, Any]:
+  """The card of the run's model."""
+  return weights.read(weights.find(run.workdir))[0]
 
 
 def _binary(run: directory.Run, name: str) -> types.ModuleType:

@@ -19,7 +19,7 @@ from capjax.energy.helmholtz import CapsuleHM
 from capjax.energy.wake_sleep import Stack
 from capjax.specs import Spec
 
-from . import launch
+from . import fitting, launch
 from .flags import boltzmann as flagged
 from .flags import limits, runs
 from .tasks import helmholtz
@@ -89,7 +89,7 @@ def _fit_layer(
   memory.check(task, train, config, remedy=limits.flags_of_size)
   run.lock(runs.invocation())
   run.note("model", record)
-  _, seconds = launch.fit(task, run, train, validation, config)
+  _, seconds = fitting.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)
   return stack, seconds
 

@@ -8,8 +8,10 @@ import glob
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from capjax.data import splitting
 from capjax.data.conversion import Conversion
@@ -73,6 +75,36 @@ def load(
       "it as --data_dir"
     )
   return choose(_open(path, conversion), split, str(path))
+
+
+def from_arrays(
+  train: tuple[ArrayLike, ArrayLike],
+  test: tuple[ArrayLike, ArrayLike] | None = None,
+  *,
+  class_names: Sequence[str] | None = None,
+) -> tuple[Dataset, Dataset]:
+  """Data sets of arrays, as `load` reads them from an `.npz` archive.
+
+  Args:
+    train: Images and labels: [N H W] or [N H W C], integers in 0..255, floats
+      in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1.
+    test: The same for testing; None holds out a fifth of each class.
+    class_names: The names of classes 0, 1, ..., which the labels number.
+
+  Returns:
+    The training set and the test set; both in a seeded order.
+
+  Raises:
+    ValueError: The arrays cannot be used; the message says why.
+  """
+  named = {"images": train[0], "labels": train[1]}
+  if test is not None:
+    named |= {"test_images": test[0], "test_labels": test[1]}
+  if class_names is not None:
+    named["class_names"] = tuple(class_names)
+  arrays = {name: np.asarray(x) for name, x in named.items()}
+  source = npz.open_arrays("the arrays", arrays, Conversion())
+  return tuple(choose(source, x, "the arrays") for x in ("train", "test"))
 
 
 def load_prepared(

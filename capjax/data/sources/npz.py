@@ -3,6 +3,7 @@
 import pathlib
 import zipfile
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import UInt8
@@ -32,7 +33,24 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
     ValueError: The archive is damaged, or does not hold this; the message says
       what it holds.
   """
-  arrays = _arrays(path)
+  return open_arrays(path, _arrays(path), conversion)
+
+
+def open_arrays(
+  path: pathlib.Path | str,
+  arrays: Mapping[str, np.ndarray],
+  conversion: Conversion,
+) -> Source:
+  """As `open_archive`, for the arrays that an archive would hold.
+
+  Args:
+    path: What holds them, for error messages.
+    arrays: By name, as in an archive.
+    conversion: What is done to every image.
+
+  Raises:
+    ValueError: As `open_archive`.
+  """
   missing = [key for key in _KEYS[:2] if key not in arrays]
   has_test = "test_images" in arrays or "test_labels" in arrays
   missing += [key for key in _KEYS[2:4] if has_test and key not in arrays]
@@ -80,7 +98,7 @@ def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _images(
-  path: pathlib.Path, key: str, arrays: dict[str, np.ndarray]
+  path: pathlib.Path | str, key: str, arrays: Mapping[str, np.ndarray]
 ) -> UInt8[np.ndarray, "N H W C"]:
   images = arrays[key]
 
@@ -120,7 +138,7 @@ def _images(
 
 
 def _labels(
-  path: pathlib.Path, key: str, arrays: dict[str, np.ndarray]
+  path: pathlib.Path | str, key: str, arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray:
   """Integers or words [N], or int32 [N J] of 0 and 1."""
   labels = arrays[key]
@@ -143,7 +161,7 @@ def _labels(
 
 
 def _classes(
-  path: pathlib.Path, labels: list[np.ndarray], names: np.ndarray | None
+  path: pathlib.Path | str, labels: list[np.ndarray], names: np.ndarray | None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
   """The labels, numbered where they are not multi-hot, and names of classes."""
   if len({(x.ndim, *x.shape[1:]) for x in labels}) > 1:

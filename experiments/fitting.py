@@ -1,0 +1,333 @@
+"""Training for a task in a run's folder, by plain arguments.
+
+`fit` trains on arrays; `complete` is what it shares with the binaries.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from numpy.typing import ArrayLike
+
+from capjax import data, saved
+from capjax.saved import TrainedModel
+
+from .evaluation import models, suites
+from .figures import grids
+from .run import directory, provenance
+from .run.invocation import FREE_FLAGS, Invocation
+from .training import banner, cards, loop, memory, train_step
+from .training import task as tasks
+from .training.loop import LoopConfig
+
+# In the place of a binary's name, in the records of a run that `fit` made.
+EXPERIMENT = "fit"
+
+
+def fit(
+  task: tasks.Task,
+  *,
+  workdir: str | os.PathLike[str],
+  train: tuple[ArrayLike, ArrayLike],
+  test: tuple[ArrayLike, ArrayLike] | None = None,
+  class_names: Sequence[str] | None = None,
+  start_from: TrainedModel | None = None,
+  **options: Any,
+) -> TrainedModel:
+  """Trains on arrays, or resumes; writes the same folder as the binaries.
+
+  The folder has checkpoints, `metrics.jsonl`, `provenance.json` with the
+  options, `data.json` with the fingerprints of the arrays, figures of training,
+  `summary.json`, and `model.safetensors` with `model.json`. The same call
+  resumes a run that was stopped, and returns the model of one that is finished.
+  The optimiser and the augmentation of the task are not recorded: give the same
+  to resume.
+
+  Args:
+    task: made by `make_task` of a module of `experiments.tasks`, for example
+      `capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.adam(1e-3))`.
+    workdir: the folder of the run.
+    train: images and labels, as for `data.from_arrays`.
+    test: the same for testing; None holds out a fifth of each class.
+    class_names: the names of the classes, as for `data.from_arrays`.
+    start_from: a model whose weights a new run starts from, where they fit.
+    **options: fields of `LoopConfig`; `num_steps` is needed.
+
+  Returns:
+    The reported model, as `capjax.load(workdir)` gives it.
+
+  Raises:
+    TypeError: if an option is unknown or `num_steps` is missing.
+    ValueError: if the arrays cannot be used, an option is out of range, or the
+      folder holds another run.
+    SystemExit: after a signal, with the state saved; and when training has
+      diverged.
+  """
+  config = LoopConfig(**options)
+  _check(config)
+  train_set, test_set = data.from_arrays(train, test, class_names=class_names)
+  run = directory.Run(os.fspath(workdir))
+  complete(
+    task,
+    run,
+    train_set,
+    test_set,
+    config,
+    invocation=_invocation(config),
+    source=start_from,
+    source_name="a model in memory",
+    load_train=lambda: train_set,
+  )
+  return saved.load(run.workdir)
+
+
+def complete(
+  task: tasks.Task,
+  run: directory.Run,
+  train_set: data.Dataset,
+  test: data.Dataset,
+  config: LoopConfig,
+  *,
+  invocation: Invocation,
+  source: TrainedModel | None = None,
+  source_name: str = "",
+  load_train: Callable[[], data.Dataset] | None = None,
+  data_dir: str | None = None,
+  flags_of_size: Callable[[Sequence[int]], str] = lambda shape: "batch_size",
+  on_length: Callable[[], str] = lambda: "",
+) -> models.Trained:
+  """Trains, or resumes, restores the best model, and writes all records.
+
+  Args:
+    task: the task to train for.
+    run: the folder, which is locked here.
+    train_set: the training examples, with those for validation.
+    test: the test set.
+    config: the configuration of training.
+    invocation: what the records say about how the run was started.
+    source: a model whose weights a new run starts from, where they fit.
+    source_name: its name, or the path of its folder; the records keep the last
+      part.
+    load_train: as in `models.Trained`.
+    data_dir: as in `models.Trained`.
+    flags_of_size: the `remedy` of `memory.check`.
+    on_length: what to print besides where a run is lengthened.
+
+  Raises:
+    ValueError: if the data, the model and the configuration do not fit
+      together, or the folder holds another run.
+  """
+  if train_set.is_multi_hot and not task.multi_hot:
+    raise ValueError(
+      f"{invocation.dataset}: images belong to several classes at once, "
+      "which only train_capsnet takes, without --routing=self; give one "
+      "label for each image"
+    )
+  records = {
+    "data": tasks.data_record(train_set, test),
+    "model": tasks.model_record(task, train_set),
+  }
+  if task.split:
+    train_set, validation = task.split(train_set, test)
+    loop.require_a_batch(len(train_set.images), config.batch_size)
+  else:
+    train_set, validation = loop.split_validation(
+      train_set, config.num_validation, config.batch_size
+    )
+  memory.check(task, train_set, config, remedy=flags_of_size)
+  run.lock(invocation)
+  if run.lengthened_from:
+    print(
+      f"lengthened from {run.lengthened_from[-1]:,} to {config.num_steps:,} "
+      f"steps{on_length()}",
+      flush=True,
+    )
+  for name, record in records.items():
+    run.note(name, record)
+  spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
+  told = banner.lines(
+    device=provenance.device(),
+    model=spec.shapes(),
+    name=spec.maker.__name__,
+    dataset=invocation.dataset,
+    train=train_set,
+    validation=validation,
+    test=test,
+    config=config,
+  )
+  told += [f"data: {note}" for note in train_set.notes]
+  print("\n".join(told), flush=True)
+  if source is not None:
+    digest = source.card.get("sha256")
+    name = pathlib.PurePath(source_name).name
+    run.note("start_from", {"name": name, "sha256": digest})
+  step, seconds = optimise(
+    task,
+    run,
+    train_set,
+    validation,
+    config,
+    source=source,
+    source_name=source_name,
+  )
+  trained = models.restore(
+    run, task, config, test, load_train=load_train, data_dir=data_dir
+  )
+  reported = (
+    "the last"
+    if tasks.reports_last(task, config)
+    else f"chosen on validation by {task.chosen_by}"
+  )
+  if config.average_decay:
+    reported += ", averaged weights"
+  metrics, num_images = {}, {}
+  for name in task.after_training:
+    if name in suites.fitting(trained):
+      scores = suites.SUITES[name](run, trained, models.Options())
+      num_images |= models.images_of(trained, scores)
+      metrics |= {x: y for x, y in scores.items() if x != "num_images"}
+  run.write_summary(
+    {
+      "num_parameters": train_step.num_parameters(trained.model),
+      "num_steps": step,
+      "restarts": sum(x["split"] == "restart" for x in run.metrics()),
+      "reported": reported,
+      **records,
+      "metrics": metrics,
+      "num_images": num_images,
+      "seconds": seconds,
+      "images_per_second": run.images_per_second(),
+      **run.noted("start_from"),
+    }
+  )
+  cards.write(run, task, trained.model, test)
+  if "test_accuracy" in metrics:
+    print(
+      f"test accuracy {metrics['test_accuracy']:.2%} on "
+      f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
+      f"{reported})"
+    )
+  else:
+    for name in filter(lambda name: name.startswith("test_"), metrics):
+      print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
+  print(f"figures are in {run.workdir / 'figures'}")
+  return trained
+
+
+def optimise(
+  task: tasks.Task,
+  run: directory.Run,
+  train_set: data.Dataset,
+  validation: data.Dataset,
+  config: LoopConfig,
+  *,
+  source: TrainedModel | None = None,
+  source_name: str = "",
+) -> tuple[int, float]:
+  """Trains for a task in a folder that is locked, or resumes there.
+
+  Args:
+    task: the task to train for.
+    run: the run that gets checkpoints, metrics and their plot.
+    train_set: the training examples.
+    validation: the examples by which the checkpoint is chosen; may be empty.
+    config: the configuration of training.
+    source: a model whose weights a new run starts from, where they fit.
+    source_name: its name, for a message.
+
+  Returns:
+    The number of updates and the seconds spent, summed over resumed processes.
+  """
+  mesh = train_step.data_mesh(config.batch_size)
+  model = tasks.make_model(task, train_set, config.seed)
+  earlier = task.begin(model, train_set, validation) or 0.0
+  if source is not None:
+    copied, new = saved.start_from(model, source)
+    print(
+      f"{len(copied)} weights start from {source_name}; new: "
+      f"{', '.join(new) or 'none'}",
+      flush=True,
+    )
+  decay = config.average_decay
+  state = train_step.init(
+    model, task.optimizer, jax.random.key(config.seed), average=bool(decay)
+  )
+  checkpoints = tasks.saved_by(run, task, config)
+  step, seconds = loop.fit(
+    run,
+    checkpoints,
+    state,
+    update=train_step.make_update(
+      task.loss,
+      task.optimizer,
+      sample=task.sample,
+      batch_size=config.batch_size,
+      mesh=mesh,
+      average_decay=decay,
+    ),
+    evaluate=tasks.make_evaluate(
+      task.measure, task.sample_test, config.batch_size
+    ),
+    train=train_set,
+    validation=validation,
+    mesh=mesh,
+    config=config,
+    summarise=tasks.summarise,
+    diverged=task.diverged,
+    restart=task.restart,
+    warn=task.warn,
+  )
+  lines = run.metrics()
+  if lines:  # without lines the file was lost, which resuming warns about
+    grids.learning_curves(
+      lines,
+      run.figure("learning_curves"),
+      reported=checkpoints.best_step(),
+      chosen_by=None if tasks.reports_last(task, config) else task.chosen_by,
+    )
+  return step, earlier + seconds
+
+
+def _invocation(config: LoopConfig) -> Invocation:
+  """What the records say of a call of `fit`: its options, as if flags."""
+  options = config._asdict()
+  recorded = {n: x for n, x in options.items() if n not in FREE_FLAGS}
+  return Invocation(
+    experiment=EXPERIMENT,
+    command=f"experiments.fitting.fit(task, {_as_text(recorded)})",
+    dataset="arrays",
+    seed=config.seed,
+    flags=recorded,
+    words={
+      name: f"--{name}={json.dumps(x)}"
+      for name, x in options.items()
+      if x is not None
+    },
+    defaults=frozenset(
+      name
+      for name, x in options.items()
+      if x == LoopConfig._field_defaults.get(name)
+    ),
+  )
+
+
+def _as_text(options) -> str:
+  return ", ".join(f"{n}={x!r}" for n, x in options.items() if x is not None)
+
+
+def _check(config: LoopConfig) -> None:
+  """Raises a ValueError for options out of range."""
+  for name in (
+    "num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every",
+  ):  # fmt: skip
+    value = getattr(config, name)
+    if value is not None and value < 1:
+      raise ValueError(f"{name} is {value}; give at least 1.")
+  if not 0 <= config.average_decay < 1:
+    raise ValueError(
+      f"average_decay is {config.average_decay}; give 0 for no average, or a "
+      "decay below 1 such as 0.999."
+    )

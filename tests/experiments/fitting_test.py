@@ -1,0 +1,111 @@
+"""Training on arrays without flags."""
+
+import json
+
+import fit_arrays
+import numpy as np
+import processes
+import pytest
+
+import capjax
+from capjax import data
+from experiments import fitting
+
+
+def fit(workdir, **options):
+  words = str(workdir), json.dumps(options)
+  return processes.Running("fit_arrays", *words, package="").wait()
+
+
+def sets():
+  arrays = fit_arrays.arrays
+  return data.from_arrays(
+    arrays(60), arrays(20, seed=1), class_names=fit_arrays.CLASS_NAMES
+  )
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("fit") / "run"
+  code, printed = fit(workdir)
+  assert code == 0, printed
+  return workdir
+
+
+@pytest.mark.long
+def test_the_folder_is_that_of_a_binary(fitted):
+  names = {path.name for path in fitted.iterdir()}
+  assert names >= {
+    "checkpoints", "data.json", "figures", "metrics.jsonl", "model.json",
+    "model.safetensors", "provenance.json", "summary.json",
+  }  # fmt: skip
+  summary, trained = processes.summary_of(fitted), capjax.load(fitted)
+  train, test = sets()
+  assert summary["experiment"] == "fit"
+  assert summary["data"]["train"] == data.fingerprint(train)
+  assert summary["data"]["test"] == data.fingerprint(test)
+  assert summary["flags"]["num_steps"] == summary["num_steps"] == 4
+  assert tuple(trained.class_names) == fit_arrays.CLASS_NAMES
+  found = trained.predict(test.images)
+  accuracy = np.mean(found.classes == test.labels)
+  assert accuracy == pytest.approx(summary["metrics"]["test_accuracy"])
+
+
+@pytest.mark.long
+def test_the_same_call_returns_the_finished_model(fitted):
+  before = (fitted / "metrics.jsonl").read_text()
+  code, printed = fit(fitted)
+  assert code == 0, printed
+  assert (fitted / "metrics.jsonl").read_text() == before
+  assert f"fitted {capjax.load(fitted).card['sha256']}" in printed
+
+
+@pytest.mark.long
+def test_other_data_and_options_are_refused(fitted):
+  code, printed = fit(fitted, count=64)
+  assert code != 0 and "the run was started with another data" in printed
+  code, printed = fit(fitted, seed=1)
+  assert code != 0 and "--seed=0 is now --seed=1" in printed
+
+
+@pytest.mark.long
+def test_a_killed_run_resumes_to_the_same_numbers(fitted, tmp_path):
+  code, _ = fit(tmp_path, stop_at=2)
+  assert code != 0 and not (tmp_path / "summary.json").exists()
+  code, printed = fit(tmp_path)
+  assert code == 0, printed
+  metrics = processes.summary_of(fitted)["metrics"]
+  assert processes.summary_of(tmp_path)["metrics"] == metrics
+
+
+@pytest.mark.long
+def test_evaluate_takes_the_arrays_as_an_archive(fitted, tmp_path):
+  images, labels = fit_arrays.arrays(60)
+  others, marks = fit_arrays.arrays(20, seed=1)
+  path = tmp_path / "arrays.npz"
+  np.savez(
+    path, images=images, labels=labels, test_images=others, test_labels=marks,
+    class_names=fit_arrays.CLASS_NAMES,
+  )  # fmt: skip
+  flags = f"--workdir={fitted}", f"--dataset={path}"
+  code, printed = processes.Running("evaluate", *flags).wait()
+  assert code == 0, printed
+  accuracy = processes.evaluation_of(fitted)["accuracy"]["metrics"]
+  metrics = processes.summary_of(fitted)["metrics"]
+  assert accuracy["test_accuracy"] == metrics["test_accuracy"]
+  code, printed = processes.Running("evaluate", flags[0]).wait()
+  assert code == 1 and "--dataset=FILE.npz" in printed
+
+
+def test_what_is_out_of_range_is_refused(tmp_path):
+  images, labels = fit_arrays.arrays(8)
+  common = {"workdir": tmp_path, "train": (images, labels)}
+  with pytest.raises(ValueError, match="num_steps is 0; give at least 1"):
+    fitting.fit(fit_arrays.task(), **common, num_steps=0)
+  with pytest.raises(ValueError, match="average_decay is 1"):
+    fitting.fit(fit_arrays.task(), **common, num_steps=1, average_decay=1)
+  with pytest.raises(TypeError, match="num_steps"):
+    fitting.fit(fit_arrays.task(), **common)
+  with pytest.raises(ValueError, match="the arrays: images holds 8 images"):
+    common |= {"train": (images, labels[:6])}
+    fitting.fit(fit_arrays.task(), **common, num_steps=1)

@@ -1,0 +1,75 @@
+"""Trains a small network on arrays by `fitting.fit`, without any flag.
+
+In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
+package="")`, OPTIONS being fields of `LoopConfig` in JSON, and `stop_at` for
+the validation at which the process is killed.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import optax
+
+import capjax
+from capjax import specs
+from experiments import fitting
+from experiments.tasks import capsnet
+
+_NETWORK = specs.Spec(
+  capjax.CapsNet,
+  dict(
+    conv_features=4, conv_kernel=3, num_types=2, primary_kernel=3,
+    decoder_features=(8,),
+  ),
+)  # fmt: skip
+OPTIONS = {"num_steps": 4, "batch_size": 16, "eval_every": 2, "log_every": 2}
+CLASS_NAMES = ("upper", "lower")
+
+
+def arrays(count, seed=0):
+  """Images [N 8 8] with a bright upper or lower half, and which."""
+  rng = np.random.default_rng(seed)
+  labels = np.arange(count) % 2
+  images = rng.integers(0, 100, (count, 8, 8), np.uint8)
+  images[labels == 0, :4] += 150
+  images[labels == 1, 4:] += 150
+  return images, labels
+
+
+def task():
+  return capsnet.make_task(_NETWORK, optax.adam(1e-3))
+
+
+def _kill_at(count):
+  summarise, calls = fitting.tasks.summarise, []
+
+  def counted(measures):
+    calls.append(None)
+    if len(calls) == count:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return summarise(measures)
+
+  fitting.tasks.summarise = counted
+
+
+def main(workdir, options):
+  options = OPTIONS | options
+  count = options.pop("count", 60)
+  if stop_at := options.pop("stop_at", 0):
+    _kill_at(stop_at)
+  trained = fitting.fit(
+    task(),
+    workdir=workdir,
+    train=arrays(count),
+    test=arrays(20, seed=1),
+    class_names=CLASS_NAMES,
+    **options,
+  )
+  print(f"fitted {trained.card['sha256']}")
+
+
+if __name__ == "__main__":
+  main(sys.argv[1], json.loads(sys.argv[2]))
