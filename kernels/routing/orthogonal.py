@@ -86,7 +86,7 @@ def prune(
 
   Args:
     poses: of the parts.
-    threshold: of the cosine, in [-1, 1]; the paper's is 0.7.
+    threshold: of the cosine, in [-1, 1].
 
   Returns:
     1 for parts to keep, 0 for redundant ones; the gradient is 0. Memory is
@@ -95,7 +95,9 @@ def prune(
   Raises:
     ValueError: if the threshold is out of its range.
 
-  Differs from paper: all pairs are compared at once.
+  Differs from paper: the rule and its threshold follow the description of a
+  layer that discards redundant capsules, not the authors' code; all pairs are
+  compared at once.
   """
   checks.arrays({"poses": (poses, "I C")})
   if not -1 <= threshold <= 1:
