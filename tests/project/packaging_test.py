@@ -1,5 +1,6 @@
 """What the wheel holds, and that it works beside a package called `kernels`."""
 
+import ast
 import os
 import pathlib
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 
+import image_files
 import processes
 import pytest
 
@@ -113,6 +115,27 @@ def test_the_command_trains_a_preset_anywhere(installed, tmp_path):
   )
   _run("-c", code, "evaluate", f"--workdir={run}", **options)
   assert processes.evaluation_of(run)["accuracy"]
+
+
+def test_a_first_model_goes_from_image_files_to_onnx(installed, tmp_path):
+  python = processes.ROOT / ".venv-onnx/bin/python"
+  if not python.exists():
+    pytest.skip("there is no ONNX Runtime: make .venv-onnx")
+  script = processes.ROOT / "examples" / "first_model.py"
+  assert len(script.read_text().splitlines()) <= 25
+  image_files.write(
+    tmp_path / "images", {"cat": 60, "dog": 60, "owl": 60}, height=16
+  )
+  done = subprocess.run(
+    [python, script, "images", *processes.SMALL, "--num_steps=4"],
+    cwd=tmp_path, env=_environment(installed), capture_output=True, text=True,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert (tmp_path / "moved.png").stat().st_size
+  named, in_onnx = done.stdout.splitlines()[-2:]
+  order = ["cat", "dog", "owl"]
+  found = [order[int(x)] for x in in_onnx.strip("[]").split()]
+  assert ast.literal_eval(named) == found and len(found) == 4
 
 
 @pytest.mark.parametrize(

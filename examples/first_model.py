@@ -1,0 +1,25 @@
+"""Trains on FOLDER/CLASS/*.png: python first_model.py FOLDER [FLAG ...]."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+import capjax
+
+flags = ["--workdir=run", f"--dataset={sys.argv[1]}", *sys.argv[2:]]
+binary = "capjax.experiments.train_capsnet"
+subprocess.run([sys.executable, "-m", binary, *flags], check=True)
+trained = capjax.load("run")
+images = capjax.data.load(sys.argv[1], "test").images[:4]
+print([trained.class_names[n] for n in trained.predict(images).classes])
+output = trained(trained.preprocess(images))
+moved = output.poses.at[:, :, 0].add(0.25)  # one dimension of every pose
+rendered = trained.model.decode(moved, output.activations.argmax(axis=1))
+row = np.uint8(255 * np.concatenate(rendered[..., 0], axis=1))
+Image.fromarray(row).save("moved.png")
+capjax.exporting.write_onnx(trained, "model.onnx")
+session = onnxruntime.InferenceSession("model.onnx")
+print(session.run(["activations"], {"images": images})[0].argmax(axis=1))
