@@ -317,6 +317,7 @@ class HardInputsTest(parameterized.TestCase):
     chex.assert_tree_all_finite((value, nnx.state(gradient, nnx.Param)))
 
   @parameterized.parameters(*matrix_capsules.FORMS)
+  @pytest.mark.long_after_first
   def test_values_and_gradients_are_finite(self, form):
     one_pixel = jnp.zeros((2, *_SHAPE)).at[:, 8, 8].set(1.0)
     for images in (

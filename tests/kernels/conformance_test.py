@@ -158,6 +158,7 @@ class ConformanceTest(parameterized.TestCase):
       _assert_near(_row(found["values"], n), plain, case.tolerance)
 
   @parameterized.parameters(*kernel_cases.CASES)
+  @pytest.mark.long
   def test_one_child_in_half_precision(self, name):
     """Finite at every limit; what is rounded is arguments and results."""
     case = kernel_cases.CASES[name]

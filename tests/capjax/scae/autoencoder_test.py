@@ -191,6 +191,7 @@ class SCAETest(parameterized.TestCase):
     dict(mixing="coupled", kind="similarity", masking="near_hard"),
     dict(shape=(23, 23, 3), edges=True),
   )
+  @pytest.mark.long_after_first
   def test_shapes_and_ranges(self, **options):
     model = _make(**options)
     images = _images(shape=options.get("shape", _SHAPE))
@@ -209,7 +210,7 @@ class SCAETest(parameterized.TestCase):
       self.assertTrue(np.isfinite(x).all())
 
   @parameterized.parameters("alpha", "coupled")
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_every_parameter_changes_how_images_are_explained(self, mixing):
     model, images = _make(mixing=mixing), _images()
     parts = model(images).parts

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -97,6 +98,7 @@ class ExplainImageTest(parameterized.TestCase):
   @parameterized.product(
     dtype=[jnp.float32, jnp.bfloat16], logit=[100.0, 1e4, -1e4]
   )
+  @pytest.mark.long_after_first
   def test_absent_parts_cover_nothing_at_any_logit(self, dtype, logit):
     """As if they were not among the parts."""
     image, parts, logits, presence, *rest = _inputs(dtype=dtype)

@@ -126,6 +126,7 @@ def test_broken_copy_fails(fault):
     check_matches_oracle(functools.partial(_textbook, fault=fault))
 
 
+@pytest.mark.long
 def test_every_parent_takes_the_same_mass():
   activations = _activations()
   _, _, shares = _route(cases.votes(), activations=activations, num_sweeps=200)

@@ -78,6 +78,7 @@ def test_images_are_of_the_view_that_the_factors_tell():
         assert abs(image - 255 * others).max() > 20
 
 
+@pytest.mark.long
 def test_same_seed_same_images_in_a_random_order():
   first, kinds = _generated("train"), _kinds(_generated("train"))
   again = _generated.__wrapped__("train")
