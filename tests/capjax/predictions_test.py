@@ -33,6 +33,7 @@ def predicted(name, count=5, **options):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.long_after_first
 def test_outputs_have_their_names_and_ranges(name):
   images, found = predicted(name)
   assert found.outputs.keys() == OUTPUTS[name]

@@ -30,6 +30,7 @@ def assert_same_state(got, want):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.long_after_first
 def test_a_loaded_model_is_the_saved_one(name, tmp_path):
   trained = saved_cases.trained(name)
   card = capjax.save(trained, tmp_path / "x.safetensors")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -36,6 +37,7 @@ class LearningTest(parameterized.TestCase):
   @parameterized.product(
     kind=("wake", "sleep", "broken"), gaussian=(False, True)
   )
+  @pytest.mark.long_after_first
   def test_gradients_are_those_of_the_densities(self, kind, gaussian):
     off = self._worst(kind, gaussian)
     self.assertEqual(off < 1e-5, kind != "broken")

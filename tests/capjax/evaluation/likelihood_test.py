@@ -6,6 +6,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
@@ -58,6 +59,7 @@ def _estimate(model, base, backwards_from=None, num_temperatures=100):
 
 class LikelihoodTest(parameterized.TestCase):
   @parameterized.parameters(0, 1, 2, 3, 4, 5)
+  @pytest.mark.long_after_first
   def test_agrees_with_the_sum_within_its_error(self, seed):
     # The fourth is a plain RBM.
     model = _model(seed, switches=seed != 3)

@@ -134,6 +134,7 @@ def test_windows_match_loops(padding, stride):
 
 
 @pytest.mark.parametrize("name", routers.NAMES[1:])
+@pytest.mark.long_after_first
 def test_routings_match_loops(name):
   check_matches_loops(_call, name, "SAME", 2)
 

@@ -265,6 +265,7 @@ class RoutersTest(chex.TestCase):
 
 class DenseCapsTest(chex.TestCase):
   @parameterized.parameters(*routers.NAMES)
+  @pytest.mark.long_after_first
   def test_bias_may_be_left_out(self, name):
     def layer(bias_init):
       return layers.DenseCaps(

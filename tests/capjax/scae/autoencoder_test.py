@@ -270,6 +270,7 @@ class SCAETest(parameterized.TestCase):
     _loss_of_other_labels,
     _loss_of_other_presences,
   )
+  @pytest.mark.long_after_first
   def test_broken_loss_fails(self, broken):
     with self.assertRaises(AssertionError):
       check_loss_matches_oracle(broken)

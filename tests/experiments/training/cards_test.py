@@ -56,6 +56,7 @@ def dataset(shape):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.long_after_first
 def test_a_card_prepares_images_as_its_task(name):
   task, shape, wanted = CASES[name]
   some = dataset(shape)

@@ -308,6 +308,7 @@ class EMConvolutionTest(parameterized.TestCase):
     # Half of the spacing of numbers from 1 to 2 is 2^-8.
     em_cases.assert_close(got, want, atol=1e-4, rtol=1.01 * 2**-8)
 
+  @pytest.mark.long
   def test_vmap_is_a_loop(self):
     """Values, and gradients where the transforms are shared."""
     examples = [_arguments(seed)[:2] for seed in range(3)]
@@ -335,6 +336,7 @@ class EMConvolutionTest(parameterized.TestCase):
     em_cases.assert_close(output, outputs)
     chex.assert_trees_all_close(got, want, atol=1e-4, rtol=1e-4)
 
+  @pytest.mark.long
   def test_without_jit(self):
     arguments = _arguments(size=(4, 5))
     got = em_convolution.em_convolution(

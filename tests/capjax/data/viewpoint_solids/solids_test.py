@@ -43,6 +43,7 @@ def figures():
   return {(c, n): toys.figure(c, n) for c in range(5) for n in range(10)}
 
 
+@pytest.mark.long
 def test_every_view_is_there_once():
   for split, instances in (("train", range(5)), ("test", range(5, 10))):
     got = _generated(split)
