@@ -152,7 +152,8 @@ def test_a_network_without_capsules_draws_nothing(train, pair):
   assert code == 1
   assert "reconstructions, swaps: not for the model" in printed
   # What it can take is said.
-  assert "accuracy, affnist_like, attacks, multimnist, views" in printed
+  names = "accuracy, affnist_like, attacks, calibration, multimnist, views"
+  assert names in printed
   assert "Traceback" not in printed
 
 

@@ -19,7 +19,14 @@ from experiments.evaluation import (
 )
 from experiments.run import atomic_files, directory
 
-ANY = {"accuracy", "multimnist", "affnist_like", "attacks", "views"}
+ANY = {
+  "accuracy",
+  "multimnist",
+  "affnist_like",
+  "attacks",
+  "calibration",
+  "views",
+}
 DRAWN = {"reconstructions", "perturbations"}
 SIZES = {
   "conv_features": 2, "conv_kernel": 3, "num_types": 1, "primary_kernel": 3
