@@ -329,16 +329,23 @@ def _as_leaf(tensor, leaf):
 
 
 def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
+  """The dtype, without a difference between float32 and float64, and the shape.
+
+  With `jax_enable_x64` new models have wider numbers than stored ones.
+  """
   if _is_key(leaf):
     leaf = jax.eval_shape(jax.random.key_data, leaf)
-  return jnp.dtype(leaf.dtype), tuple(leaf.shape)
+  dtype = jnp.dtype(leaf.dtype)
+  return jnp.dtype("float32") if dtype == "float64" else dtype, tuple(
+    leaf.shape
+  )
 
 
 def _misfit(spec, tensors) -> str | None:
   """How tensors differ from the state of the model; None if they fit."""
   wanted = _named(nnx.state(spec.shapes()))
   wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
-  found = {name: (x.dtype, x.shape) for name, x in tensors.items()}
+  found = {name: _shape(x) for name, x in tensors.items()}
   for fault, names in (
     ("lacks", wanted.keys() - found.keys()),
     ("has besides", found.keys() - wanted.keys()),

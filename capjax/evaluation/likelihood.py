@@ -94,6 +94,9 @@ def log_partition(
   visible, hidden = model.families
   parameters = model.parameters
   bias = parameters.bias
+  # States keep their dtype along a chain.
+  dtype = parameters.visible.dtype
+  base = jnp.asarray(base, dtype)
 
   def tempered(x, temperature):
     drive = energy.drive_from_below(x, parameters)
@@ -118,7 +121,7 @@ def log_partition(
     return annealing.anneal(
       key,
       start,
-      jnp.linspace(0, 1, num_temperatures),
+      jnp.linspace(0, 1, num_temperatures, dtype=dtype),
       log_density=log_density,
       transition=transition,
       backwards=backwards_from is not None,
@@ -130,7 +133,7 @@ def log_partition(
     starts = jax.vmap(visible.sample, (0, None))(keys, base)
     sign = 1
   else:
-    starts = backwards_from.reshape(len(backwards_from), -1)
+    starts = backwards_from.reshape(len(backwards_from), -1).astype(dtype)
     sign = -1
   chains = jax.vmap(chain)(jax.random.split(chain_key, len(starts)), starts)
   known = jnp.sum(visible.log_partition(base)) + energy.log_partition(

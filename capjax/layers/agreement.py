@@ -52,7 +52,9 @@ def route_by_agreement(
 
   def store_votes(poses, transforms, bias):
     votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
-    return routing.dynamic_routing(votes, bias=bias, **options)
+    output = routing.dynamic_routing(votes, bias=bias, **options)
+    # As the other forms return it, where transforms are wider than poses.
+    return jax.tree.map(lambda x: x.astype(poses.dtype), output)
 
   def in_pieces(poses, transforms, bias):
     return routing.transform_and_route(poses, transforms, bias=bias, **options)

@@ -4,9 +4,11 @@ import hashlib
 import re
 import shutil
 
+import jax
 import numpy as np
 import pytest
 import saved_cases
+from flax import nnx
 
 import capjax
 from capjax import data, pretrained, saved
@@ -38,6 +40,17 @@ def test_the_measure_is_that_of_the_card(name, request):
     trained, test.images[:count, ::-1], test.labels[:count]
   )
   assert wrong != pytest.approx(got, 1e-3)
+
+
+def test_weights_load_where_new_models_are_wider():
+  name = "transforming_mnist"
+  narrow = pretrained.load(name)
+  with jax.enable_x64(True):
+    wide = pretrained.load(name)
+  for one, other in zip(
+    *(jax.tree.leaves(nnx.state(x.model)) for x in (narrow, wide)), strict=True
+  ):
+    np.testing.assert_array_equal(one, other)
 
 
 def test_together_they_fit_into_the_wheel():

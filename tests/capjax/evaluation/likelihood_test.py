@@ -85,6 +85,11 @@ class LikelihoodTest(parameterized.TestCase):
       gaps.append(float(above.mean_log_weight - below.mean_log_weight))
     self.assertGreater(gaps[0], 5 * gaps[1])
 
+  def test_the_start_may_be_narrower_than_the_model(self):
+    with jax.enable_x64(True):
+      estimate = _estimate(_model(0), jnp.zeros((1, _SIZE), jnp.float32))
+      self.assertEqual(estimate.estimate.dtype, jnp.float64)
+
   def test_wrong_parameters_give_another_sum(self):
     model = _model(0)
     log_z, _ = _exact(model)

@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from capjax import layers, losses
-from capjax.layers import routers
+from capjax.layers import agreement, routers
 from kernels import numerics, routing
 
 _SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
@@ -305,6 +305,16 @@ class DenseCapsTest(chex.TestCase):
       got = got._replace(poses=got.poses.reshape(2, 3, 8))
       want = _call(flat, matrices.reshape(2, 6, 6), activations)
       chex.assert_trees_all_close(got, want, atol=1e-5)
+
+  def test_dynamic_routing_takes_transforms_wider_than_poses(self):
+    with jax.enable_x64(True):
+      poses = jnp.ones((6, 2), jnp.float32)
+      transforms = jnp.ones((6, 3, 2, 4), jnp.float64)
+      for batch_size in (1, 100):
+        output = agreement.route_by_agreement(
+          poses, transforms, batch_size=batch_size
+        )
+        self.assertEqual(output.poses.dtype, jnp.float32)
 
   @parameterized.parameters(*routers.NAMES)
   def test_absent_parts_have_no_effect_where_activations_count(self, name):
