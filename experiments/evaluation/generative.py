@@ -155,6 +155,12 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     jnp.stack(shown, axis=1).reshape(-1, *images.shape[1:]),
     run.figure("chains"),
     columns=len(shown),
+    title="reconstructions by the guide, and by the last state of each chain",
+    column_labels=[
+      "image",
+      "guide",
+      *(f"chain {n + 1}" for n in range(len(ends))),
+    ],
   )
   scores = {
     "num_images": count,
