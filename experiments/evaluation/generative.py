@@ -156,6 +156,7 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     run.figure("chains"),
     columns=len(shown),
     title="reconstructions by the guide, and by the last state of each chain",
+    row_labels=[str(n + 1) for n in range(count)],
     column_labels=[
       "image",
       "guide",
