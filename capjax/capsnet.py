@@ -56,6 +56,7 @@ class CapsNet(nnx.Module):
     routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
+    routing_gradient: str = "all",
     decoder_features: Sequence[int] = (512, 1024),
     decoder_init: str = "lecun",
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -86,6 +87,9 @@ class CapsNet(nnx.Module):
         evenly. By default the number in the routing's paper, 3 for dynamic
         routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10.
+      routing_gradient: "all" for gradients through all iterations of a routing
+        by name, as in the authors' code; "last" for those through the last one
+        alone, as in several other codes.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
       decoder_init: one of `DECODER_INITS`.
@@ -151,6 +155,7 @@ class CapsNet(nnx.Module):
       routing=routing,
       num_iterations=num_iterations,
       leaky=leaky,
+      routing_gradient=routing_gradient,
       transforms_init=truncated(0.1),
       bias_init=bias_init,
       rngs=rngs,

@@ -64,6 +64,7 @@ class MatrixCapsules(nnx.Module):
     form: str = "paper",
     start: str = "identity",
     data_amount: float | None = 100.0,
+    routing_gradient: str = "all",
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -87,6 +88,8 @@ class MatrixCapsules(nnx.Module):
       data_amount: above 0, children that a parent of any layer counts as having
         in its cost, 100 in IBM's code (Gritzman, 2019); see
         `em.amount_of_data_scale`. None leaves costs as they are.
+      routing_gradient: "all" for gradients through all iterations, "last" for
+        those of the last M-step alone; see `em.em_routing`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -113,6 +116,7 @@ class MatrixCapsules(nnx.Module):
       ("pose", pose, tuple(_POSE_SHAPES)),
       ("form", form, tuple(FORMS)),
       ("start", start, tuple(STARTS)),
+      ("routing_gradient", routing_gradient, ("all", "last")),
     ):
       if value not in known:
         raise ValueError(f"{name} is {value!r}; give {' or '.join(known)}.")
@@ -162,6 +166,7 @@ class MatrixCapsules(nnx.Module):
       return constants._replace(cost_scale=scale)
 
     options = {"pose_shape": pose_shape, "start": start, "rngs": rngs}
+    routing = {"gradient": routing_gradient, **options}
     self.conv = layers.Conv(
       image_shape[2],
       features,
@@ -182,7 +187,7 @@ class MatrixCapsules(nnx.Module):
         inverse_temperatures=temperatures,
         form=form_for(kernel**2 * below, above),
         betas=betas["layers"],
-        **options,
+        **routing,
       )
       for below, above, (kernel, stride) in zip(
         types[:-1], upper, windows[2:], strict=True
@@ -195,7 +200,7 @@ class MatrixCapsules(nnx.Module):
       inverse_temperatures=[cooling * t for t in temperatures],
       form=form_for(math.prod(grid) * types[-1], num_classes),
       betas=betas["classes"],
-      **options,
+      **routing,
     )
 
   def __call__(self, images: Float[Array, "B H W C"]) -> MatrixCapsulesOutput:

@@ -42,6 +42,13 @@ _NUM_ITERATIONS = flags.DEFINE_integer(
   lower_bound=1,
   upper_bound=100,
 )
+_ROUTING_GRADIENT = flags.DEFINE_enum(
+  "routing_gradient",
+  "all",
+  ["all", "last"],
+  "Iterations of EM routing that gradients flow through: all, or the last "
+  "alone, whose coefficients then count as constants.",
+)
 _FORM = flags.DEFINE_enum(
   "form",
   "paper",
@@ -136,7 +143,7 @@ limits.require_counts(_TYPES, example="8,16,16", exactly=3)
 limits.require_counts(_CNN_FEATURES, example="32,64", exactly=2)
 
 _CAPSULE_FLAGS = (
-  "features", "types", "num_iterations", "form", "start",
+  "features", "types", "num_iterations", "routing_gradient", "form", "start",
   "final_inverse_temperature", "data_amount", "coordinates", "pose", "padding",
   "loss",
 )  # fmt: skip
@@ -169,6 +176,7 @@ def _spec() -> Spec:
     features=_FEATURES.value,
     types=tuple(int(count) for count in _TYPES.value),
     num_iterations=_NUM_ITERATIONS.value,
+    routing_gradient=_ROUTING_GRADIENT.value,
     padding=_PADDING.value,
     coordinates=_COORDINATES.value,
     pose=_POSE.value,

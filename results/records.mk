@@ -68,6 +68,7 @@ $(call seeds,affnist_like_cpu_baseline,0 1 2)
 # Iterations, decoders and the primary layer's scale at a quarter of the widths.
 quarter := train_capsnet $(presets)/capsnet/mnist_quarter_cpu.cfg
 train.quarter_3_paper := $(quarter)
+train.quarter_3_paper_last := $(quarter) --routing_gradient=last
 train.quarter_1_paper := $(quarter) --num_iterations=1
 train.quarter_3_none := $(quarter) --reconstruction=none
 train.quarter_1_none := $(quarter) --num_iterations=1 --reconstruction=none
@@ -76,6 +77,7 @@ train.quarter_1_official := $(quarter) --num_iterations=1 --reconstruction=offic
 train.quarter_3_paper_scale_1 := $(quarter) --primary_scale=1
 train.quarter_3_paper_raw := $(quarter) --average_decay=0
 minutes.quarter_3_paper := 10
+minutes.quarter_3_paper_last := 10
 minutes.quarter_1_paper := 9
 minutes.quarter_3_none := 9
 minutes.quarter_1_none := 8
@@ -85,7 +87,7 @@ minutes.quarter_3_paper_scale_1 := 10
 minutes.quarter_3_paper_raw := 10
 suites.quarter_3_paper := attacks,views,diagnostics,affnist_like
 $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
-  3_paper_scale_1 3_paper_raw,$(call seeds,quarter_$(cell),0 1 2))
+  3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
 
 train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cpu.cfg
 minutes.efficient_mnist_cpu := 35

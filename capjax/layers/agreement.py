@@ -30,6 +30,7 @@ def route_by_agreement(
   bias: Float[Array, "J D"] | None = None,
   num_iterations: int = 3,
   leaky: bool = False,
+  gradient: str = "all",
   batch_size: int,
 ) -> routing.RoutingOutput:
   """Dynamic routing of one example, in the fastest form for batch and platform.
@@ -43,12 +44,17 @@ def route_by_agreement(
     bias: as for `routing.transform_and_route`.
     num_iterations: as for `routing.transform_and_route`.
     leaky: as for `routing.transform_and_route`.
+    gradient: as for `routing.transform_and_route`.
     batch_size: examples that this is `vmap`ped over; decides the form only.
 
   Returns:
     As `routing.transform_and_route`.
   """
-  options = {"num_iterations": num_iterations, "leaky": leaky}
+  options = {
+    "num_iterations": num_iterations,
+    "leaky": leaky,
+    "gradient": gradient,
+  }
 
   def store_votes(poses, transforms, bias):
     votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")

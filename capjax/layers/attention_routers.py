@@ -62,20 +62,27 @@ class InvertedAttention(nnx.Module):
   """
 
   def __init__(
-    self, pose_size: int, *, num_iterations: int = 2, rngs: nnx.Rngs
+    self,
+    pose_size: int,
+    *,
+    num_iterations: int = 2,
+    gradient: str = "all",
+    rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
 
     Args:
       pose_size: D, length of the poses of the capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
+      gradient: "all" or "last", as for `attention.inverted_attention_routing`.
       rngs: its `params` stream initialises the classifier.
     """
-    linear_votes.require_iterations(num_iterations)
+    linear_votes.require_iterations(num_iterations, gradient=gradient)
     init = nnx.initializers.normal(pose_size**-0.5)
     self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
     self.scale = nnx.Param(jnp.ones(pose_size))
     self.num_iterations = num_iterations
+    self.gradient = gradient
 
   def __call__(
     self,
@@ -92,6 +99,7 @@ class InvertedAttention(nnx.Module):
       num_iterations=self.num_iterations,
       scale=self.scale[...],
       offset=bias,
+      gradient=self.gradient,
     )
 
 

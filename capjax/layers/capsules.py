@@ -182,6 +182,7 @@ class DenseCaps(nnx.Module):
     routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
+    routing_gradient: str = "all",
     transforms_init: Callable = TRANSFORMS_INIT,
     bias_init: Callable | None = BIAS_INIT,
     rngs: nnx.Rngs,
@@ -199,6 +200,8 @@ class DenseCaps(nnx.Module):
       num_iterations: iterations of a routing by name; by default the number in
         its paper.
       leaky: adds an orphan parent; for "dynamic" alone.
+      routing_gradient: "all" for gradients through all iterations, "last" for
+        those through the last one alone; as the kernels say.
       transforms_init: initialiser of the matrices [I J C D], or [I J Q R].
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
@@ -227,6 +230,7 @@ class DenseCaps(nnx.Module):
       routing,
       num_iterations=num_iterations,
       leaky=leaky,
+      gradient=routing_gradient,
       num_parts=num_parts,
       part_size=math.prod(below),
       num_objects=num_objects,

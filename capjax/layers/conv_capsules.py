@@ -48,6 +48,7 @@ class ConvCaps(nnx.Module):
     routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
+    routing_gradient: str = "all",
     transforms_init: Callable = capsules.TRANSFORMS_INIT,
     bias_init: Callable | None = capsules.BIAS_INIT,
     rngs: nnx.Rngs,
@@ -66,6 +67,7 @@ class ConvCaps(nnx.Module):
       routing: as for `DenseCaps`.
       num_iterations: as for `DenseCaps`.
       leaky: as for `DenseCaps`.
+      routing_gradient: as for `DenseCaps`.
       transforms_init: initialiser of the matrices [K*K*I J C D].
       bias_init: as for `DenseCaps`.
       rngs: its `params` stream initialises the parameters.
@@ -85,6 +87,7 @@ class ConvCaps(nnx.Module):
       routing=routing,
       num_iterations=num_iterations,
       leaky=leaky,
+      routing_gradient=routing_gradient,
       transforms_init=transforms_init,
       bias_init=bias_init,
       rngs=rngs,

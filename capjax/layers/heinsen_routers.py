@@ -25,7 +25,12 @@ class HeinsenEM(nnx.Module):
   """
 
   def __init__(
-    self, num_parts: int, num_objects: int, *, num_iterations: int = 3
+    self,
+    num_parts: int,
+    num_objects: int,
+    *,
+    num_iterations: int = 3,
+    gradient: str = "all",
   ):
     """Initialises the parameters.
 
@@ -33,11 +38,13 @@ class HeinsenEM(nnx.Module):
       num_parts: I, capsules below.
       num_objects: J, capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
+      gradient: "all" or "last", as for `heinsen.heinsen_em_routing`.
     """
-    linear_votes.require_iterations(num_iterations)
+    linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.beta_use = nnx.Param(jnp.zeros((num_parts, num_objects)))
     self.beta_ignore = nnx.Param(jnp.zeros((num_parts, num_objects)))
     self.num_iterations = num_iterations
+    self.gradient = gradient
 
   def __call__(
     self,
@@ -56,6 +63,7 @@ class HeinsenEM(nnx.Module):
       self.beta_use[...],
       self.beta_ignore[...],
       num_iterations=self.num_iterations,
+      gradient=self.gradient,
     )
 
 
@@ -81,6 +89,7 @@ class HeinsenVectors(nnx.Module):
     pose_size: int,
     *,
     num_iterations: int = 2,
+    gradient: str = "all",
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -91,9 +100,10 @@ class HeinsenVectors(nnx.Module):
       num_objects: J, capsules above.
       pose_size: D, length of their poses.
       num_iterations: at least 1; with 1 every part is shared out evenly.
+      gradient: "all" or "last", as for `heinsen.heinsen_vector_routing`.
       rngs: its `params` stream initialises the parameters.
     """
-    linear_votes.require_iterations(num_iterations)
+    linear_votes.require_iterations(num_iterations, gradient=gradient)
     pairs = (num_parts, num_objects)
     below = (num_objects, part_size)
 
@@ -110,6 +120,7 @@ class HeinsenVectors(nnx.Module):
     self.score_bias = nnx.Param(jnp.zeros(pairs))
     self.readout = normal((pose_size,), pose_size**-0.5)
     self.num_iterations = num_iterations
+    self.gradient = gradient
 
   def __call__(
     self,
@@ -133,4 +144,5 @@ class HeinsenVectors(nnx.Module):
       readout=self.readout[...],
       bias=bias,
       num_iterations=self.num_iterations,
+      gradient=self.gradient,
     )

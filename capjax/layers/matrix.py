@@ -110,6 +110,7 @@ class ConvMatrixCaps(nnx.Module):
     pose_shape: tuple[int, int],
     inverse_temperatures: Sequence[float],
     form: em.Form,
+    gradient: str,
     betas: tuple[float, float],
     start: Start,
     rngs: nnx.Rngs,
@@ -125,6 +126,7 @@ class ConvMatrixCaps(nnx.Module):
       pose_shape: P, Q of the poses below; those above are as large.
       inverse_temperatures: lambda of each iteration.
       form: form of EM routing.
+      gradient: "all" or "last", as for `em.em_routing`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       rngs: its `params` stream initialises the parameters.
@@ -141,6 +143,7 @@ class ConvMatrixCaps(nnx.Module):
       "stride": stride,
       "padding": padding,
       "form": form,
+      "gradient": gradient,
     }
 
   def __call__(
@@ -175,6 +178,7 @@ class ClassMatrixCaps(nnx.Module):
     pose_shape: tuple[int, int],
     inverse_temperatures: Sequence[float],
     form: em.Form,
+    gradient: str,
     betas: tuple[float, float],
     start: Start,
     rngs: nnx.Rngs,
@@ -188,6 +192,7 @@ class ClassMatrixCaps(nnx.Module):
       pose_shape: P, Q of the poses below; those above are as large.
       inverse_temperatures: lambda of each iteration.
       form: form of EM routing.
+      gradient: "all" or "last", as for `em.em_routing`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       rngs: its `params` stream initialises the parameters.
@@ -203,6 +208,7 @@ class ClassMatrixCaps(nnx.Module):
     self.options = {
       "inverse_temperatures": tuple(inverse_temperatures),
       "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
+      "gradient": gradient,
     }
 
   def __call__(

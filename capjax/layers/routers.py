@@ -82,15 +82,17 @@ class DynamicRouting:
   Attributes:
     num_iterations: at least 1; with 1 every part is shared out evenly.
     leaky: adds an orphan parent for parts that agree with no parent.
+    gradient: "all" or "last", as for `routing.dynamic_routing`.
 
   Differs from paper: nothing.
   """
 
   num_iterations: int = 3
   leaky: bool = False
+  gradient: str = "all"
 
   def __post_init__(self):
-    linear_votes.require_iterations(self.num_iterations)
+    linear_votes.require_iterations(self.num_iterations, gradient=self.gradient)
 
   def __call__(
     self,
@@ -101,7 +103,7 @@ class DynamicRouting:
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     del activations  # poses have lengths
-    options = {"num_iterations": self.num_iterations, "leaky": self.leaky}
+    options = dataclasses.asdict(self)
     if poses.ndim > 2:
       votes = custom_routing.stored_votes(poses, transforms)
       return routing.dynamic_routing(votes, bias=bias, **options)
@@ -131,7 +133,10 @@ class Kernel:
   takes_activations: bool = False
 
   def __post_init__(self):
-    linear_votes.require_iterations(dict(self.options).get("num_iterations", 1))
+    options = dict(self.options)
+    linear_votes.require_iterations(
+      options.get("num_iterations", 1), gradient=options.get("gradient", "all")
+    )
 
   def __call__(
     self,
@@ -160,14 +165,18 @@ class Variational(nnx.Module):
   activations; the loss is the margin loss.
   """
 
-  def __init__(self, num_objects: int, *, num_iterations: int = 3):
+  def __init__(
+    self, num_objects: int, *, num_iterations: int = 3, gradient: str = "all"
+  ):
     """Initialises the parameters.
 
     Args:
       num_objects: J, capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
+      gradient: "all" or "last", as for `variational.variational_routing`.
     """
-    linear_votes.require_iterations(num_iterations)
+    linear_votes.require_iterations(num_iterations, gradient=gradient)
+    self.gradient = gradient
     self.beta = nnx.Param(jnp.zeros(num_objects))
     self.gain = nnx.Param(jnp.ones(num_objects))
     self.num_iterations = num_iterations
@@ -189,6 +198,7 @@ class Variational(nnx.Module):
       num_iterations=self.num_iterations,
       beta=self.beta[...],
       gain=self.gain[...],
+      gradient=self.gradient,
     )
 
 
@@ -204,7 +214,12 @@ class EM(nnx.Module):
   """
 
   def __init__(
-    self, num_parts: int, num_objects: int, *, num_iterations: int = 3
+    self,
+    num_parts: int,
+    num_objects: int,
+    *,
+    num_iterations: int = 3,
+    gradient: str = "all",
   ):
     """Initialises the parameters.
 
@@ -212,7 +227,10 @@ class EM(nnx.Module):
       num_parts: I, capsules below.
       num_objects: J, capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
+      gradient: "all" or "last", as for `em.em_routing`.
     """
+    linear_votes.require_iterations(num_iterations, gradient=gradient)
+    self.gradient = gradient
     self.beta_a = nnx.Param(jnp.full(num_objects, -1.0))
     self.beta_u = nnx.Param(jnp.zeros(num_objects))
     self.inverse_temperatures = em.inverse_temperature_schedule(num_iterations)
@@ -239,6 +257,7 @@ class EM(nnx.Module):
       self.beta_u[...],
       inverse_temperatures=self.inverse_temperatures,
       form=self.form,
+      gradient=self.gradient,
     )
     return routing.RoutingOutput(*output[:3])
 
@@ -248,6 +267,7 @@ def router(
   *,
   num_iterations: int | None = None,
   leaky: bool = False,
+  gradient: str = "all",
   num_parts: int,
   part_size: int,
   num_objects: int,
@@ -262,6 +282,9 @@ def router(
     num_iterations: at least 1; by default the number in the paper. For routings
       by name.
     leaky: adds an orphan parent; for dynamic routing by name only.
+    gradient: "all" for gradients through all iterations, "last" for those
+      through the last one alone, as the kernels say; for routings by name that
+      iterate.
     num_parts: I, capsules below.
     part_size: C, the numbers of their poses.
     num_objects: J, capsules above.
@@ -273,14 +296,15 @@ def router(
 
   Raises:
     TypeError: if a function needs arguments that no layer gives.
-    ValueError: if the name is unknown, `num_iterations` is below 1, or the
-      routing has no iterations or no orphan parent but one is requested.
+    ValueError: if the name or the gradient is unknown, `num_iterations` is
+      below 1, or the routing has no iterations or no orphan parent but one is
+      requested.
   """
   if callable(name):
-    if leaky or num_iterations is not None:
+    if leaky or num_iterations is not None or gradient != "all":
       raise ValueError(
-        "num_iterations and leaky are of routings by name; bind them to the "
-        "function by functools.partial."
+        "num_iterations, leaky and the gradient are of routings by name; bind "
+        "them to the function by functools.partial."
       )
     return custom_routing.FromFunction(name)
   if leaky and name != "dynamic":
@@ -290,7 +314,13 @@ def router(
       f"{name} routing takes one pass, not num_iterations of {num_iterations};"
       " give None or 1."
     )
+  if name in (*_ONE_PASS, "top1") and gradient == "last":
+    raise ValueError(
+      f"{name} routing has no gradient through earlier iterations; give 'all'."
+    )
   given = {} if num_iterations is None else {"num_iterations": num_iterations}
+  if gradient != "all":
+    given["gradient"] = gradient
   match name:
     case "dynamic":
       return DynamicRouting(**given, leaky=leaky)

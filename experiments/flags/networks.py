@@ -44,6 +44,13 @@ _LEAKY = flags.DEFINE_bool(
   "Add an orphan class to the routing, which takes parts that belong to no "
   "class.",
 )
+_ROUTING_GRADIENT = flags.DEFINE_enum(
+  "routing_gradient",
+  "all",
+  ["all", "last"],
+  "Iterations of routing that gradients flow through: all, or the last alone, "
+  "whose coefficients then count as constants.",
+)
 _CONV_FEATURES = flags.DEFINE_integer(
   "conv_features", 256, "Channels of the first convolution.", lower_bound=1
 )
@@ -137,9 +144,9 @@ _CAPSULE_FLAGS = (
   "reconstruction", "part_size", "pose_size", "decoder_features", "bfloat16",
 )  # fmt: skip
 _CAPSNET_FLAGS = (
-  "routing", "num_iterations", "leaky", "conv_features", "conv_kernel",
-  "num_types", "primary_kernel", "primary_stride", "primary_scale",
-  "decoder_init",
+  "routing", "num_iterations", "leaky", "routing_gradient", "conv_features",
+  "conv_kernel", "num_types", "primary_kernel", "primary_stride",
+  "primary_scale", "decoder_init",
 )  # fmt: skip
 
 
@@ -190,6 +197,7 @@ def spec() -> Spec:
     routing=ROUTING.value,
     num_iterations=_NUM_ITERATIONS.value,
     leaky=_LEAKY.value,
+    routing_gradient=_ROUTING_GRADIENT.value,
     decoder_init=_DECODER_INIT.value,
   )
   return Spec(capjax.CapsNet, arguments)

@@ -77,6 +77,7 @@ def inverted_attention_routing(
   num_iterations: int = 2,
   scale: Float[Array, " D"] | None = None,
   offset: Float[Array, "J D"] | None = None,
+  gradient: str = "all",
 ) -> RoutingOutput:
   """Routes by inverted dot-product attention (Tsai et al., 2020, Procedure 1).
 
@@ -92,14 +93,16 @@ def inverted_attention_routing(
     num_iterations: at least 1; the paper's best networks use 2.
     scale: scale of the layer norm, one by default.
     offset: offset of the layer norm, zero by default.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last update of v_j alone, with r_ij as constants.
 
   Returns:
     Poses v_j, activations sigmoid(<readout, v_j>), and the coefficients r_ij of
     the last iteration, which sum to 1 over parents.
 
   Raises:
-    ValueError: if `num_iterations` is below 1, or D is 1, where the layer norm
-      is always 0.
+    ValueError: if `num_iterations` is below 1, `gradient` is unknown, or D is
+      1, where the layer norm is always 0.
 
   Differs from paper: scores are divided by sqrt(D), as in the authors' code.
   The softmax of <readout, v_j> over classes becomes a sigmoid, so that several
@@ -115,8 +118,7 @@ def inverted_attention_routing(
     },
   )
   num_parts, num_parents, pose_size = votes.shape
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  linear_votes.require_iterations(num_iterations, gradient=gradient)
   if pose_size == 1:
     raise ValueError("poses have 1 number; the layer norm needs at least 2.")
   agreement, weighted_sum = linear_votes.contractions(votes)
@@ -134,6 +136,8 @@ def inverted_attention_routing(
   for _ in range(num_iterations - 1):
     scores = agreement(poses) / math.sqrt(pose_size)
     coefficients = numerics.softmax(scores, 1)
+    if gradient == "last":
+      coefficients = jax.lax.stop_gradient(coefficients)
     poses = update(coefficients)
   logits = numerics.einsum("jd,d->j", poses, readout)
   return linear_votes.output(votes, poses, jax.nn.sigmoid(logits), coefficients)

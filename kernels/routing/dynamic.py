@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
+from . import linear_votes
 from .output import RoutingOutput
 
 # Products keep float32 on every platform, where the default may round more.
@@ -24,6 +25,7 @@ def dynamic_routing(
   num_iterations: int = 3,
   bias: Float[Array, "J D"] | None = None,
   leaky: bool = False,
+  gradient: str = "all",
 ) -> RoutingOutput:
   """Routes votes by agreement (Sabour et al., 2017, Procedure 1).
 
@@ -46,23 +48,26 @@ def dynamic_routing(
     bias: added to s_j before squashing, as the authors' code does.
     leaky: adds an orphan parent with logit 0, which takes parts that agree with
       no parent; its column is dropped (the authors' CIFAR-10 network).
+    gradient: "all" for gradients through all iterations, as in the authors'
+      code; "last" for those of the last weighted sum alone, whose c_ij count as
+      constants, as in several other codes. Values are the same.
 
   Returns:
     Poses v_j, activations |v_j|, and the coefficients c_ij of the last
     iteration, which sum to 1 over parents (to less than 1 if leaky).
 
   Raises:
-    ValueError: if `num_iterations` is below 1.
+    ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
 
-  Differs from paper: nothing; gradients flow through all iterations, as in the
-  authors' code.
+  Differs from paper: nothing; it does not say what gradients flow through.
   """
   checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
   dtype = votes.dtype
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
   def coefficients(consensus):
-    return _couple(numerics.einsum("ijd,jd->ij", votes, consensus), leaky)
+    shares = _couple(numerics.einsum("ijd,jd->ij", votes, consensus), leaky)
+    return jax.lax.stop_gradient(shares) if gradient == "last" else shares
 
   def total_input(consensus):
     return numerics.einsum("ij,ijd->jd", coefficients(consensus), votes)
@@ -74,6 +79,7 @@ def dynamic_routing(
     num_iterations=num_iterations,
     bias=bias,
     leaky=leaky,
+    gradient=gradient,
     dtype=dtype,
   )
 
@@ -85,6 +91,7 @@ def transform_and_route(
   num_iterations: int = 3,
   bias: Float[Array, "J D"] | None = None,
   leaky: bool = False,
+  gradient: str = "all",
   chunk_size: int = 192,
   parents_at_once: int = 1,
 ) -> RoutingOutput:
@@ -105,6 +112,7 @@ def transform_and_route(
     num_iterations: as for `dynamic_routing`.
     bias: as for `dynamic_routing`.
     leaky: as for `dynamic_routing`.
+    gradient: as for `dynamic_routing`.
     chunk_size: parts handled at a time, at least 1.
     parents_at_once: parents handled at a time, at least 1. On a CPU, parts and
       parents handled at a time should fit its cache; accelerators are fastest
@@ -115,7 +123,7 @@ def transform_and_route(
 
   Raises:
     ValueError: if `num_iterations`, `chunk_size` or `parents_at_once` is below
-      1.
+      1, or `gradient` is unknown.
 
   Differs from paper: only in the order of summation.
   """
@@ -152,7 +160,8 @@ def transform_and_route(
       return jnp.sum(beliefs * chunk_poses, axis=0)
 
     logits = for_each_parent(agreement, consensus, chunk_transforms)
-    return _couple(logits, leaky, axis=0)
+    shares = _couple(logits, leaky, axis=0)
+    return jax.lax.stop_gradient(shares) if gradient == "last" else shares
 
   @jax.checkpoint
   def chunk_input(chunk_poses, chunk_transforms, consensus):
@@ -181,6 +190,7 @@ def transform_and_route(
     num_iterations=num_iterations,
     bias=bias,
     leaky=leaky,
+    gradient=gradient,
     dtype=dtype,
   )
 
@@ -218,11 +228,11 @@ def _route(
   num_iterations: int,
   bias: Float[Array, "J D"] | None,
   leaky: bool,
+  gradient: str,
   dtype: jnp.dtype,
 ) -> RoutingOutput:
   """The iterations shared by every way of holding the votes."""
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  linear_votes.require_iterations(num_iterations, gradient=gradient)
   if bias is None:
     bias = jnp.zeros((), sum_of_votes.dtype)
   # With V = 0 each of the J (or J + 1) parents gets the same share.
@@ -230,6 +240,8 @@ def _route(
   consensus = jnp.zeros_like(poses)
   for _ in range(num_iterations - 1):
     consensus += poses
+    if gradient == "last":
+      consensus = jax.lax.stop_gradient(consensus)
     poses = numerics.squash(total_input(consensus) + bias)
   output = RoutingOutput(
     poses, numerics.safe_norm(poses), coefficients(consensus)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
+from . import linear_votes
 
 
 class Form(NamedTuple):
@@ -168,6 +169,7 @@ def em_routing(
   *,
   inverse_temperatures: Sequence[float] | Float[Array, " T"],
   form: Form = PAPER,
+  gradient: str = "all",
 ) -> EMOutput:
   """Routes by expectation maximisation (Hinton et al., 2018, Procedure 1).
 
@@ -197,13 +199,15 @@ def em_routing(
     inverse_temperatures: lambda_t >= 0 for each iteration, at least one;
       `inverse_temperature_schedule` gives the authors' values.
     form: `PAPER`, `OFFICIAL` or another.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last M-step alone, with r_ij and the parents before as constants.
 
   Returns:
     Poses mu_j, activations a_j and variances v_j after the last M-step, and the
     shares r_ij that this M-step used, which sum to 1 over parents.
 
   Raises:
-    ValueError: if there are no inverse temperatures.
+    ValueError: if there are no inverse temperatures or `gradient` is unknown.
 
   Differs from paper: floors under R_j and v_j, without which a parent with one
   effective child has an infinite density.
@@ -216,7 +220,7 @@ def em_routing(
       "beta_u": (beta_u, "J"),
     }
   )
-  require_iterations(inverse_temperatures)
+  require_iterations(inverse_temperatures, gradient=gradient)
   dtype = votes.dtype
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations, beta_a, beta_u = (
@@ -231,6 +235,8 @@ def em_routing(
       deviations = jnp.square(votes - parents.means) / parents.variances
       distances = jnp.sum(deviations, axis=1)
       shares = numerics.softmax(parents.log_weights() - distances / 2)
+      if gradient == "last":
+        shares, parents = jax.lax.stop_gradient((shares, parents))
     weights = shares * activations[:, None]
     mass = jnp.sum(weights, axis=0)
     # The result does not depend on the centre; near the mean it is exact.
@@ -306,12 +312,15 @@ def maximise(
 
 def require_iterations(
   inverse_temperatures: Sequence[float] | Float[Array, " T"],
+  *,
+  gradient: str = "all",
 ) -> None:
-  """Raises a ValueError where there is no iteration."""
+  """Raises ValueError if there is no iteration, or the gradient is unknown."""
   if not len(inverse_temperatures):
     raise ValueError(
       "inverse_temperatures is empty; give one for each iteration, at least 1."
     )
+  linear_votes.require_iterations(len(inverse_temperatures), gradient=gradient)
 
 
 def coordinate_addition(

@@ -43,6 +43,7 @@ def em_convolution(
   stride: int = 1,
   padding: str = "VALID",
   form: em.Form = em.PAPER,
+  gradient: str = "all",
   forward_mode: bool = False,
 ) -> em.EMOutput:
   """Routes from each window of children to J parents (Hinton et al., 2018).
@@ -71,6 +72,7 @@ def em_convolution(
       does not fit, or "SAME", with absent children around the grid
       (ceil(H / stride) rows of parents).
     form: as for `em.em_routing`.
+    gradient: as for `em.em_routing`.
     forward_mode: whether `jax.jvp` works too, for example for Hessians: JAX
       then derives both modes, and the backward pass takes more memory and time.
 
@@ -80,7 +82,7 @@ def em_convolution(
 
   Raises:
     ValueError: if there are no inverse temperatures, the stride is below 1, the
-      padding is unknown, or no window fits.
+      padding or `gradient` is unknown, or no window fits.
 
   Differs from paper: as `em.em_routing`. In the authors' code, which has
   `em.OFFICIAL`, parents of different types do not compete (the shares of a
@@ -97,7 +99,7 @@ def em_convolution(
       "beta_u": (beta_u, "J"),
     }
   )
-  em.require_iterations(inverse_temperatures)
+  em.require_iterations(inverse_temperatures, gradient=gradient)
   dtype = poses.dtype
   accumulation = numerics.accumulation_dtype(poses, activations, transforms)
   poses, activations, transforms, beta_a, beta_u = (
@@ -160,6 +162,7 @@ def em_convolution(
       (1 / parents.variances).reshape(shape),
     )
 
+  last = gradient == "last"
   sums_of = _plain_moments if forward_mode else _moments
   beliefs = parents = None
   for inverse_temperature in inverse_temperatures:
@@ -167,12 +170,14 @@ def em_convolution(
       mass, votes = jax.lax.stop_gradient(pass_over(even_moments))
       centre = votes / (mass + form.mass_floor)[:, None, None]
     else:
+      if last:
+        parents = jax.lax.stop_gradient(parents)
       beliefs = believed(parents)
       centre = jax.lax.stop_gradient(beliefs.means)
 
     def moments(chunk, beliefs=beliefs, centre=centre):
       return sums_of(
-        in_windows(chunk), beliefs, centre, even, windows, num_parents
+        in_windows(chunk), beliefs, centre, even, windows, num_parents, last
       )
 
     sums = pass_over(moments)
@@ -189,7 +194,8 @@ def em_convolution(
 
   @jax.checkpoint
   def coefficients(chunk):
-    return _shares(in_windows(chunk), beliefs, even, windows, num_parents)
+    shares = _shares(in_windows(chunk), beliefs, even, windows, num_parents)
+    return jax.lax.stop_gradient(shares) if last else shares
 
   grid = windows.grid
 
@@ -321,24 +327,26 @@ def _widen(x, centre):
   return jnp.concatenate([x] * (centre.shape[-1] // x.shape[-1]), axis=-1)
 
 
-def _plain_moments(seen, beliefs, centre, even, windows, num_parents):
+def _plain_moments(seen, beliefs, centre, even, windows, num_parents, fixed):
   """Moments of the votes of the children in a window about a centre [S P E].
 
-  Gradients treat the centre and the even shares as constants.
+  Gradients treat the centre and the even shares, or all if `fixed`, as
+  constants.
   """
   shares = _shares(seen, beliefs, even, windows, num_parents)
+  shares = jax.lax.stop_gradient(shares) if fixed else shares
   return _sums(seen, seen.activations[..., None] * shares, centre)
 
 
-_moments = jax.custom_vjp(_plain_moments, nondiff_argnums=(4, 5))
+_moments = jax.custom_vjp(_plain_moments, nondiff_argnums=(4, 5, 6))
 
 
-def _moments_forward(seen, beliefs, centre, even, windows, num_parents):
-  sums = _plain_moments(seen, beliefs, centre, even, windows, num_parents)
+def _moments_forward(seen, beliefs, centre, even, *options):
+  sums = _plain_moments(seen, beliefs, centre, even, *options)
   return sums, (seen, beliefs, centre, even)
 
 
-def _moments_backward(windows, num_parents, arguments, cotangents):
+def _moments_backward(windows, num_parents, fixed, arguments, cotangents):
   seen, beliefs, centre, even = arguments
   d_mass, d_first, d_second = cotangents
 
@@ -349,9 +357,10 @@ def _moments_backward(windows, num_parents, arguments, cotangents):
     )
 
   d_weights = jax.lax.map(d_weight, seen)
-  d_beliefs = None
-  if beliefs is None:
-    shares = _shares(seen, None, even, windows, num_parents)
+  fixed = fixed or beliefs is None
+  if fixed:
+    shares = _shares(seen, beliefs, even, windows, num_parents)
+    d_beliefs = jax.tree.map(jnp.zeros_like, beliefs)
   else:
     compete = functools.partial(em_windows.compete, windows=windows)
     shares, pull = jax.vjp(compete, _logits(seen, beliefs))
@@ -364,7 +373,7 @@ def _moments_backward(windows, num_parents, arguments, cotangents):
   weights = _widen(seen.activations[..., None] * shares, centre)
 
   statistics = [centre, d_first, d_second]
-  if beliefs is not None:
+  if not fixed:
     statistics.append(beliefs.precisions)
 
   def add_row(total, row):

@@ -103,8 +103,8 @@ def heinsen_em_routing(
     beta_use: gain for each unit of data used.
     beta_ignore: cost of each unit of data ignored.
     num_iterations: at least 1; with 1 every part is shared out evenly.
-    gradient: "all" for gradients through all iterations; "last" for gradients
-      through the last one alone, with the parents before it constants.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last M-step alone, with R_ij as constants.
 
   Returns:
     Poses mu_j, activations f(s_j), and the R_ij of the last iteration, which
@@ -150,9 +150,9 @@ def heinsen_em_routing(
 
   parents = update_parents(coefficients)
   for _ in range(num_iterations - 1):
-    if gradient == "last":
-      parents = jax.lax.stop_gradient(parents)
     coefficients = expect(*parents)
+    if gradient == "last":
+      coefficients = jax.lax.stop_gradient(coefficients)
     parents = update_parents(coefficients)
   scores, mean, _ = parents
   return linear_votes.output(given, mean, jax.nn.sigmoid(scores), coefficients)
@@ -203,7 +203,8 @@ def heinsen_vector_routing(
     bias: its B_F2, added to all votes for a parent.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     gradient: "all" for gradients through all iterations; "last" for gradients
-      through the last one alone, with y_j before it a constant.
+      through the last one alone, with y_j before it a constant. The R_ij have
+      parameters of their own, so that they are not constants.
 
   Returns:
     Poses v_j = N(y_j), activations f(<readout, v_j>), and the R_ij of the last

@@ -106,8 +106,8 @@ def route_by_agreement(
     couple: the coefficients c_ij of scores, both [I J].
     num_iterations: at least 1.
     bias: added before squashing.
-    gradient: "all" for gradients through all iterations; "last" for gradients
-      through the last one alone, whose V_j then counts as a constant.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last weighted sum alone, whose coefficients count as constants.
 
   Raises:
     ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
@@ -126,9 +126,9 @@ def route_by_agreement(
   poses = poses_of(coefficients)
   for _ in range(num_iterations - 1):
     consensus += poses
-    if gradient == "last":
-      consensus = jax.lax.stop_gradient(consensus)
     coefficients = couple(agreement(consensus))
+    if gradient == "last":
+      coefficients = jax.lax.stop_gradient(coefficients)
     poses = poses_of(coefficients)
   return output(votes, poses, numerics.safe_norm(poses), coefficients)
 

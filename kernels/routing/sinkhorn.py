@@ -50,8 +50,8 @@ def sinkhorn_routing(
     num_sweeps: at least 0; with 0 this is dynamic routing.
     temperature: > 0, of the entropy, in units of <u_ij, V_j>.
     bias: added before squashing.
-    gradient: "all" for gradients through all iterations; "last" for gradients
-      through the last one alone, with V_j a constant.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last weighted sum alone, with c_ij as constants.
 
   Returns:
     Poses v_j, activations |v_j|, and the coefficients c_ij of the last

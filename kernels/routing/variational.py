@@ -13,6 +13,7 @@ from jax.scipy.special import digamma
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
+from . import linear_votes
 from .output import RoutingOutput
 
 
@@ -43,6 +44,7 @@ def variational_routing(
   kappa_0: float = 1.0,
   nu_0: float | None = None,
   psi_0: float = 1.0,
+  gradient: str = "all",
 ) -> RoutingOutput:
   """Routes by variational Bayes (Ribeiro et al., 2020, Algorithm 1).
 
@@ -80,14 +82,16 @@ def variational_routing(
     kappa_0: > 0, weight of the prior mean of 0, in votes.
     nu_0: > D - 1, weight of the prior precision, in votes; D + 1 by default.
     psi_0: > 0, on the diagonal of the prior's scale matrix.
+    gradient: "all" for gradients through all iterations; "last" for those of
+      the last update of the posterior alone, with r_ij as constants.
 
   Returns:
     Poses m_j, activations a_j, and the r_ij of the last update of the
     posterior, which sum to 1 over parents.
 
   Raises:
-    ValueError: if `num_iterations` is below 1, or a parameter of the prior is
-      out of its range.
+    ValueError: if `num_iterations` is below 1, `gradient` is unknown, or a
+      parameter of the prior is out of its range.
 
   Differs from paper: the batch norm before the sigmoid needs a batch; `beta`
   and `gain` stand for it, and the batch norm of the poses is left to the
@@ -111,8 +115,7 @@ def variational_routing(
   )
   num_parts, num_parents, pose_size = votes.shape
   nu_0 = pose_size + 1 if nu_0 is None else nu_0
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  linear_votes.require_iterations(num_iterations, gradient=gradient)
   if min(alpha_0, kappa_0, psi_0) <= 0 or nu_0 <= pose_size - 1:
     raise ValueError(
       f"alpha_0, kappa_0, psi_0, nu_0 are {alpha_0}, {kappa_0}, {psi_0}, "
@@ -149,6 +152,8 @@ def variational_routing(
   )
   for _ in range(num_iterations - 1):
     responsibilities = update_responsibilities(responsibilities)
+    if gradient == "last":
+      responsibilities = jax.lax.stop_gradient(responsibilities)
   posterior = update_parents(responsibilities)
   entropy = pose_size / 2 * (1 + math.log(2 * math.pi))
   entropy -= posterior.log_precision / 2

@@ -38,6 +38,20 @@ def _num_parameters(make):
   return cases.num_parameters(jax.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
 
 
+class GradientTest(parameterized.TestCase):
+  def test_every_layer_has_it(self):
+    for gradient in ("all", "last"):
+      model = _model(routing_gradient=gradient)
+      for layer in (*model.layers, model.classes):
+        self.assertEqual(layer.options["gradient"], gradient)
+
+  def test_an_unknown_one_is_refused(self):
+    with self.assertRaisesRegex(
+      ValueError, "routing_gradient is 'first'; give"
+    ):
+      _model(routing_gradient="first")
+
+
 class SizesTest(parameterized.TestCase):
   @parameterized.parameters(
     (32, (32, 32, 32), 317_194),  # the paper's 310K

@@ -5,6 +5,8 @@ for `all_routings_test`; `LAYERS` what layers compute with a routing by name.
 A routing has its rows of all three in one file.
 """
 
+import functools
+
 import agreement_rows
 import attention_rows
 import clustering_rows
@@ -14,6 +16,21 @@ __all__ = ["CASES", "LAYERS", "PROPERTIES", "rotation"]
 
 _FILES = agreement_rows, clustering_rows, attention_rows
 CASES = {name: row for file in _FILES for name, row in file.CASES.items()}
+# Gradients of these may be those of the last iteration, and not differences.
+_ITERATE = (
+  "dynamic.dynamic_routing",
+  "dynamic.transform_and_route",
+  "variational.variational_routing",
+  "em.em_routing",
+  "em_convolution.em_convolution",
+)
+CASES |= {
+  f"{name} through the last iteration": CASES[name]._replace(
+    function=functools.partial(CASES[name].function, gradient="last"),
+    smooth=False,
+  )
+  for name in _ITERATE
+}
 PROPERTIES = {
   name: row for file in _FILES for name, row in file.PROPERTIES.items()
 }

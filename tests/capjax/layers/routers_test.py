@@ -236,6 +236,40 @@ class RoutersTest(chex.TestCase):
     more = _router(name, num_iterations=2)(*arguments, bias=bias)
     self.assertGreater(np.ptp(more.coefficients), 1e-3)
 
+  @parameterized.parameters(
+    "dynamic",
+    "inverted_attention",
+    "variational",
+    "em",
+    "sinkhorn",
+    "heinsen_em",
+    "heinsen_vectors",
+  )
+  @pytest.mark.long_after_first
+  def test_gradient_is_passed_on(self, name):
+    poses, _ = _examples(num_examples=9)
+
+    def slope(gradient):
+      layer = _layer(name, gradient=gradient)
+
+      def energy(poses):
+        return jnp.sum(jnp.cos(layer(poses).poses))
+
+      return jax.jit(jax.value_and_grad(energy))(poses)
+
+    (value, whole), (same, last) = slope("all"), slope("last")
+    np.testing.assert_allclose(value, same, rtol=1e-6)
+    self.assertGreater(np.max(np.abs(whole - last)), 1e-6)
+
+  def test_only_iterations_have_gradients_to_leave_out(self):
+    for name in ("self", "uniform", "top1", "prototype"):
+      with self.assertRaisesRegex(ValueError, f"{name} .* no gradient through"):
+        _router(name, gradient="last")
+    with self.assertRaisesRegex(ValueError, "gradient is 'first'; give 'all'"):
+      _router("dynamic", gradient="first")
+    with self.assertRaisesRegex(ValueError, "the gradient are of routings by"):
+      _router(routing.dynamic_routing, gradient="last")
+
   def test_zero_iterations_are_refused(self):
     for name in ("dynamic", "inverted_attention", "variational", "em"):
       with self.assertRaisesRegex(ValueError, "num_iterations is 0; give"):

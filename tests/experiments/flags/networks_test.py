@@ -86,6 +86,12 @@ def test_routing_follows_the_flags():
   assert np.ptp(want.coefficients) > 0.001
 
 
+def test_the_gradient_of_routing_follows_its_flag():
+  for words, want in (((), "all"), (["--routing_gradient=last"], "last")):
+    model = make_model(*processes.SMALL, *words)
+    assert model.classes.route.gradient == want
+
+
 def test_the_scale_of_primary_capsules_follows_its_flag():
   want, same, other = (
     output_of(*words).poses

@@ -133,8 +133,6 @@ def _textbook_em(
   parents = None
   for iteration in range(3):
     if iteration:
-      if gradient == "last":
-        parents = jax.lax.stop_gradient(parents)
       scores, mean, variance = parents
       logs = -jnp.sum(jnp.square(votes - mean) / variance, axis=2) / 2
       if fault != "no_volume":
@@ -142,6 +140,8 @@ def _textbook_em(
       if fault != "no_prior":
         logs += jax.nn.log_sigmoid(scores)
       shares = jax.nn.softmax(logs, axis=0 if fault == "over_children" else 1)
+      if gradient == "last":
+        shares = jax.lax.stop_gradient(shares)
     use = activations[:, None] * shares
     ignore = activations[:, None] - use
     if fault == "nothing_ignored":

@@ -69,8 +69,6 @@ def _textbook(votes, activations, bias, *, gradient="all", fault=None):
   consensus = jnp.zeros(votes.shape[1:])
   for r in range(3):
     if r:
-      if gradient == "last":
-        consensus = jax.lax.stop_gradient(consensus)
       scores = jnp.einsum("ijd,jd->ij", votes, consensus)
       plan = jnp.exp(-scores if fault == "disagreement" else scores)
       for _ in range(4 if fault == "one_sweep_less" else 5):
@@ -82,6 +80,8 @@ def _textbook(votes, activations, bias, *, gradient="all", fault=None):
       coefficients = plan
       if fault != "columns_last":
         coefficients = plan / jnp.sum(plan, axis=1, keepdims=True)
+      if gradient == "last":
+        coefficients = jax.lax.stop_gradient(coefficients)
     total = jnp.einsum("ij,ijd->jd", coefficients, votes)
     poses = numerics.squash(total if fault == "no_bias" else total + bias)
     consensus = poses if fault == "forgets" else consensus + poses
