@@ -100,6 +100,20 @@ class CapsNetBaseline(nnx.Module):
       TypeError: if the images hold integers.
       ValueError: if the images have another shape.
     """
+    x = self.hidden(images)
+    x = self.dropout(x, deterministic=key is None, rngs=key)
+    return self.dense[-1](x)
+
+  def hidden(self, images: Float[Array, "B H W C"]) -> Float[Array, "B F"]:
+    """Returns the units of the last hidden layer, before dropout.
+
+    Args:
+      images: as for the network.
+
+    Raises:
+      TypeError: as for the network.
+      ValueError: as for the network.
+    """
     checks.images(images, self.image_shape)
     x = images
     for conv in self.convs:
@@ -109,8 +123,7 @@ class CapsNetBaseline(nnx.Module):
     x = x.reshape(len(x), -1)
     for layer in self.dense[:-1]:
       x = jax.nn.relu(layer(x))
-    x = self.dropout(x, deterministic=key is None, rngs=key)
-    return self.dense[-1](x)
+    return x
 
 
 def multimnist_baseline(

@@ -46,6 +46,12 @@ _COMPARE_WITH = flags.DEFINE_list(
   "Folders of other runs to plot in the same figure, for the suites "
   f"{_CURVES} and spectra; they must have been evaluated by the suite before.",
 )
+_OTHER_DATA = flags.DEFINE_string(
+  "other_data",
+  None,
+  "Name or path of another data set, for the suite out_of_distribution; by "
+  "default Fashion-MNIST for MNIST, and the reverse.",
+)
 _ALLOW_OTHER_DATA = flags.DEFINE_bool(
   "allow_other_data",
   False,
@@ -103,7 +109,9 @@ def main(argv: Sequence[str]) -> None:
     for name in sorted(set(names) & _COMPARING):
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
-    options = models.Options(_VIEWS.value, _IMAGES.value, others)
+    options = models.Options(
+      _VIEWS.value, _IMAGES.value, others, _OTHER_DATA.value
+    )
     for number, name in enumerate(names, 1):
       if len(names) > 1:
         print(f"suite {number} of {len(names)}: {name}", flush=True)

@@ -28,6 +28,7 @@ def restore(
     test,
     load_train=lambda: runs.load("train"),
     data_dir=runs.DATA_DIR.value,
+    load_other=lambda name: runs.load("test", name),
   )
 
 

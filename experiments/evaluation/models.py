@@ -28,11 +28,14 @@ class Options(NamedTuple):
     images: number of test images to use, from the first on; None for the
       default number of each suite.
     compare_with: other runs, evaluated before, whose curves are plotted too.
+    other_data: the name or path of another data set; None for the default of
+      the suite.
   """
 
   views: int = 32
   images: int | None = None
   compare_with: Sequence[Run] = ()
+  other_data: str | None = None
 
 
 class Trained(NamedTuple):
@@ -51,6 +54,7 @@ class Trained(NamedTuple):
     data_dir: the folder of the data sets; None for the default.
     raw_measures: the measures of the weights at that step, where `model` has an
       average of the weights.
+    load_other: `name -> test set` of another data set, converted as its own.
   """
 
   task: tasks.Task
@@ -63,6 +67,7 @@ class Trained(NamedTuple):
   load_train: Callable[[], data.Dataset] | None = None
   data_dir: str | None = None
   raw_measures: dict[str, np.ndarray] | None = None
+  load_other: Callable[[str], data.Dataset] | None = None
 
 
 def means(trained: Trained) -> dict[str, float]:
@@ -114,6 +119,7 @@ def restore(
   *,
   load_train: Callable[[], data.Dataset] | None = None,
   data_dir: str | None = None,
+  load_other: Callable[[str], data.Dataset] | None = None,
 ) -> Trained:
   """The model of a run's best checkpoint, with its measures of the test set.
 
@@ -124,6 +130,7 @@ def restore(
     test: the test set.
     load_train: as in `Trained`.
     data_dir: as in `Trained`.
+    load_other: as in `Trained`.
 
   Raises:
     ValueError: if the run has no checkpoint that can be read.
@@ -144,6 +151,7 @@ def restore(
     load_train=load_train,
     data_dir=data_dir,
     raw_measures=measures[1] if len(measures) > 1 else None,
+    load_other=load_other,
   )
 
 

@@ -16,12 +16,14 @@ from . import (
   classifiers,
   constellations,
   energy_models,
+  equivariance,
   generative,
   generative_rotations,
   latents,
   linear_probes,
   models,
   multimnist,
+  out_of_distribution,
   scae,
   transforming,
   viewpoints,
@@ -101,6 +103,8 @@ _ALL = (
   *multimnist.SUITES,
   *classifiers.SUITES,
   *calibration.SUITES,
+  *equivariance.SUITES,
+  *out_of_distribution.SUITES,
   *latents.SUITES,
   *energy_models.SUITES,
   *viewpoints.SUITES,
@@ -138,6 +142,8 @@ def of_classifier(model: nnx.Module) -> list[str]:
     "attacks",
     "views",
     "calibration",
+    "equivariance",
+    "out_of_distribution",
   ]
   if hasattr(model, "decode"):  # a network with capsules
     names.append("diagnostics")

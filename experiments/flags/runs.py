@@ -174,11 +174,11 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
   )
 
 
-def load(split: str) -> data.Dataset:
-  """The `train` or `test` set that the flags name."""
+def load(split: str, name: str | None = None) -> data.Dataset:
+  """The `train` or `test` set that the flags name, or that of another name."""
   size = _IMAGE_SIZE.value and [int(side) for side in _IMAGE_SIZE.value]
   return data.load(
-    DATASET.value,
+    name or DATASET.value,
     split,
     DATA_DIR.value,
     image_size=size and (size[0], size[-1]),

@@ -66,6 +66,7 @@ def make_task(
       "samples",
       "spectra",
       "fields",
+      "out_of_distribution",
       *([] if latents.has_gaussian_pixels(model) else ["log_likelihood"]),
     ],
     after_training=("errors", "samples", "spectra", "fields"),

@@ -67,6 +67,8 @@ def make_task(
       "spectra",
       "parts",
       "linear",
+      "equivariance",
+      "out_of_distribution",
       "swaps",
       "duplicates",
       "repair",

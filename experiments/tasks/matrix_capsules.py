@@ -86,7 +86,8 @@ def make_task(
     return tuple(kept)
 
   # Where validation uses test images, only novel viewpoints are a test.
-  suites = ["attacks", "calibration", "multi_crop" if pairs else "views"]
+  suites = ["attacks", "calibration", "out_of_distribution"]
+  suites += ["multi_crop"] if pairs else ["views", "equivariance"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
   steps = PAIRS if pairs else Preprocessing()
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)

@@ -67,6 +67,8 @@ def make_task(
       "label_curve",
       "affnist_like_clusters",
       "linear",
+      "equivariance",
+      "out_of_distribution",
     ],
     after_training=("errors", "explanations", "objects", "clusters"),
     chosen_by=None,

@@ -69,7 +69,8 @@ def make_task(
     )
     return model.with_arguments(image_shape=tuple(image_shape))
 
-  suites = ["errors", "unseen_shifts", "few_labels"]
+  suites = ["errors", "unseen_shifts", "few_labels", "equivariance"]
+  suites.append("out_of_distribution")
   if movements.max_jitter:
     suites.append("coordinates")
   make_example = functools.partial(

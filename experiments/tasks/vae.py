@@ -35,7 +35,12 @@ def make_task(model: Spec, optimizer: optax.GradientTransformation) -> Task:
     sample=sample,
     sample_test=sample,
     optimizer=optimizer,
-    suites=lambda model: ["errors", "spectra", "bound"],
+    suites=lambda model: [
+      "errors",
+      "spectra",
+      "bound",
+      "out_of_distribution",
+    ],
     after_training=("errors", "spectra"),
     chosen_by="elbo",
   )

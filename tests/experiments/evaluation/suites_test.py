@@ -26,6 +26,8 @@ ANY = {
   "attacks",
   "calibration",
   "views",
+  "equivariance",
+  "out_of_distribution",
 }
 DRAWN = {"reconstructions", "perturbations"}
 SIZES = {

@@ -14,7 +14,7 @@ import capjax
 from capjax import baselines, data
 from capjax.generative import amortised
 from capjax.specs import Spec
-from experiments.evaluation import suites
+from experiments.evaluation import equivariance, out_of_distribution, suites
 from experiments.tasks import (
   boltzmann,
   capsnet,
@@ -170,3 +170,27 @@ def test_tasks_need_no_flags(name):
   assert all(len(x) == 4 for x in measures.values()), measures
   assert set(task.suites(model)) <= suites.SUITES.keys()
   assert set(task.after_training) <= suites.SUITES.keys()
+
+
+@pytest.mark.parametrize("name", _TASKS)
+def test_models_have_the_poses_and_scores_of_their_suites(name):
+  """By shapes alone: of poses, and of what tells images of other data."""
+  module, spec, options = _TASKS[name]
+  task = module.make_task(spec, optax.adam(1e-3), **options)
+  dataset = load(name)
+  model = jax.eval_shape(lambda: tasks.make_model(task, dataset))
+  names = task.suites(model)
+  shape = task.steps(dataset.images.shape[1:]).output_shape(
+    dataset.images.shape[1:]
+  )
+  images = jnp.zeros((4, *shape))
+  if "equivariance" in names:
+    poses = jax.eval_shape(
+      functools.partial(equivariance.poses, task), model, images
+    )
+    assert poses.ndim == 2 and len(poses) == 4 and poses.shape[1] > 1
+  if "out_of_distribution" in names:
+    scores = jax.eval_shape(out_of_distribution.measure, model, images, images)
+    assert scores and all(x.shape == (4,) for x in scores.values())
+  else:
+    assert name == "constellation" or name.startswith("multimnist")

@@ -1,0 +1,128 @@
+"""How poses change as the image does: what they tell of its transformation."""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from etils import epy
+from jaxtyping import Float
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  from sklearn import (
+    exceptions,
+    linear_model,
+    neural_network,
+    pipeline,
+    preprocessing,
+  )
+
+_PENALTY = 1.0  # of the squares of weights of standardised features
+_HIDDEN = 64  # units of the small network
+
+
+class Readout(NamedTuple):
+  """How well one number is predicted from features.
+
+  Attributes:
+    r2: 1 - squared error / variance, on test examples; 1 is exact, 0 as good as
+      the mean, below 0 is worse.
+    error: the root of the mean squared error, in the unit of the number.
+  """
+
+  r2: float
+  error: float
+
+
+def readouts(
+  features: Float[np.ndarray, "N F"],
+  values: Float[np.ndarray, " N"],
+  test_features: Float[np.ndarray, "M F"],
+  test_values: Float[np.ndarray, " M"],
+) -> dict[str, Readout]:
+  """Predicts a number, such as an angle, from features by two regressions.
+
+  Args:
+    features: of the examples that are fitted, such as poses; any scale.
+    values: the number for each.
+    test_features: of other examples.
+    test_values: the number for each of these.
+
+  Returns:
+    `linear`: ridge regression on standardised features; `mlp`: a network with
+    one hidden layer of 64 units, stopped early on a tenth of the examples.
+  """
+  mean, deviation = np.mean(values), max(np.std(values), 1e-12)
+  regressions = {
+    "linear": _ridge(),
+    "mlp": pipeline.make_pipeline(
+      preprocessing.StandardScaler(),
+      neural_network.MLPRegressor(
+        hidden_layer_sizes=(_HIDDEN,),
+        early_stopping=True,
+        max_iter=300,
+        random_state=0,
+      ),
+    ),
+  }
+  found = {}
+  for name, regression in regressions.items():
+    with warnings.catch_warnings():  # of a network that could learn longer
+      warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+      regression.fit(features, (values - mean) / deviation)
+    predicted = mean + deviation * regression.predict(test_features)
+    square = np.mean(np.square(predicted - test_values))
+    r2 = 1 - square / max(np.var(test_values), 1e-12)
+    found[name] = Readout(float(r2), float(np.sqrt(square)))
+  return found
+
+
+class Change(NamedTuple):
+  """How poses change under one known transformation of the image.
+
+  Both are squared errors as shares of the variance of the poses of transformed
+  images, summed over the numbers of the poses: 0 is exact, 1 as good as the
+  mean pose.
+
+  Attributes:
+    equivariance_error: of the poses after the transformation, predicted from
+      those before it by one linear map with an offset. The poses are
+      equivariant where it is small.
+    invariance_error: the same for poses that stay as they were. Where it is
+      small too, the poses do not see the transformation.
+  """
+
+  equivariance_error: float
+  invariance_error: float
+
+
+def change(
+  before: Float[np.ndarray, "N F"],
+  after: Float[np.ndarray, "N F"],
+  test_before: Float[np.ndarray, "M F"],
+  test_after: Float[np.ndarray, "M F"],
+) -> Change:
+  """Measures how poses change (after Lenc and Vedaldi, 2015, section 3).
+
+  Args:
+    before: poses of images, to which the map is fitted.
+    after: poses of the same images, all transformed in the same way.
+    test_before: poses of other images.
+    test_after: their poses after the same transformation.
+
+  Differs from paper: the map is judged by the poses themselves, not by the loss
+  of the layers above them.
+  """
+  predicted = _ridge().fit(before, after).predict(test_before)
+  total = np.sum(np.square(test_after - np.mean(test_after, axis=0)))
+  total = max(total, 1e-12)
+  errors = (
+    float(np.sum(np.square(test_after - guess)) / total)
+    for guess in (predicted, test_before)
+  )
+  return Change(*errors)
+
+
+def _ridge():
+  return pipeline.make_pipeline(
+    preprocessing.StandardScaler(), linear_model.Ridge(_PENALTY)
+  )

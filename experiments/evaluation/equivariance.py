@@ -1,0 +1,144 @@
+"""A suite: what poses tell of movements of the image, and how they change."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from capjax import baselines, transforming
+from capjax.evaluation import equivariance as measuring
+from capjax.evaluation import views
+
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .models import Options, Scores, Trained
+from .suite import Main, suite
+
+_NUM_FITTED = 2000  # training images
+_NUM_TESTED = 1000  # test images, unless the user says
+_DEGREES, _SHARE_OF_SIDE, _FACTOR = 30.0, 1 / 7, 0.25
+
+
+class _Move(NamedTuple):
+  """A family of transformations with one number.
+
+  Attributes:
+    name: with the unit of the number.
+    move: `(image [H W C], number) -> image`.
+    middle: the number without effect.
+    reach: the largest distance from it.
+  """
+
+  name: str
+  move: Callable
+  middle: float
+  reach: float
+
+
+@suite(
+  "images",
+  main=Main("rotation_degrees_linear_r2", "R² of rotation from poses"),
+)
+def equivariance(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures what poses tell of rotation, shift and scale of the image.
+
+  Images are rotated by up to 30 degrees, shifted by up to a seventh of their
+  side along x or y, or enlarged by factors of 0.75 to 1.25, each sampled
+  evenly. The poses are those of all class capsules, of all parts of a
+  transforming auto-encoder with their presences, of the top objects of a
+  stacked or generative capsule model with their presences; for a network
+  without capsules, the units of its last hidden layer.
+
+  Returns:
+    For each of `rotation_degrees`, `shift_x_pixels`, `shift_y_pixels` and
+    `scale_factor` the largest distance from no effect (`_reach`); R^2 and the
+    root mean square error, in that unit, of the number as predicted from the
+    poses of one image by ridge regression (`_linear`) and by a small network
+    (`_mlp`), which are fitted on 2000 training images and tested on test
+    images; and, for a move by half of the reach, the errors of
+    `measuring.Change`. `num_poses`, the numbers of a pose.
+  """
+  del run
+  tests = trained.test.images[: options.images or _NUM_TESTED]
+  fitted = trained.load_train().images[:_NUM_FITTED]
+  scores: Scores = {"num_images": len(tests), "num_fitted": len(fitted)}
+  side = min(models.canvas(trained)[:2])
+  both = fitted, tests
+  for number, move in enumerate(_moves(side)):
+    poses_of = _poses_of(trained, move)
+    still, moved = (
+      [poses_of(x, np.full(len(x), value)) for x in both]
+      for value in (move.middle, move.middle + move.reach / 2)
+    )
+    random = np.random.default_rng(number)
+    ends = move.middle - move.reach, move.middle + move.reach
+    values = [random.uniform(*ends, len(x)).astype(np.float32) for x in both]
+    known, seen = (poses_of(*pair) for pair in zip(both, values, strict=True))
+    scores[f"{move.name}_reach"] = move.reach
+    found = measuring.readouts(known, values[0], seen, values[1])
+    for kind, readout in found.items():
+      scores[f"{move.name}_{kind}_r2"] = readout.r2
+      scores[f"{move.name}_{kind}_error"] = readout.error
+    change = measuring.change(still[0], moved[0], still[1], moved[1])
+    for kind, value in change._asdict().items():
+      scores[f"{move.name}_{kind}"] = value
+    scores["num_poses"] = known.shape[1]
+  return scores
+
+
+SUITES = (equivariance,)
+
+
+def _moves(side: int) -> tuple[_Move, ...]:
+  pixels = float(max(1, round(_SHARE_OF_SIDE * side)))
+  return (
+    _Move("rotation_degrees", views.rotate, 0.0, _DEGREES),
+    _Move("shift_x_pixels", lambda x, n: views.translate(x, n, 0), 0.0, pixels),
+    _Move("shift_y_pixels", lambda x, n: views.translate(x, 0, n), 0.0, pixels),
+    _Move("scale_factor", views.scale, 1.0, _FACTOR),
+  )
+
+
+def _poses_of(trained: Trained, move: _Move) -> Callable:
+  """A function of images [N H W C] and numbers [N] that gives poses [N F]."""
+  steps = trained.task.steps(trained.test.images.shape[1:])
+
+  def sample(key, index, images, values):
+    del key
+    image = steps.prepare(train_step.as_intensities(images[index]))
+    return steps.normalise(move.move(image, values[index])), 0
+
+  def measure(model, images, targets):
+    del targets
+    return {"poses": poses(trained.task, model, images)}
+
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  return lambda images, values: np.float64(
+    evaluate(trained.model, images, np.float32(values))["poses"]
+  )
+
+
+def poses(task: tasks.Task, model: nnx.Module, images: jax.Array) -> jax.Array:
+  """The numbers of all poses of each image, [B F]; see `equivariance`.
+
+  Args:
+    task: the task that the model was trained for.
+    model: the model.
+    images: [B H W C], its input.
+  """
+  if task.features is not None:
+    return task.features(model, images)["presence_and_pose"]
+  if isinstance(model, baselines.CapsNetBaseline):
+    return model.hidden(images)
+  if isinstance(model, transforming.TransformingAutoencoder):
+    found = model.recognise(images)
+    flat = found.poses.reshape(len(images), -1)
+    return jnp.concatenate([flat, found.presences], axis=1)
+  return model(images).poses.reshape(len(images), -1)

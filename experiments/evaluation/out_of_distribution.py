@@ -1,0 +1,136 @@
+"""A suite: whether a model knows images of another data set from its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from capjax import predictions
+from capjax.energy import rbm
+from capjax.evaluation import detection
+
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import latents
+from .models import Options, Scores, Trained
+from .suite import Main, suite
+
+# The other data set, where the user names none.
+_OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
+
+
+@suite(
+  "images",
+  "other_data",
+  main=Main(
+    "reconstruction_error_auroc", "AUROC of another data set, by reconstruction"
+  ),
+)
+def out_of_distribution(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures how well scores tell test images from those of other data.
+
+  The other data set is Fashion-MNIST for MNIST and the reverse, or that of
+  `--other_data`. Its test images are prepared as the model's own, and must have
+  their shape.
+
+  Returns:
+    For each score of an image, AUROC and the share of other images that pass at
+    the threshold that 95% of the test images pass (`detection.Detection`).
+    Low values count as familiar for `reconstruction_error`, the squared error
+    summed over the image, and for `free_energy` of an RBM; high ones for
+    `largest_activation` of class capsules and for `largest_probability` of a
+    softmax.
+  """
+  name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
+  if name is None:
+    raise ValueError(
+      "out_of_distribution needs another data set; give its name or path as "
+      "--other_data"
+    )
+  other = trained.load_other(name)
+  shape = trained.test.images.shape[1:]
+  if other.images.shape[1:] != shape:
+    found, wanted = (
+      "x".join(map(str, x)) for x in (other.images.shape[1:], shape)
+    )
+    raise ValueError(
+      f"images of --other_data={name} are {found}, those of the run {wanted}; "
+      "give data of the same shape"
+    )
+  images = trained.test.images[: options.images]
+  others = other.images[: options.images]
+  own, foreign = (_scores(trained, x) for x in (images, others))
+  scores: Scores = {"num_images": len(images), "num_other": len(others)}
+  for score, values in own.items():
+    sign = 1 if score.startswith("largest_") else -1
+    both = detection.detection(sign * values, sign * foreign[score])
+    scores[f"{score}_auroc"] = both.auroc
+    scores[f"{score}_false_positive_rate"] = both.false_positive_rate
+    scores[f"{score}_mean"] = float(np.mean(values))
+    scores[f"{score}_other_mean"] = float(np.mean(foreign[score]))
+  return scores
+
+
+SUITES = (out_of_distribution,)
+
+
+def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
+  """Every score [N] that the model has for images."""
+  steps = trained.task.steps(images.shape[1:])
+  binary = isinstance(
+    trained.model, rbm.CapsuleRBM
+  ) and not latents.has_gaussian_pixels(trained.model)
+
+  def sample(key, index, images, labels):
+    del labels
+    image = steps.prepare(train_step.as_intensities(images[index]))
+    drawn = jax.random.bernoulli(key, image) if binary else image
+    return (steps.normalise(image), drawn.astype(image.dtype)), 0
+
+  def of_pair(model, pair, targets):
+    del targets
+    return measure(model, *pair)
+
+  evaluate = tasks.make_evaluate(of_pair, sample, trained.config.batch_size)
+  return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+
+
+def measure(
+  model: nnx.Module, images: jax.Array, drawn: jax.Array
+) -> dict[str, jax.Array]:
+  """The scores of images, by name.
+
+  Args:
+    model: the model.
+    images: [B H W C], its input.
+    drawn: the same for a free energy, whose pixels are 0 or 1 where the visible
+      units of the model are.
+
+  Returns:
+    Each [B].
+  """
+  scores = {}
+  if getattr(model, "decoder", None) is not None and hasattr(model, "decode"):
+    output = model(images)  # class capsules that draw what they see
+    classes = jnp.argmax(output.activations, axis=1)
+    found = {
+      "activations": output.activations,
+      "reconstructions": model.decode(output.poses, classes),
+    }
+  else:
+    found = predictions.outputs(model, images)
+  for name, score in (
+    ("activations", "largest_activation"),
+    ("probabilities", "largest_probability"),
+  ):
+    if name in found:
+      scores[score] = jnp.max(found[name], axis=1)
+  if "reconstructions" in found:
+    squares = jnp.square(found["reconstructions"] - images)
+    scores["reconstruction_error"] = jnp.sum(squares, axis=(1, 2, 3))
+  if isinstance(model, rbm.CapsuleRBM):
+    scores["free_energy"] = model.free_energy(drawn)
+  return scores

@@ -1,0 +1,54 @@
+"""Poses of a constructed model, which are linear in what is asked of them."""
+
+import numpy as np
+import pytest
+
+from capjax.evaluation import equivariance
+
+
+def _examples(seed, count=300):
+  """Numbers, and poses that are linear in them and in two others."""
+  random = np.random.default_rng(seed)
+  values = random.uniform(-30, 30, count)
+  hidden = np.column_stack([values, random.normal(size=(count, 2))])
+  mixing = np.random.default_rng(9).normal(size=(3, 5))
+  return values, hidden @ mixing + 4
+
+
+def test_a_linear_readout_is_exact():
+  values, poses = _examples(0)
+  tests, seen = _examples(1)
+  found = equivariance.readouts(poses, values, seen, tests)
+  assert found["linear"].r2 > 0.999 and found["linear"].error < 0.3
+  assert 0.9 < found["mlp"].r2 <= 1
+  shuffled = np.random.default_rng(2).permutation(values)
+  broken = equivariance.readouts(poses, shuffled, seen, tests)
+  assert broken["linear"].r2 < 0.2
+  assert broken["linear"].error == pytest.approx(
+    np.std(tests) * np.sqrt(1 - broken["linear"].r2)
+  )
+
+
+def test_a_curved_readout_needs_the_network():
+  values, _ = _examples(0)
+  tests, _ = _examples(1)
+  poses, seen = (np.abs(x)[:, None] for x in (values, tests))
+  found = equivariance.readouts(
+    poses, np.square(values), seen, np.square(tests)
+  )
+  assert found["mlp"].r2 > found["linear"].r2 + 0.01
+  # The sign is lost.
+  assert equivariance.readouts(poses, values, seen, tests)["mlp"].r2 < 0.1
+
+
+def test_a_linear_change_has_no_error():
+  _, before = _examples(0)
+  _, seen = _examples(1)
+  matrix = np.random.default_rng(3).normal(size=(5, 5))
+  found = equivariance.change(before, before @ matrix, seen, seen @ matrix)
+  assert found.equivariance_error < 1e-3 and found.invariance_error > 0.1
+  same = equivariance.change(before, before, seen, seen)
+  assert same.invariance_error == 0
+  noise = np.random.default_rng(4).normal(size=(2, *before.shape))
+  lost = equivariance.change(before, noise[0], seen, noise[1])
+  assert lost.equivariance_error > 0.95

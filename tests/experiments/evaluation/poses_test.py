@@ -1,0 +1,126 @@
+"""Equivariance and detection on constructed models, whose scores are known."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from capjax import data
+from experiments.evaluation import equivariance, models, out_of_distribution
+from experiments.run import directory
+from experiments.run.invocation import Invocation
+from experiments.training import task
+from experiments.training.loop import LoopConfig
+
+SIDE = 15
+
+
+class Poses(NamedTuple):
+  poses: object
+
+
+class CentreOfMass(nnx.Module):
+  """One capsule, whose pose is the centre of mass of the ink in pixels."""
+
+  def __call__(self, images):
+    ink = images[..., 0]
+    axis = jnp.arange(SIDE) - SIDE // 2
+    total = jnp.sum(ink, axis=(1, 2))
+    x = jnp.sum(ink * axis, axis=(1, 2)) / total
+    y = jnp.sum(ink * axis[:, None], axis=(1, 2)) / total
+    return Poses(jnp.stack([x, y], axis=1)[:, None])
+
+
+def dots(count, seed):
+  """Images of one dot near the middle."""
+  random = np.random.default_rng(seed)
+  images = np.zeros((count, SIDE, SIDE, 1), np.uint8)
+  places = SIDE // 2 + random.integers(-1, 2, (count, 2))
+  images[np.arange(count), places[:, 0], places[:, 1]] = 255
+  return data.Dataset(images, np.zeros(count, np.int32), 2, {})
+
+
+def trained_on(model, test, **fields):
+  config = LoopConfig(1, batch_size=len(test.labels))
+  some = task.Task(*[None] * 8)
+  return models.Trained(some, config, model, 0, {}, test, {}, **fields)
+
+
+@pytest.fixture
+def run(tmp_path):
+  begun = directory.Run(str(tmp_path))
+  flags = {"model": "constructed", "dataset": "mnist"}
+  begun.lock(Invocation("train_capsnet", flags=flags))
+  return begun
+
+
+def test_a_pose_that_moves_with_the_image(run):
+  fitted = dots(200, 0)
+  some = trained_on(CentreOfMass(), dots(100, 1), load_train=lambda: fitted)
+  scores = equivariance.equivariance(run, some)
+  assert scores["shift_x_pixels_reach"] == 2 and scores["num_poses"] == 2
+  for axis in "xy":
+    name = f"shift_{axis}_pixels"
+    # The place of the dot, uniform over three pixels, adds to the shift.
+    assert scores[f"{name}_linear_r2"] == pytest.approx(2 / 3, abs=0.1)
+    assert scores[f"{name}_equivariance_error"] < 1e-3
+    # One pixel, against a variance of 2/3 along each of two axes.
+    assert scores[f"{name}_invariance_error"] == pytest.approx(0.75, abs=0.15)
+  assert scores["rotation_degrees_equivariance_error"] < 1e-2
+  assert scores["rotation_degrees_linear_r2"] < 0.1
+
+
+def test_a_pose_that_stays(run, monkeypatch):
+  """Where the images are not moved, nothing is told and nothing changes."""
+  fitted = dots(200, 0)
+  some = trained_on(CentreOfMass(), dots(100, 1), load_train=lambda: fitted)
+  monkeypatch.setattr(
+    equivariance,
+    "_moves",
+    lambda side: [equivariance._Move("none", lambda x, n: x, 0.0, 1.0)],
+  )
+  scores = equivariance.equivariance(run, some)
+  assert scores["none_linear_r2"] < 0.1
+  assert scores["none_invariance_error"] == 0
+
+
+class Template(nnx.Module):
+  """Reconstructs every image as one dot in the middle."""
+
+  image_shape = (SIDE, SIDE, 1)
+
+
+def test_detection_by_reconstruction_is_the_share_of_pairs(run, monkeypatch):
+  test, other = dots(4, 0), dots(3, 1)
+  bright = data.Dataset(255 - other.images, other.labels, 2, {})
+
+  def outputs(model, images):
+    return {
+      "reconstructions": 0 * images,
+      "activations": jnp.mean(images, axis=(1, 2)),
+    }
+
+  monkeypatch.setattr(out_of_distribution.predictions, "outputs", outputs)
+  some = trained_on(Template(), test, load_other={"fashion_mnist": bright}.get)
+  scores = out_of_distribution.out_of_distribution(run, some)
+  assert scores["reconstruction_error_auroc"] == 1
+  assert scores["reconstruction_error_false_positive_rate"] == 0
+  assert scores["reconstruction_error_mean"] == pytest.approx(1)
+  assert scores["reconstruction_error_other_mean"] == SIDE**2 - 1
+  # Brighter images have the larger activation: they look more familiar.
+  assert scores["largest_activation_auroc"] == 0
+  assert (scores["num_images"], scores["num_other"]) == (4, 3)
+
+
+def test_other_data_must_be_named_and_of_the_same_shape(run):
+  small = data.Dataset(
+    np.zeros((2, 8, 8, 1), np.uint8), np.zeros(2, np.int32), 2, {}
+  )
+  some = trained_on(Template(), dots(2, 0), load_other=lambda name: small)
+  with pytest.raises(ValueError, match="fashion_mnist are 8x8x1.* 15x15x1; gi"):
+    out_of_distribution.out_of_distribution(run, some)
+  run.flags = lambda: {"dataset": "digits"}
+  with pytest.raises(ValueError, match="as --other_data"):
+    out_of_distribution.out_of_distribution(run, some)
