@@ -174,22 +174,29 @@ def make_card(
   }
 
 
-def save(trained: TrainedModel, path: str | os.PathLike[str]) -> dict[str, Any]:
+def save(
+  trained: TrainedModel, path: str | os.PathLike[str], *, half: bool = False
+) -> dict[str, Any]:
   """Writes a model and its card into one file, completely or not at all.
 
   Args:
     trained: the model with its card, for example
       `TrainedModel(model, make_card(spec, ...))`.
     path: the file, such as `model.safetensors`.
+    half: stores parameters in float32 as float16, in half the bytes; `load`
+      makes float32 of them. Statistics, chains and integers stay as they are.
 
   Returns:
     The card with `sha256`, that of the other entries and the tensors.
 
   Raises:
-    ValueError: if the card does not describe this model.
+    ValueError: if the card does not describe this model, or a parameter is
+      too large for float16.
     OSError: if the file cannot be written.
   """
   tensors = _tensors(trained.model)
+  if half:
+    tensors |= _halves(trained.model, tensors)
   card = {name: x for name, x in trained.card.items() if name != "sha256"}
   fault = _misfit(specs.from_json(card), tensors)
   if fault:
@@ -320,6 +327,23 @@ def _tensors(model) -> dict[str, np.ndarray]:
   }
 
 
+def _halves(model, tensors) -> dict[str, np.ndarray]:
+  """The parameters in float32, as float16."""
+  found = {}
+  for name in _named(nnx.state(model, nnx.Param)):
+    if tensors[name].dtype != np.float32:
+      continue
+    with np.errstate(over="ignore"):
+      found[name] = tensors[name].astype(np.float16)
+    if np.any(np.isinf(found[name]) & np.isfinite(tensors[name])):
+      largest = np.max(np.abs(tensors[name]))
+      raise ValueError(
+        f"{name} has values up to {largest:.3g}, and float16 ends at 65,504; "
+        "save without half."
+      )
+  return found
+
+
 def _as_leaf(tensor, leaf):
   """The array of a file as what the model has in its place."""
   if _is_key(leaf):
@@ -329,16 +353,16 @@ def _as_leaf(tensor, leaf):
 
 
 def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
-  """The dtype, without a difference between float32 and float64, and the shape.
+  """The dtype, with all floats but bfloat16 alike, and the shape.
 
-  With `jax_enable_x64` new models have wider numbers than stored ones.
+  With `jax_enable_x64` new models have wider numbers than stored ones, and
+  files may have narrower ones.
   """
   if _is_key(leaf):
     leaf = jax.eval_shape(jax.random.key_data, leaf)
   dtype = jnp.dtype(leaf.dtype)
-  return jnp.dtype("float32") if dtype == "float64" else dtype, tuple(
-    leaf.shape
-  )
+  alike = dtype in (jnp.float16, jnp.float64)
+  return jnp.dtype("float32") if alike else dtype, tuple(leaf.shape)
 
 
 def _misfit(spec, tensors) -> str | None:

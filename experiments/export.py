@@ -52,10 +52,15 @@ _PRETRAINED = flags.DEFINE_string(
   None,
   "Name under which the model is added to the folder of pretrained models.",
 )
+_HALF = flags.DEFINE_bool(
+  "half", False, "Store the parameters as float16; they are loaded as float32."
+)
 _FEW = 1000  # test images of the measure that a test repeats
 
 
-def add_pretrained(trained: saved.TrainedModel, name: str, test) -> str:
+def add_pretrained(
+  trained: saved.TrainedModel, name: str, test, *, half: bool = False
+) -> str:
   """Writes a model to those that are shipped; returns the path of its file.
 
   The card gets `measured`: what `pretrained.measure` gives for the file that
@@ -63,7 +68,7 @@ def add_pretrained(trained: saved.TrainedModel, name: str, test) -> str:
   """
   path = pretrained.FOLDER / f"{name}.safetensors"
   code = {"commit": provenance.commit(), "dirty": provenance.is_dirty()}
-  saved.save(trained, path)
+  saved.save(trained, path, half=half)
   stored = saved.load(path)
   measured = {
     **pretrained.measure(stored, test.images, test.labels),
@@ -76,7 +81,7 @@ def add_pretrained(trained: saved.TrainedModel, name: str, test) -> str:
     "versions": provenance.versions(),
   }
   card = {**stored.card, "name": name, "measured": measured}
-  saved.save(saved.TrainedModel(stored.model, card), path)
+  saved.save(saved.TrainedModel(stored.model, card), path, half=half)
   pretrained.write_table()
   print(f"{name}: {measured}")
   return str(path)
@@ -122,6 +127,8 @@ def main(argv: Sequence[str]) -> None:
         "no model is given; name a run as --workdir"
         + (", or any model as --source" if is_graph else "")
       )
+    if _HALF.value and not _PRETRAINED.value:
+      raise ValueError("--half is for --pretrained=NAME alone; leave it out")
     if is_graph and _OUT.value is None:
       raise ValueError(f"--format={_FORMAT.value} needs --out=FILE")
     if is_graph:
@@ -144,7 +151,7 @@ def main(argv: Sequence[str]) -> None:
     if _PRETRAINED.value:
       card = cards.of_run(trained.task, test, summary)
       model = saved.TrainedModel(trained.model, card)
-      print(add_pretrained(model, _PRETRAINED.value, test))
+      print(add_pretrained(model, _PRETRAINED.value, test, half=_HALF.value))
     else:
       card = cards.write(run, trained.task, trained.model, test)
       print(f"model.safetensors {card['sha256']} is in {run.workdir}")

@@ -18,7 +18,8 @@ FAMILIES = list(saved_cases.SPECS)
 
 
 def leaves(model):
-  return jax.tree_util.tree_leaves_with_path(nnx.state(model))
+  state = model if isinstance(model, nnx.State) else nnx.state(model)
+  return jax.tree_util.tree_leaves_with_path(state)
 
 
 def assert_same_state(got, want):
@@ -49,6 +50,35 @@ def test_a_loaded_model_is_the_saved_one(name, tmp_path):
       strict=True,
     ):
       np.testing.assert_array_equal(got, want)
+
+
+def test_parameters_alone_are_stored_as_halves(tmp_path):
+  trained = saved_cases.trained("efficient")  # has running statistics
+  path, whole = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
+  capjax.save(trained, path, half=True)
+  capjax.save(trained, whole)
+  parameters = dict(leaves(nnx.state(trained.model, nnx.Param)))
+  assert len(parameters) < len(leaves(trained.model))
+  size = sum(x.size for x in parameters.values())
+  assert whole.stat().st_size - path.stat().st_size >= 2 * size
+  loaded = capjax.load(path).model
+  for (name, x), (_, want) in zip(
+    leaves(loaded), leaves(trained.model), strict=True
+  ):
+    assert x.dtype == want.dtype
+    if name in parameters:
+      want = want.astype(jnp.float16).astype(jnp.float32)
+    elif jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+      x, want = map(jax.random.key_data, (x, want))
+    np.testing.assert_array_equal(x, want)
+
+
+def test_what_float16_cannot_hold_is_refused(tmp_path):
+  trained = saved_cases.trained("capsnet")
+  trained.model.classes.bias[...] += 7e4
+  with pytest.raises(ValueError, match="values up to 7e.*save without half"):
+    capjax.save(trained, tmp_path / "x.safetensors", half=True)
+  assert not os.listdir(tmp_path)
 
 
 def test_loading_initialises_nothing(tmp_path, monkeypatch):
