@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -223,6 +224,7 @@ class ConvVAETest(parameterized.TestCase):
     self.assertTrue(bool(jnp.all((means > 0) & (means < 1))))
     self.assertEqual(model.activities(images)[0].shape, (3, 3))
 
+  @pytest.mark.long
   def test_images_of_any_size_are_decoded(self):
     """The pixels that are left are those of the larger image."""
     latents = jax.random.normal(jax.random.key(0), (2, 2))

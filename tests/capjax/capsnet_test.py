@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import oracles
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from sklearn import datasets
@@ -248,6 +249,7 @@ class CapsNetTest(chex.TestCase):
     other = jax.tree.structure(cases.capsnet(num_iterations=1))
     self.assertNotEqual(trees[0], other)
 
+  @pytest.mark.long
   def test_adam_lowers_the_loss(self, seed=0):
     """With plain transformations of the module as a tree."""
     optimizer = optax.adam(0.01)

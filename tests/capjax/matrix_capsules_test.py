@@ -153,7 +153,7 @@ class LayersTest(parameterized.TestCase):
       chex.assert_shape(got.coefficients[n], (grid[0] * grid[1] * 4, 5))
 
   @parameterized.parameters("VALID", "SAME")
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_a_batch_is_its_examples(self, padding):
     model, images = _model(padding=padding), _images()
     together = _call(model, images)
@@ -248,6 +248,7 @@ class FreshNetworkTest(absltest.TestCase):
     coefficients = _call(model, _blobs(8)).coefficients
     return float(jnp.mean(diagnostics.routing_entropy(coefficients)))
 
+  @pytest.mark.long
   def test_shares_of_classes_are_open(self):
     self.assertGreater(self._entropy(self.model), 0.9)
 
@@ -331,7 +332,7 @@ class HardInputsTest(parameterized.TestCase):
     chex.assert_tree_all_finite((value, nnx.state(gradient, nnx.Param)))
 
   @parameterized.parameters(*matrix_capsules.FORMS)
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_values_and_gradients_are_finite(self, form):
     one_pixel = jnp.zeros((2, *_SHAPE)).at[:, 8, 8].set(1.0)
     for images in (

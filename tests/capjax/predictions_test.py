@@ -119,6 +119,7 @@ def test_other_images_are_refused(shape, dtype, words):
       method(np.zeros(shape, dtype))
 
 
+@pytest.mark.long
 def test_points_are_asked_for():
   trained = saved_cases.trained("constellation")
   with pytest.raises(ValueError, match=r"takes points \[N M 2\] .* not images"):

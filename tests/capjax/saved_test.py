@@ -148,7 +148,7 @@ def test_random_streams_and_bfloat16_are_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["canvas", "stereo"])
-@pytest.mark.long_after_first
+@pytest.mark.long
 def test_preprocessing_goes_with_the_model(name, tmp_path):
   steps = saved_cases.STEPS[name]
   shape = (12, 12, 2) if name == "canvas" else (48, 48, 2)

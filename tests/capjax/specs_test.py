@@ -170,6 +170,7 @@ def write_digits(folder, change=0):
       path.write_bytes(header + array.tobytes())
 
 
+@pytest.mark.long
 def test_other_data_are_refused_unless_allowed(train, tmp_path):
   run = tmp_path / "run"
   for name, change in (("same", 0), ("other", 1)):

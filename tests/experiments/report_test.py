@@ -302,6 +302,7 @@ def test_only_the_block_is_replaced():
   assert "one" not in report.replace_block(once, "two\n")
 
 
+@pytest.mark.long
 def test_check_fails_until_the_readme_is_rewritten(tmp_path):
   readme, results = tmp_path / "README.md", tmp_path / "results"
   readme.write_text(_EMPTY)

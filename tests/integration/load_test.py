@@ -85,6 +85,7 @@ def small(num_classes):
   return saved.TrainedModel(spec.make(nnx.Rngs(7)), card)
 
 
+@pytest.mark.long
 def test_training_starts_from_weights_of_other_classes(train, tmp_path):
   source, workdir = tmp_path / "three.safetensors", tmp_path / "run"
   card = capjax.save(small(3), source)

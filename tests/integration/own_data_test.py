@@ -40,6 +40,7 @@ def moved(letters, tmp_path):
   return tmp_path
 
 
+@pytest.mark.long
 def test_records_hold_a_name_and_no_path(letters):
   run = letters / "run"
   summary = processes.summary_of(run)
@@ -76,6 +77,7 @@ def test_evaluation_finds_the_data(train, letters):
   assert record["num_images"]["test_accuracy"] == 26
 
 
+@pytest.mark.long
 def test_moved_data_are_named_by_their_folder(train, moved):
   code, printed = train(moved / "run", binary="evaluate")
   assert code == 1
@@ -139,6 +141,7 @@ def marks(tmp_path_factory):
   return path
 
 
+@pytest.mark.long_after_first
 @pytest.mark.parametrize("kind", ["capsules", "baseline"])
 def test_several_classes_of_an_image_are_learnt(train, tmp_path, marks, kind):
   flags = (

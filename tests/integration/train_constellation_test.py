@@ -67,6 +67,7 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
     (("--prior_between=2",), "does not use --prior_between"),
   ],
 )
+@pytest.mark.long_after_first
 def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
   code, printed = train(
     tmp_path, *TINY, *STEPS, *words, binary="train_constellation"

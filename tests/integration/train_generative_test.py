@@ -77,6 +77,7 @@ def test_suites_of_rotations(train, trained):
   assert figures >= {"swaps", "duplicates", "repair", "climbs", "rotations"}
 
 
+@pytest.mark.long
 def test_flat_templates_are_no_duplicates(tmp_path):
   bar, ring = np.zeros((2, 9, 9, 1), np.float32)
   bar[2:7, 4] = 1
@@ -212,6 +213,7 @@ def test_chains_are_compared_with_a_posterior_that_is_known():
   assert dreams.agreement(poses, nobody) == {}
 
 
+@pytest.mark.long
 def test_poses_that_are_taken_as_known_have_one_sample(
   train, trained, tmp_path
 ):

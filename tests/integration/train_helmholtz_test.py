@@ -185,6 +185,7 @@ def test_a_killed_run_goes_on_where_it_was(
     )
 
 
+@pytest.mark.long
 def test_an_auto_encoder_trains_and_is_bounded(train, tmp_path):
   code, printed = train(
     tmp_path, "--num_latents=5", "--num_steps=120", "--eval_every=60",

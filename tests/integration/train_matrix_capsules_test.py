@@ -191,6 +191,7 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
     (("--padding=SAME", "--coordinates=pixels"), "windows without padding"),
   ],
 )
+@pytest.mark.long_after_first
 def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
   code, printed = train(
     tmp_path, *words, "--num_steps=2", binary="train_matrix_capsules"

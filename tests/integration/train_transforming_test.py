@@ -103,6 +103,7 @@ def test_without_jitter_there_are_no_coordinates_to_ask_for(train, tmp_path):
     (("--pose=rotation",), "pose"),
   ],
 )
+@pytest.mark.long_after_first
 def test_flags_that_do_not_fit_are_refused(train, tmp_path, words, message):
   code, printed = train(
     tmp_path, *SMALL, *FEW, *words, binary="train_transforming"

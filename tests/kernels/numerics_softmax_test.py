@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -62,6 +63,7 @@ def of_other_libraries(source):
 
 class SoftmaxTest(parameterized.TestCase):
   @parameterized.parameters(*_TWICE)
+  @pytest.mark.long_after_first
   def test_logits_that_are_computed_twice(self, share, shape):
     """A multiplication that is fused with the subtraction is not rounded."""
 
@@ -120,6 +122,7 @@ class SoftmaxTest(parameterized.TestCase):
       check_grads(scaled, (x,), order=2)
 
   @parameterized.parameters(1e20, 1e30, 1e35)
+  @pytest.mark.long_after_first
   def test_attention_to_votes_whose_squares_overflow(self, size):
     def found(votes, readout):
       def energy(votes):

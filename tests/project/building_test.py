@@ -28,6 +28,7 @@ def _accuracy(activations, labels):
   return np.mean(np.argmax(activations, axis=-1) == labels)
 
 
+@pytest.mark.long
 def test_a_network_of_ones_own_learns(scopes):
   """Chance is a tenth."""
   scope = scopes[0]
@@ -58,6 +59,7 @@ def test_poses_are_matrices(scopes):
   assert scopes[2]["matrices"].shape == (2, 6, 6, 3, 4, 4)
 
 
+@pytest.mark.long
 def test_members_of_an_ensemble_differ_and_learn(scopes):
   scope = scopes[3]
   values = np.asarray(scope["values"])

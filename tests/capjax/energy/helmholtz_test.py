@@ -7,6 +7,7 @@ import helmholtz_cases as cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
@@ -60,6 +61,7 @@ class ModelTest(parameterized.TestCase):
     atol = 0.06 if gaussian else 0.03
     np.testing.assert_allclose(bound.importance, truth, atol=atol)
 
+  @pytest.mark.long
   def test_bounds_are_those_of_their_recognition_model(self):
     """Against sums over all states of q.
 
@@ -107,6 +109,7 @@ class ModelTest(parameterized.TestCase):
         jax.random.key(0), cases.images(), 1, num_iterations=3
       )
 
+  @pytest.mark.long
   def test_ancestral_samples_have_the_marginals(self):
     model = cases.model(2)
     every = cases.every(4)

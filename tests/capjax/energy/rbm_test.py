@@ -72,6 +72,7 @@ class ModelTest(parameterized.TestCase):
     self.assertEqual(sum(sizes), 784 + 640 + 40 + 784 * 640)
     self.assertAlmostEqual(float(jnp.std(model.weights[...])), 1e-3, places=5)
 
+  @pytest.mark.long
   def test_batches_are_kernels_of_each(self):
     model, images = _model(interaction=True), _images()
     capsules = model.infer(images)
@@ -159,6 +160,7 @@ class LearningTest(parameterized.TestCase):
     )
     self.assertLess(worst, 1e-5)
 
+  @pytest.mark.long
   def test_chains_that_do_not_go_on_are_found_out(self):
     worst = self._worst(num_iterations=None, **self._GOING_ON, broken=True)
     self.assertGreater(worst, 0.1)

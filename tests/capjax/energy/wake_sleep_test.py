@@ -243,6 +243,7 @@ class StackTest(parameterized.TestCase):
     alone = wake_sleep.Stack(machines[:1])
     chex.assert_trees_all_equal(alone.below_top(images), images)
 
+  @pytest.mark.long
   def test_only_the_top_learns_and_keeps_the_biases_below(self):
     machines = self._machines(num_chains=4)
     stack = wake_sleep.Stack(machines)

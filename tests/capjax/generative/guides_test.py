@@ -7,6 +7,7 @@ import generative_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from numpyro import infer
@@ -106,6 +107,7 @@ class GuidesTest(chex.TestCase):
     silent = sum(not np.any(np.abs(leaf) > 1e-9) for leaf in leaves)
     assert silent <= 8, silent
 
+  @pytest.mark.long
   def test_temperature_is_that_of_the_model_or_the_one_that_is_given(self):
     capsules, guide, images = generative_cases.small(True)
     key = jax.random.key(0)

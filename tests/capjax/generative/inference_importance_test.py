@@ -175,6 +175,7 @@ class ImportanceTest(chex.TestCase):
     elbos = np.sum(_bounds(1).bounds, axis=1)
     assert abs(np.mean(got) - np.mean(elbos)) > 10 * error
 
+  @pytest.mark.long
   def test_all_samples_count_where_the_guide_is_the_posterior(self):
     capsules, guide, images = _black()
     got = _bound(capsules, guide, images, jax.random.key(0), num_samples=5)
@@ -182,6 +183,7 @@ class ImportanceTest(chex.TestCase):
     np.testing.assert_allclose(got.bounds, want.sum((1, 2, 3)), rtol=1e-5)
     np.testing.assert_allclose(got.effective_samples, 5, rtol=1e-4)
 
+  @pytest.mark.long
   def test_memory_does_not_grow_with_the_samples(self):
     *model, images = _black()
 

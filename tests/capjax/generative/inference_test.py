@@ -139,6 +139,7 @@ class InferenceTest(chex.TestCase):
         optimizer=optax.lbfgs(), num_steps=1, num_samples=0,
       )  # fmt: skip
 
+  @pytest.mark.long
   def test_every_image_is_climbed_for_itself(self):
     capsules, guide, images = generative_cases.small()
     posteriors, _ = generative_cases.guide(guide, images)
@@ -178,6 +179,7 @@ class InferenceTest(chex.TestCase):
     check_samples(_black_samples()[0])
 
   @parameterized.parameters(*_FAULTS)
+  @pytest.mark.long
   def test_other_samples_fail(self, fault):
     with self.assertRaises(AssertionError):
       check_samples(_FAULTS[fault](*_black_samples()))

@@ -79,6 +79,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.long_after_first
 def test_every_kernel_is_a_routing(name):
   """Each is given of activations and bias what it asks for."""
   kernel = KERNELS[name]

@@ -238,6 +238,7 @@ class SCAETest(parameterized.TestCase):
     self.assertGreater(jnp.max(jnp.abs(moved)), 0.1)
     self.assertLess(jnp.max(jnp.abs(moved)), 2.001)
 
+  @pytest.mark.long
   def test_objects_reach_the_encoder_through_features_alone(self):
     model = _make()
     gradient = _gradient(model, "part_log_prob")
@@ -251,6 +252,7 @@ class SCAETest(parameterized.TestCase):
     np.testing.assert_array_equal(maps[..., 1:8], 0)
     self.assertGreater(jnp.max(jnp.abs(maps[..., 8:])), 0)
 
+  @pytest.mark.long
   def test_images_do_not_reach_the_objects(self):
     gradient = _gradient(_make(), "image_log_prob")
     self.assertEqual(_size(nnx.state(gradient.objects, nnx.Param)), 0)
@@ -339,6 +341,7 @@ class SCAETest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "at least 23x23"):
       _make(shape=(22, 24, 1))
 
+  @pytest.mark.long
   def test_blank_images_are_explained(self):
     loss = jax.jit(lambda images: scae.loss(_make(), images, _LABELS, None)[0])
     for value in (0.0, 1.0):

@@ -18,6 +18,7 @@ _ROOT = processes.ROOT
 
 
 class BenchTest(parameterized.TestCase):
+  @pytest.mark.long
   def test_a_step_is_timed(self):
     form = functools.partial(capjax.CapsNet, conv_features=4, num_types=1)
     cost = capsnet.time_step(form, 2, 1)

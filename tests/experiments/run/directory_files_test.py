@@ -231,6 +231,7 @@ def harm_much(workdir, binary):
     file.write(binary + b"\n")
 
 
+@pytest.mark.long
 def test_a_run_with_many_damaged_files_ends_as_an_unbroken_one(
   train, unbroken, tmp_path
 ):
@@ -291,6 +292,7 @@ def test_an_evaluation_trusts_no_name_and_no_cache_of_a_run(
   assert code == 1 and "--seed was 5, is 0" in printed, printed
 
 
+@pytest.mark.long
 def test_a_kill_before_the_first_checkpoint_loses_nothing(
   start, train, unbroken, tmp_path
 ):

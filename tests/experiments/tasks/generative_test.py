@@ -41,6 +41,7 @@ def check_features(features):
   )
 
 
+@pytest.mark.long
 def test_probes_read_log_odds():
   check_features(generative.features)
 

@@ -29,6 +29,7 @@ def make_task(dataset="viewpoint_solids", num_steps=40, **options):
   )
 
 
+@pytest.mark.long
 def test_attacks_have_slopes_to_follow():
   task = make_task()
   model = task.describe((48, 48, 2), 5).make(nnx.Rngs(0))

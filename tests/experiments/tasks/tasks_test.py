@@ -159,6 +159,7 @@ def first_update(task, dataset):
 
 
 @pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.long_after_first
 def test_tasks_need_no_flags(name):
   module, model, options = _TASKS[name]
   task = module.make_task(model, optax.adam(1e-3), **options)

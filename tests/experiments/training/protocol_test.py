@@ -153,6 +153,7 @@ def test_without_validation_the_last_state_is_the_best(tmp_path):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7])
+@pytest.mark.long_after_first
 def test_without_validation_a_run_resumes_to_the_same_numbers(tmp_path, decay):
   for num_steps in (3, 7):
     state, _ = fit(tmp_path / "cut", num_steps, validation=EMPTY, decay=decay)
@@ -199,6 +200,7 @@ def test_lines_of_training_have_one_cadence(nine_steps):
 
 
 @pytest.mark.parametrize("at", [2, 3, 4, 7])
+@pytest.mark.long_after_first
 def test_a_signal_saves_between_lines(tmp_path, monkeypatch, nine_steps, at):
   """The state is saved at once, and the sums of metrics with it."""
   add = windows.Window.add
@@ -246,6 +248,7 @@ def test_a_signal_in_a_validation_ends_it(tmp_path, monkeypatch, nine_steps):
 
 
 @pytest.mark.parametrize("first", [5, 6, 8])
+@pytest.mark.long_after_first
 def test_a_lengthened_run_is_as_an_uninterrupted_one(
   tmp_path, nine_steps, first
 ):
@@ -264,6 +267,7 @@ def test_a_lengthened_run_is_as_an_uninterrupted_one(
     (1e-9, lambda state: state, [0, 5]),  # time must not change numbers
   ],
 )
+@pytest.mark.long_after_first
 def test_a_state_is_saved_after_some_minutes(
   tmp_path, monkeypatch, minutes, restart, want
 ):
@@ -329,6 +333,7 @@ def test_averaged_weights_are_validated_and_reported(tmp_path):
     assert scores[name] == pytest.approx(float(np.mean(errors)), rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_with_averaged_weights_tells_both(train, tmp_path):
   """On one device and, sharing each batch, on two."""
   words = (*processes.UNDECODED, "--average_decay=0.9", "--num_steps=40",
@@ -362,6 +367,7 @@ def test_a_decay_is_below_one(decay):
     flags.FLAGS(["binary", f"--average_decay={decay}"])
 
 
+@pytest.mark.long
 def test_a_run_without_validation_says_so(train, tmp_path):
   words = (*processes.BASELINE, "--num_validation=0", "--num_steps=4",
            "--log_every=2")  # fmt: skip

@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax.data.sources import constellations
@@ -230,6 +231,7 @@ class InferTest(chex.TestCase):
     np.testing.assert_allclose(again.poses, found.poses, atol=1e-3)
     np.testing.assert_allclose(again.elbo, found.elbo, atol=0.1)
 
+  @pytest.mark.long
   def test_more_restarts_do_not_lower_the_bound(self):
     drawn, keys = _image(1), jax.random.split(jax.random.key(3), 4)
     one, many = (
@@ -256,6 +258,7 @@ class InferTest(chex.TestCase):
     np.testing.assert_allclose(found.assignments.sum(1), presence, atol=1e-4)
     np.testing.assert_allclose(found.objects.sum(1), presence, atol=1e-4)
 
+  @pytest.mark.long
   def test_batch_is_a_loop(self):
     keys = jax.random.split(jax.random.key(0), 3)
     drawn = jax.jit(jax.vmap(constellations.sample))(keys)

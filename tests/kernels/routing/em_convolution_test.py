@@ -344,6 +344,7 @@ class EMConvolutionTest(parameterized.TestCase):
     )
     em_cases.assert_close(got, _route(*arguments))
 
+  @pytest.mark.long
   def test_votes_are_not_stored(self):
     batch, size, types, parents = 4, 8, 8, 16
     shapes = (

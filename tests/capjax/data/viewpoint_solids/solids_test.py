@@ -93,6 +93,7 @@ def test_same_seed_same_images_in_a_random_order():
   assert np.bincount(first.labels[:100], minlength=5).min() > 8
 
 
+@pytest.mark.long
 def test_held_out_figures_are_others(figures):
   train, test = map(_by_kind, map(_generated, ("train", "test")))
   assert not {kind[:2] for kind in train} & {kind[:2] for kind in test}
