@@ -213,16 +213,33 @@ class MatrixCapsules(nnx.Module):
       TypeError: if the images hold integers.
       ValueError: if the images have another shape.
     """
-    checks.images(images, self.image_shape)
-    poses, activations = self.primary(jax.nn.relu(self.conv(images)))
-    for layer in self.layers:
-      capsules = layer(poses, activations)
-      poses, activations = capsules.poses, capsules.activations
+    *_, (poses, activations) = self.capsules(images)
     classes = self.classes(poses, activations)
     shape = (*classes.activations.shape, *poses.shape[-2:])
     return MatrixCapsulesOutput(
       classes.activations, classes.poses.reshape(shape), classes.coefficients
     )
+
+  def capsules(
+    self, images: Float[Array, "B H W C"]
+  ) -> list[tuple[Float[Array, "B ..."], Float[Array, "B ..."]]]:
+    """Poses [B H W I P Q] and activations [B H W I] below the classes.
+
+    Layers are in order from the primary capsules up.
+
+    Args:
+      images: as for the network.
+
+    Raises:
+      TypeError: as for the network.
+      ValueError: as for the network.
+    """
+    checks.images(images, self.image_shape)
+    found = [self.primary(jax.nn.relu(self.conv(images)))]
+    for layer in self.layers:
+      capsules = layer(*found[-1])
+      found.append((capsules.poses, capsules.activations))
+    return found
 
 
 def _grid(size, windows, padding):

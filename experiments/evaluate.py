@@ -52,6 +52,12 @@ _OTHER_DATA = flags.DEFINE_string(
   "Name or path of another data set, for the suite out_of_distribution; by "
   "default Fashion-MNIST for MNIST, and the reverse.",
 )
+_SOURCE = flags.DEFINE_string(
+  "source",
+  None,
+  "Folder of another run of the same data, on whose model the suite attacks "
+  "makes attacks too, to try them on this one.",
+)
 _ALLOW_OTHER_DATA = flags.DEFINE_bool(
   "allow_other_data",
   False,
@@ -110,7 +116,7 @@ def main(argv: Sequence[str]) -> None:
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
     options = models.Options(
-      _VIEWS.value, _IMAGES.value, others, _OTHER_DATA.value
+      _VIEWS.value, _IMAGES.value, others, _OTHER_DATA.value, _SOURCE.value
     )
     for number, name in enumerate(names, 1):
       if len(names) > 1:

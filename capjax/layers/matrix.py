@@ -217,16 +217,10 @@ class ClassMatrixCaps(nnx.Module):
     activations: Float[Array, "B H W I"],
   ) -> em.EMOutput:
     """Returns the classes with leading axis [B]."""
-    size = poses.shape[-2] * poses.shape[-1]
 
     def route(poses, activations):
-      votes = jnp.einsum(
-        "hwipq,ijqr->hwijpr", poses, self.transforms[...], precision="highest"
-      )
-      votes = votes.reshape(*votes.shape[:4], size)
-      votes += self.offsets[...][:, :, None, None]
       return em.em_routing(
-        votes.reshape(-1, *votes.shape[-2:]),
+        self._votes(poses),
         activations.ravel(),
         self.beta_a[...],
         self.beta_u[...],
@@ -234,6 +228,20 @@ class ClassMatrixCaps(nnx.Module):
       )
 
     return jax.vmap(route)(poses, activations)
+
+  def votes(
+    self, poses: Float[Array, "B H W I P Q"]
+  ) -> Float[Array, "B I_all J D"]:
+    """The votes of all capsules for the classes, with their coordinates."""
+    return jax.vmap(self._votes)(poses)
+
+  def _votes(self, poses):
+    votes = jnp.einsum(
+      "hwipq,ijqr->hwijpr", poses, self.transforms[...], precision="highest"
+    )
+    votes = votes.reshape(*votes.shape[:4], -1)
+    votes += self.offsets[...][:, :, None, None]
+    return votes.reshape(-1, *votes.shape[-2:])
 
 
 def kernel_init(scale):

@@ -14,14 +14,13 @@ import numpy as np
 
 from capjax.data.transforms import affnist
 from capjax.evaluation import attacks as attacking
-from capjax.evaluation import diagnostics as diagnosing
 from capjax.evaluation import views as viewing
 
 from ..figures import curves
 from ..run import directory
 from ..training import task as tasks
 from ..training import train_step
-from . import models
+from . import models, transfer
 from .models import Options, Scores, Trained
 from .suite import Main, suite
 
@@ -37,7 +36,6 @@ _MOVES = {
   ),
   "scale": (viewing.scale, tuple(np.linspace(0.5, 1.5, 9))),
 }
-_NUM_PARSED = 1000
 _NUM_SHOWN = 10  # images in each row of a sheet
 _SHOWN_VIEWS = 4  # rows of the sheet of affine views
 
@@ -147,7 +145,7 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-@suite("images", compares=True)
+@suite("images", "source", compares=True)
 def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures accuracy under FGSM and BIM attacks of increasing strength.
 
@@ -156,9 +154,13 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   class, sampled at random (Hinton et al., 2018, section 6). The loss is the
   cross-entropy of the scores, also for capsule networks: see `Task.losses`.
 
+  With `--source` the same attacks are also made on the model of that run, and
+  tried on this one, which they do not know: black-box attacks by transfer.
+
   Returns:
     For each attack, by eps, the accuracy under the untargeted attack, and the
-    share of images classified as the target under the targeted attack.
+    share of images classified as the target under the targeted attack; and the
+    same of the attacks on the source (`transfer_`).
   """
   images, labels = models.first(trained, options.images or _NUM_ATTACKED)
   images = jax.vmap(trained.task.prepare)(
@@ -168,33 +170,40 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
     jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
   )
 
-  @functools.partial(jax.jit, static_argnums=0)
-  def attack(name, model, images, aims, eps, targeted):
-    loss = functools.partial(trained.task.losses, model)
-    attacked = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
-    classes = jnp.argmax(trained.task.scores(model, attacked), axis=-1)
-    return attacked, classes == aims
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def attack(name, losses, attacked, model, images, aims, eps, targeted):
+    loss = functools.partial(losses, attacked)
+    moved = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
+    classes = jnp.argmax(trained.task.scores(model, moved), axis=-1)
+    return moved, classes == aims
 
-  def rate(name, aims, eps, targeted):
+  def rate(name, source, aims, eps, targeted):
     hits = [
-      attack(name, trained.model, *batch, jnp.float32(eps), targeted)[1]
+      attack(name, *source, trained.model, *batch, jnp.float32(eps), targeted)[
+        1
+      ]
       for batch in zip(_batches(images), _batches(aims), strict=True)
     ]
     return float(np.mean(np.concatenate(hits)))
 
+  own = trained.task.losses, trained.model
+  sources = {"": own}
+  if options.source is not None:
+    sources["transfer_"] = transfer.source(options.source, images.shape[1:])
   scores = {"eps": list(_EPSILONS), "num_images": len(images)}
-  for name in _ATTACKS:
-    for kind, aims, targeted in (
-      ("accuracy", jnp.asarray(labels), False),
-      ("targeted_success", targets, True),
-    ):
-      scores[f"{name}_{kind}"] = [
-        rate(name, aims, eps, targeted) for eps in _EPSILONS
-      ]
+  for prefix, source in sources.items():
+    for name in _ATTACKS:
+      for kind, aims, targeted in (
+        ("accuracy", jnp.asarray(labels), False),
+        ("targeted_success", targets, True),
+      ):
+        scores[f"{prefix}{name}_{kind}"] = [
+          rate(name, source, aims, eps, targeted) for eps in _EPSILONS
+        ]
   # The same batch as before, which is compiled already.
   first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
   shown = [
-    attack("bim", trained.model, *first, jnp.float32(eps), False)[0]
+    attack("bim", *own, trained.model, *first, jnp.float32(eps), False)[0]
     for eps in _EPSILONS
   ]
   shown = [attacked[:_NUM_SHOWN] for attacked in shown]
@@ -217,98 +226,10 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-@suite("images", compares=True)
-def diagnostics(
-  run: directory.Run, trained: Trained, options: Options
-) -> Scores:
-  """Measures routing entropy, inactive capsules, and agreement under rotation.
-
-  Returns:
-    Over the test set, the entropy of the routing coefficients (1 is uniform)
-    and the class capsules that are never active (`tasks.summarise`). For each
-    angle of rotation, the agreement between the parses of the rotated and the
-    upright images (`diagnostics.parse_agreement`), the entropy and the
-    accuracy.
-  """
-  images, labels = models.first(trained, options.images or _NUM_PARSED)
-  # Primary capsules that have a position.
-  num_types = getattr(trained.model.primary, "num_types", None)
-
-  def sample(key, index, images, labels, angle):
-    del key
-    image = trained.task.prepare(train_step.as_intensities(images[index]))
-    return (image, viewing.rotate(image, angle)), labels[index]
-
-  def measure(model, pair, labels):
-    upright, turned = map(model, pair)
-    parse = diagnosing.parse_agreement(
-      upright.coefficients, turned.coefficients, num_types=num_types
-    )
-    classes = jnp.argmax(turned.activations, axis=-1)
-    return {
-      "agreement": parse.agreement,
-      "chance": parse.chance,
-      "kappa": parse.kappa,
-      "routing_entropy": diagnosing.routing_entropy(turned.coefficients),
-      "accuracy": (classes == labels).astype(jnp.float32),
-    }
-
-  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  means = [
-    train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
-    for angle in _ANGLES
-  ]
-  whole = tasks.summarise(trained.measures)
-  scores = {
-    "routing_entropy": whole["routing_entropy"],
-    "dead_parents": whole["dead_parents"],
-    "least_peak": whole["least_peak"],
-    "num_rotated": len(images),
-    "rotation": [float(angle) for angle in _ANGLES],
-    **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
-  }
-  curves.activation_histograms(
-    trained.measures["activations"],
-    trained.test.labels,
-    run.figure("activations"),
-  )
-  lines = compared(run, options, "diagnostics", scores)
-  turned = [
-    curves.Panel(
-      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
-    )
-    for name, text in (
-      ("rotated_kappa", "agreement of parses (kappa)"),
-      ("rotated_routing_entropy", "routing entropy"),
-    )
-  ]
-  during = []
-  for ylabel, names in (
-    ("routing entropy", {"routing_entropy": "validation"}),
-    (
-      "validation, shares",
-      {
-        "dead_parents": "dead capsules",
-        "least_peak": "highest activation of the least capsule",
-      },
-    ),
-  ):
-    found = {
-      text: {x["step"]: x[name] for x in run.metrics() if name in x}
-      for name, text in names.items()
-    }
-    found = {text: line for text, line in found.items() if line}
-    if found:
-      during.append(curves.Panel("", "step of training", ylabel, found))
-  curves.diagnostic_curves([*turned, *during], run.figure("diagnostics"))
-  return scores
-
-
 SUITES = (
   affnist_like,
   attacks,
   views,
-  diagnostics,
 )
 
 

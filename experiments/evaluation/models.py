@@ -30,12 +30,14 @@ class Options(NamedTuple):
     compare_with: other runs, evaluated before, whose curves are plotted too.
     other_data: the name or path of another data set; None for the default of
       the suite.
+    source: the folder of another run, on whose model attacks are made too.
   """
 
   views: int = 32
   images: int | None = None
   compare_with: Sequence[Run] = ()
   other_data: str | None = None
+  source: str | None = None
 
 
 class Trained(NamedTuple):

@@ -101,7 +101,10 @@ def make_task(
     ),
     sample_test=train_step.sample_labelled(lambda key, image: steps(image)),
     optimizer=optimizer,
-    suites=lambda model: suites,
+    suites=lambda model: [
+      *suites,
+      *(["diagnostics"] if _has_capsules(model) else []),
+    ],
     after_training=("accuracy", "viewpoints"),
     split=None if viewpoints == "all" else split,
     familiar=None if viewpoints == "all" else known,

@@ -1,9 +1,9 @@
 """Suites on constructed models, whose scores are known."""
 
+import golden_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -17,10 +17,7 @@ from experiments.evaluation import (
   multimnist,
   viewpoints,
 )
-from experiments.run import directory
-from experiments.run.invocation import Invocation
 from experiments.training import task, train_step
-from experiments.training.loop import LoopConfig
 
 SIDE = 9
 RIGHT, BOTTOM, LEFT, TOP = range(4)
@@ -45,54 +42,27 @@ def dots(*places, label):
   return data.Dataset(images, np.full(len(places), label, np.int32), 4, {})
 
 
-def classifier(test, model, **fields):
-  """A model as suites take it; scores are what the model returns."""
-  some = task.Task(
-    *[None] * 8,
-    scores=lambda model, images: model(images),
-    losses=lambda model, images, labels: (
-      optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
-    ),
-    **fields,
-  )
-  config = LoopConfig(1, batch_size=len(test.labels))
-  return models.Trained(some, config, model, 0, {}, test, {})
-
-
-@pytest.fixture
-def run(tmp_path):
-  begun = directory.Run(str(tmp_path))
-  begun.lock(Invocation("train_capsnet", flags={"model": "constructed"}))
-  return begun
-
-
 def at(scores, axis, value):
   return dict(zip(scores[axis], scores[f"{axis}_accuracy"], strict=True))[value]
 
 
 def test_positive_rotations_are_clockwise_and_shifts_go_right(run):
   test = dots(RIGHT, RIGHT, label=BOTTOM)
-  scores = classifiers.views(run, classifier(test, WhereIsInk()))
+  scores = classifiers.views(run, golden_cases.classifier(test, WhereIsInk()))
   assert at(scores, "rotation", 90) == 1 and at(scores, "rotation", -90) == 0
   assert at(scores, "rotation", 0) == 0
   test = dots(RIGHT, RIGHT, label=LEFT)
-  scores = classifiers.views(run, classifier(test, WhereIsInk()))
+  scores = classifiers.views(run, golden_cases.classifier(test, WhereIsInk()))
   assert at(scores, "shift", -6) == 1 and at(scores, "shift", 6) == 0
   assert at(scores, "scale", 1.0) == 0
-
-
-class Brightness(nnx.Module):
-  """Class 0 where the mean is above 1/2, class 1 below."""
-
-  def __call__(self, images):
-    excess = jnp.mean(images, axis=(1, 2, 3)) - 0.5
-    return 10 * jnp.stack([excess, -excess], axis=1)
 
 
 def test_attacks_succeed_from_the_distance_of_the_boundary_on(run):
   images = np.full((2, 4, 4, 1), 158, np.uint8)  # 0.62: by 0.12 above
   test = data.Dataset(images, np.zeros(2, np.int32), 2, {})
-  scores = classifiers.attacks(run, classifier(test, Brightness()))
+  scores = classifiers.attacks(
+    run, golden_cases.classifier(test, golden_cases.Brightness())
+  )
   want = [float(eps < 0.12) for eps in scores["eps"]]
   for name in ("fgsm", "bim"):
     assert scores[f"{name}_accuracy"] == want
@@ -117,7 +87,7 @@ def test_calibration_is_the_distance_of_confidence_from_accuracy(
   labels = np.int32(np.arange(4) < num_right)
   images = np.zeros((4, 4, 4, 1), np.uint8)
   test = data.Dataset(images, labels, 2, {})
-  scores = calibration.calibration(run, classifier(test, Unsure()))
+  scores = calibration.calibration(run, golden_cases.classifier(test, Unsure()))
   assert scores["mean_confidence"] == pytest.approx(0.75)
   assert scores["accuracy"] == num_right / 4
   error = scores["expected_calibration_error"]
@@ -133,7 +103,7 @@ def test_novel_viewpoints_are_those_that_are_not_familiar(run):
     "label_azimuth": np.array([0, 2, 4, 6]),
     "label_elevation": np.array([0, 0, 1, 1]),
   }
-  some = classifier(
+  some = golden_cases.classifier(
     test._replace(factors=factors), WhereIsInk(),
     familiar=lambda factors: factors["label_azimuth"] < 4,
   )._replace(measures={"accuracy": np.array([1.0, 1.0, 1.0, 0.0])})  # fmt: skip
@@ -206,7 +176,7 @@ def test_draws_of_a_view_and_of_the_test_set_have_the_same_keys():
     noise = jax.random.uniform(key, ())
     return train_step.as_intensities(images[index]) + noise, labels[index]
 
-  some = classifier(test, WhereIsInk())
+  some = golden_cases.classifier(test, WhereIsInk())
   drawn, _ = models.make_examples(some, sample, np.arange(2))
 
   def measure(model, images, labels):

@@ -9,8 +9,6 @@ from flax import nnx
 
 from capjax import data
 from experiments.evaluation import equivariance, models, out_of_distribution
-from experiments.run import directory
-from experiments.run.invocation import Invocation
 from experiments.training import task
 from experiments.training.loop import LoopConfig
 
@@ -46,14 +44,6 @@ def trained_on(model, test, **fields):
   config = LoopConfig(1, batch_size=len(test.labels))
   some = task.Task(*[None] * 8)
   return models.Trained(some, config, model, 0, {}, test, {}, **fields)
-
-
-@pytest.fixture
-def run(tmp_path):
-  begun = directory.Run(str(tmp_path))
-  flags = {"model": "constructed", "dataset": "mnist"}
-  begun.lock(Invocation("train_capsnet", flags=flags))
-  return begun
 
 
 def test_a_pose_that_moves_with_the_image(run):

@@ -1,0 +1,207 @@
+"""Inside a network of class capsules: iterations of routing, and its layers.
+
+Axes: R iterations, B batch, I parts, J classes, D pose of a class, K types of
+capsules in a layer.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax import capsnet, matrix_capsules
+from capjax.kernels import numerics, routing
+from capjax.kernels.routing import em
+from capjax.layers import custom_routing, heinsen_routers, routers
+
+
+class Iterations(NamedTuple):
+  """The votes for the classes, and what each iteration made of them.
+
+  Attributes:
+    votes: [B I J D], with the layer's bias or coordinates where these are added
+      to votes.
+    activations: [B I], of the parts; 1 where the routing has none.
+    coefficients: [R B I J], after each iteration.
+    poses: [R B J D], of the classes.
+  """
+
+  votes: Float[Array, "B I J D"]
+  activations: Float[Array, "B I"]
+  coefficients: Float[Array, "R B I J"]
+  poses: Float[Array, "R B J D"]
+
+
+def iterations(
+  model: nnx.Module, images: Float[Array, "B H W C"], *, at_least: int = 1
+) -> Iterations | None:
+  """Follows the routing to the classes through its iterations.
+
+  Votes are stored, and the routing runs once with every number of iterations.
+
+  Args:
+    model: `CapsNet` or `MatrixCapsules`.
+    images: its input.
+    at_least: iterations to follow, where the network has fewer; EM has a
+      temperature for each of its own alone, and is not followed further.
+
+  Returns:
+    None where the routing has no iterations, or the network is another.
+  """
+  if isinstance(model, matrix_capsules.MatrixCapsules):
+    return _of_matrices(model, images)
+  if not isinstance(model, capsnet.CapsNet):
+    return None
+  layer = model.classes
+  with_iterations = _with_iterations(layer.route)
+  if with_iterations is None:
+    return None
+  make, own = with_iterations
+  count = own if isinstance(layer.route, routers.EM) else max(own, at_least)
+  poses = model.primary(jax.nn.relu(model.conv(images)))
+  poses = poses.reshape(len(images), layer.num_parts, -1)
+  transforms = layer.transforms[...]
+  bias = None if layer.bias is None else layer.bias[...]
+  outputs = []
+  for r in range(count):
+    route = functools.partial(make(r + 1), bias=bias)
+    outputs.append(jax.vmap(route, (0, None))(poses, transforms))
+  votes = jax.vmap(custom_routing.stored_votes, (0, None))(poses, transforms)
+  if bias is not None and isinstance(layer.route, _MIXTURES):
+    votes += bias
+  return Iterations(
+    votes,
+    _part_activations(layer.route, poses),
+    jnp.stack([x.coefficients for x in outputs]),
+    jnp.stack([x.poses for x in outputs]),
+  )
+
+
+def vote_distances(
+  found: Iterations,
+) -> tuple[Float[Array, "R B I J"], Float[Array, "R B I J"]]:
+  """Distances of votes from their mean, and the weights of both.
+
+  As in a figure of Hinton et al. (2018): w_ij = c_ij a_i after each iteration,
+    distance_ij = |u_ij - sum_k w_kj u_kj / sum_k w_kj|.
+  Parents are clusters where distances fall from iteration to iteration.
+
+  Returns:
+    Distances, in the unit of the votes, and w_ij >= 0; negative coefficients,
+    which learned priors can make, count as 0.
+  """
+  weights = jnp.maximum(found.coefficients, 0) * found.activations[..., None]
+
+  def of_iteration(weights):
+    total = jnp.sum(weights, axis=1)[..., None]
+    means = jnp.einsum("bij,bijd->bjd", weights, found.votes)
+    means /= jnp.where(total > 0, total, 1)
+    return numerics.safe_norm(found.votes - means[:, None])
+
+  return jax.lax.map(of_iteration, weights), weights
+
+
+def logit_changes(found: Iterations) -> Float[Array, "R B"]:
+  """The mean change of a routing logit in each iteration.
+
+  The mean over pairs of |<u_ij, v_j>|, by which Procedure 1 of Sabour et al.
+  (2017) adds to the logits b_ij, v_j being the pose after the iteration (a
+  figure of its appendix). Of dynamic routing alone.
+  """
+  changes = jnp.einsum("bijd,rbjd->rbij", found.votes, found.poses)
+  return jnp.mean(jnp.abs(changes), axis=(2, 3))
+
+
+def layer_activations(
+  model: nnx.Module, images: Float[Array, "B H W C"]
+) -> list[Float[Array, "B K"]]:
+  """The highest activation of each type of capsules, from the first layer up.
+
+  Args:
+    model: a network of class capsules. Of others than `CapsNet` and
+      `MatrixCapsules` only the classes are given.
+    images: its input.
+  """
+  if isinstance(model, matrix_capsules.MatrixCapsules):
+    layers = [activations for _, activations in model.capsules(images)]
+  elif isinstance(model, capsnet.CapsNet):
+    primary = model.primary(jax.nn.relu(model.conv(images)))
+    layers = [numerics.safe_norm(primary)]
+  else:
+    layers = []
+  found = [jnp.max(x, axis=tuple(range(1, x.ndim - 1))) for x in layers]
+  return [*found, model(images).activations]
+
+
+# Mixtures: they add the layer's bias to the votes, and weigh the parts.
+_MIXTURES = (routers.EM, routers.Variational, heinsen_routers.HeinsenEM)
+
+
+def _with_iterations(route) -> tuple[Callable, int] | None:
+  """A function that gives the routing a number of iterations; and its own."""
+  if isinstance(route, routers.DynamicRouting):
+    own = route.num_iterations
+    return lambda r: dataclasses.replace(route, num_iterations=r), own
+  if isinstance(route, routers.Kernel):
+    if route.function is routing.uniform_routing:
+      return None
+    options = {"num_iterations": 3, **dict(route.options)}
+
+    def with_options(count):
+      pairs = (options | {"num_iterations": count}).items()
+      return dataclasses.replace(route, options=tuple(pairs))
+
+    return with_options, options["num_iterations"]
+  if isinstance(route, routers.EM):
+
+    def first(count):
+      other = nnx.clone(route)
+      other.inverse_temperatures = route.inverse_temperatures[:count]
+      return other
+
+    return first, len(route.inverse_temperatures)
+  own = getattr(route, "num_iterations", None)
+  if own is None:
+    return None
+
+  def changed(count):
+    other = nnx.clone(route)
+    other.num_iterations = count
+    return other
+
+  return changed, own
+
+
+def _part_activations(route, poses) -> jax.Array:
+  """Lengths of poses, for the routings that weigh parts by activations."""
+  if isinstance(route, _MIXTURES):
+    return numerics.safe_norm(poses)
+  return jnp.ones(poses.shape[:2], poses.dtype)
+
+
+def _of_matrices(model, images) -> Iterations:
+  *_, (poses, activations) = model.capsules(images)
+  layer = model.classes
+  votes = layer.votes(poses)
+  activations = activations.reshape(len(images), -1)
+  temperatures = layer.options["inverse_temperatures"]
+  outputs = []
+  for r in range(len(temperatures)):
+    options = {**layer.options, "inverse_temperatures": temperatures[: r + 1]}
+
+    def route(votes, activations, options=options):
+      betas = layer.beta_a[...], layer.beta_u[...]
+      return em.em_routing(votes, activations, *betas, **options)
+
+    outputs.append(jax.vmap(route)(votes, activations))
+  return Iterations(
+    votes,
+    activations,
+    jnp.stack([x.coefficients for x in outputs]),
+    jnp.stack([x.poses for x in outputs]),
+  )

@@ -1,0 +1,203 @@
+"""A suite: whether routing decides anything, and what its iterations do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax import matrix_capsules
+from capjax.evaluation import diagnostics as diagnosing
+from capjax.evaluation import inspection, views
+from capjax.layers import routers
+
+from ..figures import curves
+from ..figures import iterations as figures
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models
+from .classifiers import compared, lines_of
+from .models import Options, Scores, Trained
+from .suite import suite
+
+_ANGLES = tuple(range(-90, 91, 15))
+_NUM_PARSED = 1000
+_NUM_FOLLOWED = 100  # images whose votes are followed through the iterations
+_FOLLOWED_AT_ONCE = 10
+_ITERATIONS = 5  # followed at least, where more than the network's own can be
+
+
+@suite("images", compares=True)
+def diagnostics(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures what routing decides, inactive capsules, and parses of views.
+
+  Besides the curves, plots for the class and for the others the distances of
+  votes from their mean after each iteration (Hinton et al., 2018).
+
+  Returns:
+    Over the test set, the entropy of the routing coefficients (1 is uniform)
+    and the class capsules that are never active (`tasks.summarise`). For each
+    angle of rotation, the agreement between the parses of the rotated and the
+    upright images (`diagnostics.parse_agreement`), the entropy and the
+    accuracy. For each layer from the first up, the share of types of capsules
+    that no image activates (`layer_dead`), and the highest activation of the
+    least active type (`layer_least_peak`). Where routing iterates, for each
+    iteration the mean distance of votes from their mean, by weight, for the
+    class (`vote_distance_true`) and for the others; for dynamic routing the
+    mean change of a logit (`logit_change`). See `inspection`.
+  """
+  images, labels = models.first(trained, options.images or _NUM_PARSED)
+  # Primary capsules that have a position.
+  num_types = getattr(trained.model.primary, "num_types", None)
+  if isinstance(trained.model, matrix_capsules.MatrixCapsules):
+    num_types = trained.model.classes.transforms.shape[0]
+  steps = trained.task.steps(images.shape[1:])
+
+  def sample(key, index, images, labels, angle):
+    del key
+    image = steps.prepare(train_step.as_intensities(images[index]))
+    pair = image, views.rotate(image, angle)
+    return tuple(map(steps.normalise, pair)), labels[index]
+
+  def measure(model, pair, labels):
+    upright, turned = map(model, pair)
+    parse = diagnosing.parse_agreement(
+      upright.coefficients, turned.coefficients, num_types=num_types
+    )
+    classes = jnp.argmax(turned.activations, axis=-1)
+    return {
+      "agreement": parse.agreement,
+      "chance": parse.chance,
+      "kappa": parse.kappa,
+      "routing_entropy": diagnosing.routing_entropy(turned.coefficients),
+      "accuracy": (classes == labels).astype(jnp.float32),
+    }
+
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  means = [
+    train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
+    for angle in _ANGLES
+  ]
+  whole = tasks.summarise(trained.measures)
+  scores = {
+    "routing_entropy": whole["routing_entropy"],
+    "dead_parents": whole["dead_parents"],
+    "least_peak": whole["least_peak"],
+    "num_rotated": len(images),
+    "rotation": [float(angle) for angle in _ANGLES],
+    **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
+  }
+  scores |= _layers(trained, images) | _iterations(run, trained)
+  curves.activation_histograms(
+    trained.measures["activations"],
+    trained.test.labels,
+    run.figure("activations"),
+  )
+  lines = compared(run, options, "diagnostics", scores)
+  turned = [
+    curves.Panel(
+      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
+    )
+    for name, text in (
+      ("rotated_kappa", "agreement of parses (kappa)"),
+      ("rotated_routing_entropy", "routing entropy"),
+    )
+  ]
+  during = []
+  for ylabel, names in (
+    ("routing entropy", {"routing_entropy": "validation"}),
+    (
+      "validation, shares",
+      {
+        "dead_parents": "dead capsules",
+        "least_peak": "highest activation of the least capsule",
+      },
+    ),
+  ):
+    found = {
+      text: {x["step"]: x[name] for x in run.metrics() if name in x}
+      for name, text in names.items()
+    }
+    found = {text: line for text, line in found.items() if line}
+    if found:
+      during.append(curves.Panel("", "step of training", ylabel, found))
+  curves.diagnostic_curves([*turned, *during], run.figure("diagnostics"))
+  return scores
+
+
+SUITES = (diagnostics,)
+
+
+def _layers(trained: Trained, images: np.ndarray) -> Scores:
+  """Capsules that are never active, layer by layer."""
+  steps = trained.task.steps(images.shape[1:])
+
+  def measure(model, images, labels):
+    del labels
+    found = inspection.layer_activations(model, images)
+    return {str(n): x for n, x in enumerate(found)}
+
+  evaluate = tasks.make_evaluate(
+    measure,
+    train_step.sample_labelled(lambda _, image: steps(image)),
+    trained.config.batch_size,
+  )
+  labels = np.zeros(len(images), np.int32)
+  layers = evaluate(trained.model, images, labels).values()
+  return {
+    "layer_dead": [float(diagnosing.dead_parents(x)) for x in layers],
+    "layer_least_peak": [
+      float(np.min(diagnosing.peak_activations(x))) for x in layers
+    ],
+  }
+
+
+def _iterations(run: directory.Run, trained: Trained) -> Scores:
+  """Distances of votes, and changes of logits, after each iteration."""
+  images, labels = models.first(trained, _NUM_FOLLOWED)
+  steps = trained.task.steps(images.shape[1:])
+  route = getattr(getattr(trained.model, "classes", None), "route", None)
+  is_dynamic = isinstance(route, routers.DynamicRouting)
+
+  @jax.jit
+  def follow(model, images):
+    images = jax.vmap(steps)(train_step.as_intensities(images))
+    found = inspection.iterations(model, images, at_least=_ITERATIONS)
+    if found is None:
+      return None
+    changes = inspection.logit_changes(found) if is_dynamic else None
+    return *inspection.vote_distances(found), changes
+
+  batches = [
+    jax.tree.map(
+      np.asarray,
+      follow(trained.model, jnp.asarray(images[n : n + _FOLLOWED_AT_ONCE])),
+    )
+    for n in range(0, len(images), _FOLLOWED_AT_ONCE)
+  ]
+  if batches[0] is None:
+    return {}
+  distances, weights, changes = (
+    None if parts[0] is None else np.concatenate(parts, axis=1)
+    for parts in zip(*batches, strict=True)
+  )
+  is_class = np.arange(weights.shape[-1]) == labels[:, None]
+  scores: Scores = {"iteration": list(range(1, len(distances) + 1))}
+  kinds = {"true": is_class[:, None], "other": ~is_class[:, None]}
+  kinds = {name: weights * kept for name, kept in kinds.items()}
+  for name, kept in kinds.items():
+    scores[f"vote_distance_{name}"] = [
+      float(np.average(x, weights=w + 1e-12))
+      for x, w in zip(distances, kept, strict=True)
+    ]
+  if changes is not None:
+    scores["logit_change"] = np.mean(changes, axis=1).tolist()
+  figures.vote_distances(
+    distances,
+    {"class": kinds["true"], "other classes": kinds["other"]},
+    run.figure("vote_distances"),
+  )
+  if changes is not None:
+    figures.logit_changes(scores["logit_change"], run.figure("logit_changes"))
+  return scores

@@ -1,0 +1,52 @@
+"""Another model as the source of attacks, which this one has not seen."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from capjax import predictions, saved
+
+
+def source(
+  path: str, image_shape: Sequence[int]
+) -> tuple[Callable[..., jax.Array], nnx.Module]:
+  """The losses that attacks on another trained model follow, and the model.
+
+  Args:
+    path: the folder of its run, or its weights.
+    image_shape: [H W C] of the images in [0, 1] that are attacked.
+
+  Returns:
+    `(model, images [B H W C], labels [B]) -> [B]`, the cross-entropy of the
+    scores as in `Task.losses`, and the model.
+
+  Raises:
+    FileNotFoundError: if there is no such model.
+    ValueError: if it is no classifier, or takes other images.
+  """
+  trained = saved.load(path)
+  kind = predictions.scores_name(trained.model)
+  if kind is None:
+    raise ValueError(
+      f"the model of --source={path} has no scores of classes; give a "
+      "classifier"
+    )
+  shape = tuple(trained.model.image_shape)
+  if shape != tuple(image_shape):
+    found, wanted = ("x".join(map(str, x)) for x in (shape, image_shape))
+    raise ValueError(
+      f"the model of --source={path} takes images of {found}, this one of "
+      f"{wanted}; give one of the same data"
+    )
+  normalise = jax.vmap(trained.preprocessing.normalise)
+
+  def losses(model, images, labels):
+    scores = predictions.outputs(model, normalise(images))[kind]
+    if kind == "probabilities":
+      scores = jnp.log(jnp.maximum(scores, 1e-30))
+    return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+
+  return losses, trained.model

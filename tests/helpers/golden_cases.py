@@ -1,0 +1,31 @@
+"""Constructed models as suites take them."""
+
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from experiments.evaluation import models
+from experiments.training import task
+from experiments.training.loop import LoopConfig
+
+
+def classifier(test, model, **fields):
+  """A model as suites take it; scores are what the model returns."""
+  some = task.Task(
+    *[None] * 8,
+    scores=lambda model, images: model(images),
+    losses=lambda model, images, labels: (
+      optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
+    ),
+    **fields,
+  )
+  config = LoopConfig(1, batch_size=len(test.labels))
+  return models.Trained(some, config, model, 0, {}, test, {})
+
+
+class Brightness(nnx.Module):
+  """Class 0 where the mean is above 1/2, class 1 below."""
+
+  def __call__(self, images):
+    excess = jnp.mean(images, axis=(1, 2, 3)) - 0.5
+    return 10 * jnp.stack([excess, -excess], axis=1)
