@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures lint clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -56,6 +56,17 @@ docs: .venv/docs
 figures: .venv
 	$(BIN)/python -m experiments.gallery --data_dir=$(DATA_DIR)
 
+# The page of trained models, into explorer/dist; needs node 20 and npm.
+explorer: explorer/node_modules
+	cd explorer && npm run --silent build
+
+explorer-serve: explorer
+	$(PYTHON) -m http.server 8000 --bind 127.0.0.1 --directory explorer/dist
+
+explorer/node_modules: explorer/package.json explorer/package-lock.json
+	cd explorer && npm ci --ignore-scripts
+	touch $@
+
 lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -93,4 +104,4 @@ ONNX := .venv-onnx/bin/python
 include results/records.mk
 
 clean:
-	rm -rf .venv .venv-onnx runs docs/build
+	rm -rf .venv .venv-onnx runs docs/build explorer/dist explorer/node_modules

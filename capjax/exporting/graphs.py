@@ -19,6 +19,7 @@ from jaxtyping import Array, Shaped
 from capjax import baselines, predictions, saved
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
+from capjax.exporting import inner_graphs
 from capjax.generative.guides import AmortisedCapsules
 from capjax.generative.model import GenerativeCapsules
 from capjax.kernels.matching.selection import Capsules
@@ -26,7 +27,7 @@ from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE, parts
 from capjax.transforming import TransformingAutoencoder
 
-NAMES = ("model", "decoder")
+NAMES = ("model", "decoder", "routing", "parts", "sweep")
 
 Arrays = dict[str, Shaped[Array, "..."]]
 
@@ -45,9 +46,14 @@ class Graph(NamedTuple):
   inputs: dict[str, jax.ShapeDtypeStruct]
   outputs: dict[str, jax.ShapeDtypeStruct]
 
-  def batch(self) -> list[jax.ShapeDtypeStruct]:
-    """The inputs with a leading axis B of any size, as `jax.export` has it."""
-    (size,) = jax.export.symbolic_shape("B")
+  def batch(self, size: int | None = None) -> list[jax.ShapeDtypeStruct]:
+    """The inputs with a leading axis B, as `jax.export` has it.
+
+    Args:
+      size: B; None for any size.
+    """
+    if size is None:
+      (size,) = jax.export.symbolic_shape("B")
     return [
       jax.ShapeDtypeStruct((size, *x.shape), x.dtype)
       for x in self.inputs.values()
@@ -62,13 +68,20 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
     the `reconstructions` from the class with the highest score (class
     capsules); `poses` of the classes (matrix capsules); `part_poses`,
     `part_features`, `object_poses` and `reconstructions` (SCAE); `part_poses`
-    (generative capsules).
+    (generative capsules), and with objects `object_poses` [B J 6] and
+    `routing` [B I 1+J], how probable it is that a part selected an object, or
+    first the dummy.
   - "decoder" returns `images` [B H W C]. It takes `poses` [B J D] of class
     capsules, with zeros for all classes but those to decode; or `poses`
     [B I 3 3], `presences` [B I] and `features` [B I F] of parts (SCAE); or
     `poses` [B I 6] and `presences` [B I] of parts (generative capsules);
     or `latents` [B L] (`ConvVAE`); or `poses` and `presences`
     (`TransformingAutoencoder`).
+  - "routing" of a CapsNet: `inner_graphs.routing_by_iteration` of `images`,
+    uint8 [B H W C].
+  - "parts" of generative capsules: `inner_graphs.parts_of_objects` of `poses`
+    [B J 6] and `presences` [B J] of the objects.
+  - "sweep" of a capsule RBM: `inner_graphs.gibbs_sweep`.
 
   Args:
     trained: the model.
@@ -81,6 +94,12 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
     one, inputs = _whole(trained)
   elif name == "decoder":
     one, inputs = _decoder(trained.model)
+  elif name == "routing":
+    one, inputs = inner_graphs.routing_by_iteration(trained), _images(trained)
+  elif name == "parts":
+    one, inputs = _parts(trained.model)
+  elif name == "sweep":
+    one, inputs = _sweep(trained.model)
   else:
     raise ValueError(f"graph {name!r} is unknown; give one of {NAMES}.")
   shapes = jax.eval_shape(one, *inputs.values())
@@ -99,8 +118,12 @@ def _whole(trained):
     found |= _besides(model, prepared, num_labels)
     return {name: x[0] for name, x in found.items()}
 
+  return one, _images(trained)
+
+
+def _images(trained) -> dict[str, jax.ShapeDtypeStruct]:
   shape = tuple(trained.card["image_shape"])
-  return one, {"images": jax.ShapeDtypeStruct(shape, jnp.uint8)}
+  return {"images": jax.ShapeDtypeStruct(shape, jnp.uint8)}
 
 
 def _besides(model: nnx.Module, images, num_labels) -> Arrays:
@@ -124,7 +147,11 @@ def _besides(model: nnx.Module, images, num_labels) -> Arrays:
     }
   if isinstance(model, AmortisedCapsules):
     _, layers = model.guide(images)
-    return {"part_poses": layers[0].poses}
+    found = {"part_poses": layers[0].poses}
+    if len(layers) > 1:
+      found["object_poses"] = layers[1].poses
+      found["routing"] = model.capsules.select(layers)[0].routing
+    return found
   return {}
 
 
@@ -171,9 +198,35 @@ def _decoder(model: nnx.Module):
 def _of_generative(model):
   def one(poses, presences):
     logits = jax.scipy.special.logit(presences)
-    return {"images": model.render(Capsules(logits[None], poses[None]))[0]}
+    shares = model.shares(Capsules(logits[None], poses[None]))[0]
+    return {"images": jnp.sum(shares, axis=0), "shares": shares}
 
   return one
+
+
+def _parts(model: nnx.Module):
+  if isinstance(model, AmortisedCapsules):
+    model = model.capsules
+  if not isinstance(model, GenerativeCapsules):
+    raise ValueError(
+      f"this {type(model).__name__} has no objects that expect parts; give "
+      "generative capsules."
+    )
+  one = inner_graphs.parts_of_objects(model)
+  count = model.num_capsules[1]
+  return one, _floats(poses=(count, 6), presences=(count,))
+
+
+def _sweep(model: nnx.Module):
+  one = inner_graphs.gibbs_sweep(model)
+  image, (_, *hidden) = model.image_shape, model.hidden.shape
+  return one, _floats(
+    images=image,
+    known=image,
+    switch_uniforms=tuple(hidden[:1]),
+    hidden_uniforms=tuple(hidden),
+    image_uniforms=image,
+  )
 
 
 def _of_scae(model):

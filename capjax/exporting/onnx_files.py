@@ -20,6 +20,7 @@ def write_onnx(
   path: str | os.PathLike[str],
   *,
   graph: str = "model",
+  batch_size: int | None = None,
 ) -> graphs.Graph:
   """Writes a graph for ONNX Runtime, with any batch size; the axis is `B`.
 
@@ -29,6 +30,8 @@ def write_onnx(
     trained: the model.
     path: the file, such as `model.onnx`; written whole or not at all.
     graph: one of `graphs.NAMES`; see `graphs.graph`.
+    batch_size: the only batch size of the file, which then has a third of the
+      operations, since it does not compute shapes; None for any.
 
   Returns:
     The graph, with the names and shapes of its inputs and outputs.
@@ -42,11 +45,12 @@ def write_onnx(
   """
   try:
     import jax2onnx
+    import onnx
     import onnxruntime
   except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{MISSING} ({error})", name=error.name) from None
   found = graphs.graph(trained, graph)
-  inputs = found.batch()
+  inputs = found.batch(batch_size)
   names = list(found.outputs)
 
   def in_order(*arguments):
@@ -74,7 +78,8 @@ def write_onnx(
         f"this {type(trained.model).__name__} has an operation without a form "
         f"in ONNX ({error}); export it with --format=stablehlo."
       ) from error
-    content = file.read_bytes()
+    # Weights of more than a megabyte come in a file of their own.
+    content = onnx.load(file).SerializeToString(deterministic=True)
   try:
     onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
   except Exception as error:  # of a type of its own for each fault

@@ -19,11 +19,12 @@ from capjax.exporting import onnx_files, portable
 _ONNX = pathlib.Path(processes.ROOT, ".venv-onnx/bin/python")
 # The families whose graphs are checked in ONNX Runtime.
 _IN_ONNX = {
-  "capsnet": ("model", "decoder"),
+  "capsnet": ("model", "decoder", "routing"),
   "efficient": ("decoder",),
   "matrix": ("model",),
   "scae": ("model", "decoder"),
-  "generative": ("model", "decoder"),
+  "generative": ("model", "decoder", "parts"),
+  "rbm": ("sweep",),
 }
 _ATOL = 1e-4
 
