@@ -246,6 +246,8 @@ def exact_set(
   Returns:
     True or false for each example.
   """
+  # `top_k` may hold -0.0 for less than 0.0.
+  scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
   return jnp.all(jnp.sort(predictions) == jnp.sort(labels), axis=-1)
 

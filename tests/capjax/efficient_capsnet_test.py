@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -271,6 +272,7 @@ class EfficientCapsNetTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, "no decoder"):
       model.decode(jnp.zeros((2, 3, 5)), jnp.zeros(2, jnp.int32))
 
+  @widths.limits_of_float32
   def test_bfloat16_stays_close(self):
     images, classes = _batch()
     half = cases.efficient_capsnet(dtype=jnp.bfloat16)

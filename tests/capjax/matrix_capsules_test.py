@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -249,6 +250,7 @@ class FreshNetworkTest(absltest.TestCase):
     return float(jnp.mean(diagnostics.routing_entropy(coefficients)))
 
   @pytest.mark.long
+  @widths.samples_of_float32
   def test_shares_of_classes_are_open(self):
     self.assertGreater(self._entropy(self.model), 0.9)
 

@@ -105,7 +105,7 @@ def test_kernels_refuse_what_would_be_broadcast_and_what_is_empty(name):
     (dict(bias=jnp.zeros(4)), ["bias is [4]", "[J D]"]),
     (dict(bias=jnp.zeros((1, 4))), ["bias is [1 4]", "[J D] = [2 4]"]),
     (dict(votes=jnp.zeros((0, 2, 4))), ["votes is [0 2 4]", "empty", "I"]),
-    (dict(votes=jnp.zeros((3, 2, 4), int)), ["votes holds int32"]),
+    (dict(votes=jnp.zeros((3, 2, 4), jnp.int32)), ["votes holds int32"]),
     (dict(votes=[[1.0]]), ["votes is a list"]),
   ],
 )

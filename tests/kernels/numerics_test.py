@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -236,6 +237,7 @@ class NumericsTest(chex.TestCase):
   @parameterized.parameters(
     check_log_matches_oracle, check_log_has_a_floor, check_log_gradient
   )
+  @widths.limits_of_float32
   def test_safe_log(self, check):
     check(numerics.safe_log)
 
@@ -389,6 +391,7 @@ class NumericsTest(chex.TestCase):
     slopes = jax.grad(lambda *x: jnp.sum(einsum(*x)), (0, 1))
     cases.assert_products_are_not_rounded(slopes, x, y)
 
+  @widths.limits_of_float32
   def test_accumulation_dtype(self):
     half, single = jnp.zeros(2, jnp.bfloat16), jnp.zeros(2)
     self.assertEqual(numerics.accumulation_dtype(half), jnp.float32)

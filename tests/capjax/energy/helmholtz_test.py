@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
@@ -62,6 +63,7 @@ class ModelTest(parameterized.TestCase):
     np.testing.assert_allclose(bound.importance, truth, atol=atol)
 
   @pytest.mark.long
+  @widths.samples_of_float32
   def test_bounds_are_those_of_their_recognition_model(self):
     """Against sums over all states of q.
 

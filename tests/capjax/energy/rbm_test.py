@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
@@ -161,6 +162,7 @@ class LearningTest(parameterized.TestCase):
     self.assertLess(worst, 1e-5)
 
   @pytest.mark.long
+  @widths.samples_of_float32
   def test_chains_that_do_not_go_on_are_found_out(self):
     worst = self._worst(num_iterations=None, **self._GOING_ON, broken=True)
     self.assertGreater(worst, 0.1)

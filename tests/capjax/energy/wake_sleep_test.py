@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -93,7 +94,7 @@ class LearningTest(parameterized.TestCase):
           _drive_down(*above),
           np.zeros(learning[1].hidden[...][0].shape),
         ]
-        logits = np.float64(model.visible[...][0])
+        logits = np.array(model.visible[...][0], np.float64)
         for m, k, j in np.ndindex(learning[0].weights[...].shape):
           logits[m] += (
             learning[0].weights[...][m, k, j] * states[0].active[k, j]
@@ -134,6 +135,7 @@ class LearningTest(parameterized.TestCase):
           np.testing.assert_allclose(-found[1].weights[...], want, atol=1e-5)
 
   @parameterized.parameters(None, 5)
+  @widths.samples_of_float32
   def test_learning_raises_the_exact_likelihood(self, num_iterations):
     model = cases.model(1, scale=1.0)
     patterns = jnp.float32(np.array([[1, 1, 0, 0], [0, 0, 1, 1]]))

@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -238,6 +239,7 @@ class DiagnosticsTest(chex.TestCase):
     check_dead_parents_never_wake(diagnostics.dead_parents)
 
   @parameterized.parameters(*_PARSE_CHECKS)
+  @widths.samples_of_float32
   def test_parse_agreement(self, check):
     check(_parse_agreement)
 

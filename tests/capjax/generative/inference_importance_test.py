@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import widths
 from absl.testing import absltest
 from flax import nnx
 from numpyro import infer
@@ -128,6 +129,7 @@ def _matrix(pose):
 
 
 class ImportanceTest(chex.TestCase):
+  @widths.samples_of_float32
   def test_matches_oracle(self):
     key = jax.random.split(jax.random.key(3), _NUM_KEYS)[0]
     bounds, effective = _oracle(key)

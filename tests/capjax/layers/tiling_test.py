@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import widths
 from absl.testing import absltest, parameterized
 
 from capjax.layers import convolution, tiling
@@ -103,6 +104,7 @@ class TilingTest(chex.TestCase):
     (check_precise_on_primary_capsules, _half_precision),
     (check_precise_on_small_kernels, _whole_numbers),
   )
+  @widths.samples_of_float32
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

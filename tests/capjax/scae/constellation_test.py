@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -217,6 +218,7 @@ class LossTest(parameterized.TestCase):
     "absent_points_win",
     "mean_presence",
   )
+  @widths.samples_of_float32
   def test_broken_loss_fails(self, fault):
     with self.assertRaises(AssertionError):
       check_loss_matches_oracle(functools.partial(_broken_loss, fault=fault))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 
 from capjax.data.sources import constellations
@@ -193,6 +194,7 @@ class UpdateTest(chex.TestCase):
 
 class InferTest(chex.TestCase):
   @parameterized.parameters(0, 1)
+  @widths.samples_of_float32
   def test_finds_objects_and_their_poses(self, seed):
     drawn = _image(seed)
     found = _infer(num_restarts=20)(

@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import widths
 from absl.testing import absltest, parameterized
 
 from capjax.data.sources import constellations
@@ -38,6 +39,7 @@ def _placed(poses):
 
 
 class RansacTest(chex.TestCase):
+  @widths.samples_of_float32
   def test_without_noise_everything_is_found(self):
     drawn = _drawn()
     found = _run(0.1)(drawn.points, drawn.presence)

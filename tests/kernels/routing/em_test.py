@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import widths
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
@@ -230,6 +231,7 @@ class EMTest(chex.TestCase):
     ("nobody_there", "no_floor"),
     ("far_votes", "not_in_logs"),
   )
+  @widths.limits_of_float32
   def test_broken_copy_is_not_finite(self, limit, fault):
     broken = _compiled(functools.partial(_textbook, fault=fault))
     with self.assertRaises(AssertionError):
