@@ -153,6 +153,14 @@ train.solids_cpu := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu.
 minutes.solids_cpu := 21
 $(call seeds,solids_cpu,0 1 2)
 
+# Iterations of EM, after short trainings.
+train.solids_sweep_3 := train_matrix_capsules $(presets)/matrix_capsules/solids_sweep.cfg --num_iterations=3
+train.solids_sweep_2 := train_matrix_capsules $(presets)/matrix_capsules/solids_sweep.cfg
+minutes.solids_sweep_3 := 6
+minutes.solids_sweep_2 := 4
+$(call seeds,solids_sweep_3,0)
+$(call seeds,solids_sweep_2,0)
+
 train.solids_cpu_baseline := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu_baseline.cfg
 minutes.solids_cpu_baseline := 2
 $(call seeds,solids_cpu_baseline,0 1 2)
