@@ -267,6 +267,7 @@ def optimise(
       batch_size=config.batch_size,
       mesh=mesh,
       average_decay=decay,
+      num_micro_batches=config.num_micro_batches,
     ),
     evaluate=tasks.make_evaluate(
       task.measure, task.sample_test, config.batch_size
@@ -322,6 +323,7 @@ def _check(config: LoopConfig) -> None:
   """Raises a ValueError for options out of range."""
   for name in (
     "num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every",
+    "num_micro_batches",
   ):  # fmt: skip
     value = getattr(config, name)
     if value is not None and value < 1:

@@ -112,6 +112,13 @@ flags.register_validator(
   lambda decay: 0 <= decay < 1,
   message="give 0 for no average, or a decay below 1 such as 0.999",
 )
+NUM_MICRO_BATCHES = flags.DEFINE_integer(
+  "num_micro_batches",
+  1,
+  "Parts of a batch that follow each other in an update, which then takes less "
+  "memory; their gradients are averaged. --batch_size is the whole batch.",
+  lower_bound=1,
+)
 START_FROM = flags.DEFINE_string(
   "start_from",
   None,
@@ -171,6 +178,7 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
     checkpoint_minutes=CHECKPOINT_MINUTES.value,
     stop_accuracy=STOP_ACCURACY.value,
     average_decay=AVERAGE_DECAY.value,
+    num_micro_batches=NUM_MICRO_BATCHES.value,
   )
 
 

@@ -25,7 +25,8 @@ _GROUPS = {
     "compare_with", "allow_other_data", "figure_format",
   ),
   "Training": (
-    "num_steps", "batch_size", "weight_decay", "pretrain_steps",
+    "num_steps", "batch_size", "num_micro_batches",
+    "weight_decay", "pretrain_steps",
     "pretrain_learning_rate", "slower_at", "slower_by", "max_error",
     "num_sweeps", "sweep", "num_chains",
   ),

@@ -36,6 +36,8 @@ class LoopConfig(NamedTuple):
       accuracy; None for never.
     average_decay: decay of the exponential moving average of the weights; 0 for
       no average.
+    num_micro_batches: parts of a batch that follow each other in an update, to
+      save memory.
   """
 
   num_steps: int
@@ -48,6 +50,7 @@ class LoopConfig(NamedTuple):
   checkpoint_minutes: float = 10.0
   stop_accuracy: float | None = None
   average_decay: float = 0.0
+  num_micro_batches: int = 1
 
 
 def split_validation(

@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec as P
 
 from capjax.data import as_intensities
 
+from . import micro_batches
+
 
 class TrainState(NamedTuple):
   """Everything that training changes, and its random key.
@@ -168,6 +170,7 @@ def make_update(
   batch_size: int,
   mesh: Mesh,
   average_decay: float = 0.0,
+  num_micro_batches: int = 1,
 ) -> Update:
   """Builds the jitted function that does many updates.
 
@@ -186,11 +189,22 @@ def make_update(
       sum of its shares is 1 from the first step on (as in Adam's correction of
       its means; Kingma and Ba, 2015), so that initial weights do not count. The
       running statistics of batch normalisation are averaged likewise.
+    num_micro_batches: parts of the batch, one after the other, whose gradients
+      and metrics are averaged, so that memory holds the activations of one
+      part. The same as the whole batch where the loss is a mean over examples;
+      statistics of a batch, as batch normalisation and the entropies of stacked
+      capsule autoencoders take them, are those of each part.
 
   Returns:
     An `Update`. The steps of one call must lie within one epoch. The state is
     donated. `num_steps` does not recompile.
+
+  Raises:
+    ValueError: if the batch cannot be cut into that many parts, each for all
+      devices; when it is first called, also for a model with variables that an
+      update moves once, such as the chains of a Boltzmann machine.
   """
+  micro_batches.check(batch_size, num_micro_batches, mesh.size)
   split = NamedSharding(mesh, P("data"))
 
   def batch(state, images, labels, order, sample_key):
@@ -218,15 +232,28 @@ def make_update(
       inputs, targets = batch(state, images, labels, order, sample_key)
       graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
 
-      def of_parameters(parameters):
-        model = nnx.merge(graph, parameters, rest, copy=True)
-        model.train()
-        value, metrics = loss(model, inputs, targets, loss_key, state.step)
-        return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+      def gradient_of(rest, inputs, targets, key):
+        """The gradient, the metrics and the other variables afterwards."""
 
-      gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
-        parameters
-      )
+        def of_parameters(parameters):
+          model = nnx.merge(graph, parameters, rest, copy=True)
+          model.train()
+          value, metrics = loss(model, inputs, targets, key, state.step)
+          return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+
+        gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
+          parameters
+        )
+        return (gradient, metrics), rest
+
+      if num_micro_batches == 1:
+        found = gradient_of(rest, inputs, targets, loss_key)
+      else:
+        found = micro_batches.average(
+          gradient_of, rest, inputs, targets, loss_key,
+          num_parts=num_micro_batches, mesh=mesh,
+        )  # fmt: skip
+      (gradient, metrics), rest = found
       updates, opt_state = optimizer.update(
         gradient, state.opt_state, parameters
       )
