@@ -1,6 +1,8 @@
 # `make train` and `make test` do everything on a machine with Python >= 3.11.
 PYTHON ?= python3
 BIN := .venv/bin
+# A file of versions, such as constraints.txt; by default the newest that fit.
+CONSTRAINTS ?=
 
 .PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint clean
 
@@ -78,7 +80,8 @@ lint: .venv
 	  "capjax needs Python >= 3.11; give one as PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[train,data,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[train,data,dev]' \
+	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 	touch $@
 
 # Beside .venv, whose packages it sees: jax2onnx asks for an older Orbax, and
