@@ -1,9 +1,9 @@
 """Computations in operations that converters to other formats know.
 
 A traced function is rewritten, equal in value: its branches for platforms are
-replaced by those for any platform, functions inside it are written out, and
-padding, which some converters refuse for a batch of unknown size, becomes
-concatenation with constants.
+replaced by those for any platform, and functions inside it are written out.
+Padding, which some converters refuse for a batch of unknown size, becomes
+concatenation with constants, and an outer product a multiplication.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,13 +75,31 @@ def _apply(step, given) -> Sequence[Any]:
   if name in _IDENTITIES:
     return given
   if name == "pad":
-    return [_pad(*given, options["padding_config"])]
+    x, value = given
+    return [_pad(x, value, options["padding_config"])]
+  if name == "dot_general" and not options["dimension_numbers"][0][0]:
+    x, y = given
+    return [_outer(x, y, options)]
   if name == "scan":
     return _scan(options, given)
   results = step.primitive.bind(
     *given, **step.primitive.get_bind_params(options)
   )
   return results if step.primitive.multiple_results else [results]
+
+
+def _outer(x, y, options):
+  """`lax.dot_general` without a sum, as a product of each with each."""
+  _, (x_batch, y_batch) = options["dimension_numbers"]
+  x_free = [n for n in range(x.ndim) if n not in x_batch]
+  y_free = [n for n in range(y.ndim) if n not in y_batch]
+  x = lax.transpose(x, [*x_batch, *x_free])
+  y = lax.transpose(y, [*y_batch, *y_free])
+  ends = range(x.ndim, x.ndim + len(y_free))
+  middle = range(len(y_batch), len(y_batch) + len(x_free))
+  product = lax.expand_dims(x, ends) * lax.expand_dims(y, middle)
+  dtype = options["preferred_element_type"]
+  return product if dtype is None else product.astype(dtype)
 
 
 def _scan(options, given):
