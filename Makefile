@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A file of versions, such as constraints.txt; by default the newest that fit.
 CONSTRAINTS ?=
 
-.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint types clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -72,6 +72,16 @@ explorer/node_modules: explorer/package.json explorer/package-lock.json
 lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# Annotations of `kernels` and `capjax`. A checkout finds `kernels` at run time,
+# which mypy does not see, so it is given the packages as a wheel has them.
+types: .venv
+	rm -rf build/types && mkdir -p build/types
+	cp -R capjax build/types
+	rm build/types/capjax/kernels.py build/types/capjax/experiments.py
+	cp -R kernels experiments build/types/capjax
+	cd build/types && $(abspath $(BIN))/python -m mypy \
+	  --config-file $(abspath setup.cfg) --cache-dir ../mypy -p capjax
 
 # Rebuilt when the requirements change; a failed installation leaves no stamp.
 .venv: .venv/installed

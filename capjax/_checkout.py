@@ -51,6 +51,7 @@ def _load(name: str, folder: pathlib.Path) -> types.ModuleType:
   spec = importlib.util.spec_from_file_location(
     name, folder / "__init__.py", submodule_search_locations=[str(folder)]
   )
+  assert spec is not None and spec.loader is not None  # of a file
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   spec.loader.exec_module(module)
@@ -94,4 +95,6 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
   def exec_module(self, module: types.ModuleType) -> None:
     """Restores what the import system wrote over; the module has run."""
-    module.__spec__, module.__loader__ = module.__spec__.loader_state
+    spec = module.__spec__
+    assert spec is not None  # the one that `find_spec` made
+    module.__spec__, module.__loader__ = spec.loader_state

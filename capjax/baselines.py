@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -243,7 +244,7 @@ class ConvVAE(nnx.Module):
     first, second = features
     self.squares = (math.ceil(height / 4), math.ceil(width / 4), second)
     size = math.prod(self.squares)
-    down = dict(stride=2, padding="SAME", rngs=rngs)
+    down: dict[str, Any] = dict(stride=2, padding="SAME", rngs=rngs)
     self.down = nnx.List(
       [
         layers.Conv(channels, first, 3, **down),

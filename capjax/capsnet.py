@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from capjax import layers, losses
 from capjax.kernels import checks, routing
 
 # Initialisers of the decoder's layers, by name; see `Decoder`.
-DECODER_INITS = {
+DECODER_INITS: dict[str, dict[str, Any]] = {
   "lecun": {},
   "official": {
     "kernel_init": jax.nn.initializers.truncated_normal(0.1),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -125,13 +125,13 @@ class MatrixCapsules(nnx.Module):
         "coordinates='pixels' are of windows without padding; give "
         "padding='VALID' or coordinates='relative'."
       )
-    for name, value, usual in (
+    for name, number, usual in (
       ("final_inverse_temperature", final_inverse_temperature, "0.01"),
       ("data_amount", data_amount, "100, or None"),
     ):
-      if value is not None and not 0 < value < math.inf:
+      if number is not None and not 0 < number < math.inf:
         raise ValueError(
-          f"{name} is {value}; give a finite number above 0, such as {usual}."
+          f"{name} is {number}; give a finite number above 0, such as {usual}."
         )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     checks.image_shape(image_shape)
@@ -155,7 +155,7 @@ class MatrixCapsules(nnx.Module):
       scale = 1 / temperatures[-1]
       constants = constants._replace(beta_a_scale=scale)
       betas, cooling = _BETAS, 1.0
-    start = STARTS[start]
+    scales = STARTS[start]
 
     def form_for(num_children, num_parents):
       if data_amount is None:
@@ -165,15 +165,19 @@ class MatrixCapsules(nnx.Module):
       )
       return constants._replace(cost_scale=scale)
 
-    options = {"pose_shape": pose_shape, "start": start, "rngs": rngs}
-    routing = {"gradient": routing_gradient, **options}
+    options: dict[str, Any] = {
+      "pose_shape": pose_shape,
+      "start": scales,
+      "rngs": rngs,
+    }
+    routing: dict[str, Any] = {"gradient": routing_gradient, **options}
     self.conv = layers.Conv(
       image_shape[2],
       features,
       5,
       stride=2,
       padding=padding,
-      kernel_init=matrix.kernel_init(start.convolution),
+      kernel_init=matrix.kernel_init(scales.convolution),
       rngs=rngs,
     )
     self.primary = matrix.PrimaryMatrixCaps(features, primary, **options)

@@ -287,7 +287,8 @@ def fitting(
     ValueError: if nothing fits.
   """
   given = _named(nnx.state(trained.model, _TRAINED))
-  copied, new = [], []
+  copied: list[str] = []
+  new: list[str] = []
   for name, leaf in _named(nnx.state(model, _TRAINED)).items():
     fits = name in given and given[name].shape == leaf.shape
     (copied if fits else new).append(name)

@@ -54,7 +54,9 @@ class Spec(NamedTuple):
     if name in self.arguments:
       return self.arguments[name]
     maker = self.maker
-    function = maker.__init__ if isinstance(maker, type) else maker
+    function: Callable = maker
+    if isinstance(maker, type):  # whose signature is that of Flax's metaclass
+      function = maker.__init__  # type: ignore[misc]  # this class's own
     return inspect.signature(function).parameters[name].default
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:

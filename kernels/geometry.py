@@ -56,7 +56,7 @@ def affine_matrix(
   cos, sin = jnp.cos(theta), jnp.sin(theta)
   return _matrix(
     scale_x * cos + shear * scale_y * sin,
-    -scale_x * sin + shear * scale_y * cos,
+    shear * scale_y * cos - scale_x * sin,
     tx,
     scale_y * sin,
     scale_y * cos,

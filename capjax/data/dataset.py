@@ -72,5 +72,5 @@ def fingerprint(dataset: Dataset) -> str:
   digest = hashlib.sha256()
   for array in (dataset.images, dataset.labels):
     digest.update(f"{array.dtype} {array.shape}\n".encode())
-    digest.update(np.ascontiguousarray(array))
+    digest.update(np.ascontiguousarray(array).data)
   return digest.hexdigest()

@@ -184,7 +184,7 @@ def _load_known(
     labels = idx.read(labels_path, "labels").astype(np.int32)
     if images.ndim == 3:
       images = images[..., np.newaxis]
-    factors = {}
+    factors: dict[str, np.ndarray] = {}
   elif files:
     images_path, labels_path, _ = files
     images, labels, factors = smallnorb.read(files)

@@ -104,7 +104,10 @@ def from_arrays(
     named["class_names"] = tuple(class_names)
   arrays = {name: np.asarray(x) for name, x in named.items()}
   source = npz.open_arrays("the arrays", arrays, Conversion())
-  return tuple(choose(source, x, "the arrays") for x in ("train", "test"))
+  return (
+    choose(source, "train", "the arrays"),
+    choose(source, "test", "the arrays"),
+  )
 
 
 def load_prepared(
@@ -135,7 +138,7 @@ def load_prepared(
       version = tfds.find_any(folder / name)
       reason = "nothing was written"
     except RuntimeError as error:  # its traceback would not help
-      reason = error
+      reason = str(error)
   if version is None:
     raise FileNotFoundError(
       f"found no prepared data set in {folder / name}, and it was not "

@@ -326,6 +326,7 @@ class CapsuleHM(nnx.Module):
     hidden = self.families[1]
     if num_iterations is None:
       return energy.posterior(bias, drive, hidden=hidden)
+    assert bias.switches is not None  # every layer has switches
     start = jax.nn.sigmoid(bias.switches)
     return energy.mean_field(
       start, bias, drive, num_iterations=num_iterations, hidden=hidden

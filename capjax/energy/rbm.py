@@ -119,7 +119,7 @@ class CapsuleRBM(nnx.Module):
     size = math.prod(image_shape)
     shape = (size, num_capsules, capsule_size)
     normal = jax.random.normal(rngs.params(), shape)
-    self.visible = nnx.Param(standard(visible, (size,)))
+    self.visible: nnx.Variable = nnx.Param(standard(visible, (size,)))
     self.hidden = nnx.Param(standard(hidden, shape[1:]))
     self.weights = nnx.Param(0.001 * normal)
     self.switches = nnx.Param(jnp.zeros(num_capsules)) if switches else None
@@ -303,9 +303,18 @@ class CapsuleRBM(nnx.Module):
     return capsules, images
 
   def set_chains(self, chains: PersistentChains | None) -> None:
-    """Stores the chains that a loss returned; does nothing if they are None."""
-    if chains is not None:
-      self.fantasy.set_value(chains)
+    """Stores the chains that a loss returned; does nothing if they are None.
+
+    Raises:
+      ValueError: if the model was made without persistent chains.
+    """
+    if chains is None:
+      return
+    if self.fantasy is None:
+      raise ValueError(
+        "this model has no persistent chains; make it with num_chains above 0."
+      )
+    self.fantasy.set_value(chains)
 
   def _visible_parameters(self, capsules):
     return jax.vmap(
@@ -395,9 +404,10 @@ def contrastive_loss(
   reconstructed = still.reconstruct(data).reshape(images.shape)
   error = jnp.abs(reconstructed - images)
 
-  start, chains = still.sample_capsules(start_key, images), None
-  if model.fantasy is not None:
-    kept = still.fantasy.get_value()
+  start = still.sample_capsules(start_key, images)
+  count: int | jax.Array = num_sweeps
+  kept = None if still.fantasy is None else still.fantasy.get_value()
+  if kept is not None:
     fresh = kept.age == 0
     continued = still.capsules(kept)
     start = jax.tree.map(
@@ -405,7 +415,7 @@ def contrastive_loss(
       start,
       continued,
     )
-    num_sweeps = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
+    count = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
 
   def sweep(index, carry):
     key = jax.random.fold_in(chain_key, index)
@@ -413,12 +423,13 @@ def contrastive_loss(
 
   samples, sampled_images = jax.lax.fori_loop(
     0,
-    num_sweeps,
+    count,
     sweep,
     (start, jnp.zeros((len(start.switches), *model.image_shape))),
   )
-  if model.fantasy is not None:
-    age = kept.age + num_sweeps
+  chains = None
+  if kept is not None:
+    age = kept.age + count
     chains = PersistentChains(samples.statistics[:, 0], samples.switches, age)
   loss = jnp.mean(model.energies(images, data))
   loss -= jnp.mean(model.energies(sampled_images, samples))

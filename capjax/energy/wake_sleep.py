@@ -172,6 +172,7 @@ def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
       raise ValueError(f"machine {number} has other families of units.")
   model.visible[...] = jnp.copy(machines[0].visible[...])
   for number, machine in enumerate(machines):
+    assert machine.switches is not None  # as checked above
     for layer in (model.generative[number], model.recognition[number]):
       # Copies: shared buffers cannot be donated in training.
       layer.hidden[...] = jnp.copy(machine.hidden[...])

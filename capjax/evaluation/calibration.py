@@ -45,7 +45,7 @@ def reliability(
     ValueError: if there are no images, a score is outside [0, 1], the labels
       are not one for each image, or `num_bins` is below 1.
   """
-  scores, labels = np.float64(scores), np.asarray(labels)
+  scores, labels = np.asarray(scores, float), np.asarray(labels)
   if num_bins < 1:
     raise ValueError(f"num_bins is {num_bins}; give at least 1.")
   _check(scores, labels)
@@ -81,7 +81,7 @@ def brier_score(scores: ArrayLike, labels: ArrayLike) -> float:
   Raises:
     ValueError: as `reliability`.
   """
-  scores, labels = np.float64(scores), np.asarray(labels)
+  scores, labels = np.asarray(scores, float), np.asarray(labels)
   _check(scores, labels)
   differences = scores - np.eye(scores.shape[1])[labels]
   return float(np.mean(np.sum(np.square(differences), axis=1)))

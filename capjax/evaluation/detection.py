@@ -41,7 +41,7 @@ def detection(
     ValueError: if there are no images of a kind, a score is not finite, or
       `kept` is out of its range.
   """
-  familiar, other = np.float64(familiar), np.float64(other)
+  familiar, other = np.asarray(familiar, float), np.asarray(other, float)
   if not 0 < kept <= 1:
     raise ValueError(f"kept is {kept}; give a share above 0, up to 1.")
   if not (familiar.size and other.size):

@@ -98,7 +98,7 @@ def fit_factor_analysers(
   features = features.astype(np.float64)
   means = clustering.fit_means(features, num_analysers, seed=seed)
   probabilities = np.eye(num_analysers)[means.labels_]
-  mixture = None
+  mixture: FactorAnalysers | None = None
   for _ in range(num_iterations):
     if mixture is not None:
       probabilities = special.softmax(mixture.log_joint(features), axis=1)
@@ -119,6 +119,7 @@ def fit_factor_analysers(
       fitted.append((mean, loadings, np.maximum(noise, least_noise)))
     means, loadings, noise = map(np.stack, zip(*fitted, strict=True))
     mixture = FactorAnalysers(total / len(features), means, loadings, noise)
+  assert mixture is not None  # there is at least one iteration
   return mixture
 
 

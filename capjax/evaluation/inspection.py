@@ -165,8 +165,7 @@ def _with_iterations(route) -> tuple[Callable, int] | None:
       return other
 
     return first, len(route.inverse_temperatures)
-  own = getattr(route, "num_iterations", None)
-  if own is None:
+  if not hasattr(route, "num_iterations"):
     return None
 
   def changed(count):
@@ -174,7 +173,7 @@ def _with_iterations(route) -> tuple[Callable, int] | None:
     other.num_iterations = count
     return other
 
-  return changed, own
+  return changed, route.num_iterations
 
 
 def _part_activations(route, poses) -> jax.Array:

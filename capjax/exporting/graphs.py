@@ -52,10 +52,10 @@ class Graph(NamedTuple):
     Args:
       size: B; None for any size.
     """
-    if size is None:
-      (size,) = jax.export.symbolic_shape("B")
+    (any_size,) = jax.export.symbolic_shape("B")
+    axis = any_size if size is None else size
     return [
-      jax.ShapeDtypeStruct((size, *x.shape), x.dtype)
+      jax.ShapeDtypeStruct((axis, *x.shape), x.dtype)
       for x in self.inputs.values()
     ]
 
@@ -138,12 +138,12 @@ def _besides(model: nnx.Module, images, num_labels) -> Arrays:
   if isinstance(model, MatrixCapsules):
     return {"poses": model(images).poses}
   if isinstance(model, SCAE):
-    output, targets = model(images), model.targets(images)
+    explained, targets = model(images), model.targets(images)
     return {
-      "part_poses": output.parts.poses,
-      "part_features": output.parts.features,
-      "object_poses": output.objects.poses,
-      "reconstructions": model.decoder.explain(targets, output.parts).mean,
+      "part_poses": explained.parts.poses,
+      "part_features": explained.parts.features,
+      "object_poses": explained.objects.poses,
+      "reconstructions": model.decoder.explain(targets, explained.parts).mean,
     }
   if isinstance(model, AmortisedCapsules):
     _, layers = model.guide(images)
@@ -217,7 +217,7 @@ def _parts(model: nnx.Module):
   return one, _floats(poses=(count, 6), presences=(count,))
 
 
-def _sweep(model: nnx.Module):
+def _sweep(model):
   one = inner_graphs.gibbs_sweep(model)
   image, (_, *hidden) = model.image_shape, model.hidden.shape
   return one, _floats(

@@ -42,8 +42,9 @@ def routing_by_iteration(
     ValueError: if the model is no `CapsNet` with dynamic routing.
   """
   model, steps = trained.model, trained.preprocessing
-  route = model.classes.route if isinstance(model, CapsNet) else None
-  if not isinstance(route, routers.DynamicRouting):
+  if not isinstance(model, CapsNet) or not isinstance(
+    route := model.classes.route, routers.DynamicRouting
+  ):
     raise ValueError(
       f"this {type(model).__name__} has no iterations of dynamic routing; give "
       "a CapsNet with routing='dynamic'."

@@ -58,7 +58,7 @@ def amortised_capsules(
     off_scale=off_scale,
     rngs=rngs,
   )
-  encoders = [
+  encoders: list[guides.PartEncoder | guides.ObjectEncoder] = [
     guides.PartEncoder(
       image_shape, num_capsules[0], features=conv_features, rngs=rngs
     )

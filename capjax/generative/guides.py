@@ -8,9 +8,10 @@ are no skip connections between layers.
 Axes: B batch, I capsules of a layer, H W C image.
 """
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +104,8 @@ class PartEncoder(nnx.Module):
     sizes = (channels, *features)
     strides = [2, 2, *[1] * len(features)][: len(features)]
     self.convs = nnx.List(
-      layers.Conv(*sizes[n : n + 2], 3, stride=s, padding="SAME", rngs=rngs)
-      for n, s in enumerate(strides)
+      layers.Conv(below, above, 3, stride=stride, padding="SAME", rngs=rngs)
+      for below, above, stride in zip(sizes, sizes[1:], strides, strict=False)
     )
     for stride in strides:
       height, width = -(-height // stride), -(-width // stride)
@@ -112,7 +113,7 @@ class PartEncoder(nnx.Module):
       nnx.initializers.normal(0.1)(rngs.params(), (height, width, sizes[-1]))
     )
     self.maps = nnx.Linear(sizes[-1], num_parts * 8, rngs=rngs)
-    self.log_scales = nnx.data(None)
+    self.log_scales: nnx.Linear | None = nnx.data(None)
 
   def __call__(self, images: Float[Array, "B H W C"]) -> Posterior:
     """Infers the parts in images.
@@ -194,7 +195,7 @@ class ObjectEncoder(nnx.Module):
     sizes = (num_parents, out_features, hidden)
     self.log_odds = _EachMLP(*sizes, 1, rngs=rngs)
     self.poses = _EachMLP(*sizes, 6, rngs=rngs)
-    self.log_scales = nnx.data(None)
+    self.log_scales: _EachMLP | None = nnx.data(None)
     self.sizes = sizes
 
   def __call__(self, children: Capsules) -> Posterior:
@@ -254,7 +255,7 @@ class CapsuleGuide(nnx.Module):
     if temperature is None:
       temperature = self.temperature
     posteriors, samples = [], []
-    below = images
+    below: Any = images  # then the capsules of each layer
     for number, encoder in enumerate(self.encoders):
       posterior = encoder(below)
       if key is None:
@@ -287,7 +288,9 @@ def log_posterior(
 ) -> Float[Array, " B"]:
   """Computes log q of all layers, each given the one below, in nats."""
   pairs = zip(posteriors, sampled, strict=True)
-  return sum(q.log_density(layer, temperature) for q, layer in pairs)
+  return functools.reduce(
+    jnp.add, (q.log_density(layer, temperature) for q, layer in pairs)
+  )
 
 
 def elbo(

@@ -6,6 +6,8 @@ bounds by all estimators of NumPyro.
 Axes: B batch, I capsules of a layer, H W C image.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from etils import epy
@@ -87,7 +89,7 @@ def guide(
     images: observed images.
   """
   del capsules
-  below = images
+  below: Any = images  # then the capsules of each layer
   plates = numpyro.plate("images", len(images), dim=-2)
   for layer, encoder in enumerate(recognition.encoders, start=1):
     posterior = encoder(below)

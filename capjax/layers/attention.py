@@ -5,7 +5,7 @@ S heads, D numbers of a head.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +69,12 @@ class MultiHeadAttention(nnx.Module):
       )
     key_size = num_heads * -(-query_features // num_heads)
     value_size = num_heads * -(-features // num_heads)
-    sizes = ((query_features, key_size), (features, key_size))
-    sizes += ((features, value_size), (value_size, features))
+    sizes = (
+      (query_features, key_size),
+      (features, key_size),
+      (features, value_size),
+      (value_size, features),
+    )
     self.query, self.key, self.value, self.output = (
       nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs) for size in sizes
     )
@@ -297,7 +301,7 @@ class SetTransformer(nnx.Module):
     Raises:
       ValueError: if a count of heads, seeds or inducing points is below 1.
     """
-    options = {
+    options: dict[str, Any] = {
       "num_heads": num_heads,
       "hidden": hidden,
       "layer_norm": layer_norm,

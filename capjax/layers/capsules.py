@@ -237,10 +237,10 @@ class DenseCaps(nnx.Module):
       pose_size=math.prod(above),
       rngs=rngs,
     )
-    shape = (num_objects, math.prod(above))
+    bias_shape = (num_objects, math.prod(above))
     takes_bias = getattr(self.route, "takes_bias", True)
     self.bias = (
-      nnx.Param(bias_init(rngs.params(), shape, jnp.float32))
+      nnx.Param(bias_init(rngs.params(), bias_shape, jnp.float32))
       if bias_init is not None and takes_bias
       else None
     )

@@ -4,7 +4,7 @@ Axes: B batch, H W positions, I types below, J types above, P Q pose matrix.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +138,7 @@ class ConvMatrixCaps(nnx.Module):
     self.beta_a, self.beta_u = (
       nnx.Param(jnp.full(num_types, start)) for start in betas
     )
-    self.options = {
+    self.options: dict[str, Any] = {
       "inverse_temperatures": tuple(inverse_temperatures),
       "stride": stride,
       "padding": padding,
@@ -153,8 +153,9 @@ class ConvMatrixCaps(nnx.Module):
   ) -> em.EMOutput:
     """Returns capsules with leading axes [B oH oW]."""
     return jax.vmap(
-      lambda *children: em_convolution.em_convolution(
-        *children,
+      lambda poses, activations: em_convolution.em_convolution(
+        poses,
+        activations,
         self.transforms[...],
         self.beta_a[...],
         self.beta_u[...],
@@ -205,7 +206,7 @@ class ClassMatrixCaps(nnx.Module):
       nnx.Param(jnp.full(num_classes, start)) for start in betas
     )
     self.offsets = Fixed(offsets)
-    self.options = {
+    self.options: dict[str, Any] = {
       "inverse_temperatures": tuple(inverse_temperatures),
       "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
       "gradient": gradient,

@@ -318,7 +318,9 @@ def router(
     raise ValueError(
       f"{name} routing has no gradient through earlier iterations; give 'all'."
     )
-  given = {} if num_iterations is None else {"num_iterations": num_iterations}
+  given: dict[str, Any] = {}
+  if num_iterations is not None:
+    given["num_iterations"] = num_iterations
   if gradient != "all":
     given["gradient"] = gradient
   match name:

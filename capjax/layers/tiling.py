@@ -176,10 +176,11 @@ def output_size(
   stride: int,
 ) -> tuple[int, int]:
   """Rows and columns of a convolution without padding."""
-  return tuple(
+  rows, columns = (
     (size - taps) // stride + 1
-    for size, taps in zip(images.shape[1:3], kernel.shape, strict=False)
+    for size, taps in zip(images.shape[1:3], kernel.shape[:2], strict=True)
   )
+  return rows, columns
 
 
 def _multiply_tiles(images, kernel, *, stride, tile, transforms, product):

@@ -159,7 +159,7 @@ def switch_logits(
   """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20)."""
   _check(bias, drive)
   met = jnp.sum(hidden * drive.hidden, axis=1)
-  return bias.switches + drive.switches + met
+  return _switches(bias) + drive.switches + met
 
 
 def switch_log_odds(
@@ -172,7 +172,7 @@ def switch_log_odds(
   """
   driven = hidden.log_partition(_on(bias, drive))
   gain = driven - hidden.log_partition(_wide(bias.hidden))
-  return bias.switches + drive.switches + jnp.sum(gain, axis=1)
+  return _switches(bias) + drive.switches + jnp.sum(gain, axis=1)
 
 
 def log_partition(
@@ -381,6 +381,16 @@ def _axes(parameters):
     "weights": (parameters.weights, "M K J"),
     "interaction": (parameters.interaction, "M K"),
   }
+
+
+def _switches(bias: Bias) -> Float[Array, " K"]:
+  """The bias of the switches, where there are any."""
+  if bias.switches is None:
+    raise ValueError(
+      "bias.switches is None, so every capsule is on and no switch has log "
+      "odds; give [K]."
+    )
+  return bias.switches
 
 
 def _check(bias, drive, switches=None):

@@ -160,11 +160,11 @@ def update(
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
   dtype = log_assignments.dtype
   accumulation = numerics.accumulation_dtype(log_assignments, points)
-  log_assignments, points, presence, precision, *template = (
+  log_assignments, points, presence, precision = (
     x.astype(accumulation)
-    for x in (log_assignments, points, presence, precision, *template)
+    for x in (log_assignments, points, presence, precision)
   )
-  template = Templates(*template)
+  template = Templates(*(x.astype(accumulation) for x in template))
   x, p = _complex(points), _complex(template.points)
   num_rows = _num_rows(matching, len(x), len(p))
   if len(log_assignments) != num_rows:

@@ -107,6 +107,7 @@ def selection_logits(
   """
   checks.arrays(
     {"parents": (parents, "J"), "log_affinities": (log_affinities, "I 1+J")},
+    empty="",
     **{"1+J": 1 + len(parents)},
   )
   presences = jax.nn.log_sigmoid(parents)
@@ -203,6 +204,7 @@ def select(
       "log_affinities": (relations.log_affinities, "I 1+J"),
       "presence_logits": (relations.presence_logits, "I 1+J"),
     },
+    empty="",
     **{"1+J": 1 + relations.offsets.shape[1]},
   )
   dtype = children.poses.dtype

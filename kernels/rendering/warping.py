@@ -115,8 +115,9 @@ def transform(
     ValueError: `canvas` has no pixels.
   """
   checks.arrays({"image": (image, "H W C"), "pose": (pose, "3 3")})
-  canvas = image.shape[:2] if canvas is None else canvas
-  units_from = geometry.pixel_units(*image.shape[:2])
+  height, width, _ = image.shape
+  canvas = (height, width) if canvas is None else canvas
+  units_from = geometry.pixel_units(height, width)
   units_to = geometry.pixel_units(*canvas)
   units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
   return warp(image, pose * units, canvas)

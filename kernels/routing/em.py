@@ -229,7 +229,7 @@ def em_routing(
   votes = votes.swapaxes(1, 2)
   num_parts, pose_size, num_parents = votes.shape
   shares = jnp.full((num_parts, num_parents), 1 / num_parents, accumulation)
-  parents = None
+  parents: Gaussians | None = None
   for inverse_temperature in inverse_temperatures:
     if parents is not None:
       deviations = jnp.square(votes - parents.means) / parents.variances
@@ -258,6 +258,7 @@ def em_routing(
       inverse_temperature=inverse_temperature,
       form=form,
     )
+  assert parents is not None  # there is at least one iteration
   output = EMOutput(
     parents.means.swapaxes(0, 1),
     jax.nn.sigmoid(parents.logits),
@@ -380,7 +381,7 @@ def pixel_coordinates(
   Returns:
     N coordinates.
   """
-  start, step = -(size // 2), 1
+  start, step = float(-(size // 2)), 1
   for kernel, stride in windows:
     start += step * (kernel - 1) / 2
     step *= stride

@@ -164,7 +164,8 @@ def em_convolution(
 
   last = gradient == "last"
   sums_of = _plain_moments if forward_mode else _moments
-  beliefs = parents = None
+  beliefs: _Beliefs | None = None
+  parents: em.Gaussians | None = None
   for inverse_temperature in inverse_temperatures:
     if parents is None:
       mass, votes = jax.lax.stop_gradient(pass_over(even_moments))
@@ -197,6 +198,7 @@ def em_convolution(
     shares = _shares(in_windows(chunk), beliefs, even, windows, num_parents)
     return jax.lax.stop_gradient(shares) if last else shares
 
+  assert parents is not None  # there is at least one iteration
   grid = windows.grid
 
   def as_matrices(x):

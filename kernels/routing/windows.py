@@ -4,7 +4,7 @@ Axes: H W grid of children; T places in a window and S positions of windows,
 both in rows; J parents at each position.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -56,15 +56,16 @@ class Windows(NamedTuple):
     start: float,
   ) -> Float[Array, "H W"]:
     """Combines the values of all windows for each child, from `start` on."""
-    start = jnp.array(start, x.dtype)
-    total = None
+    outside = jnp.array(start, x.dtype)
+    total: Float[Array, "H W"] | None = None
     for place, value in zip(self._places(), x, strict=True):
       gaps = [
         (at, size - at - self.stride * (count - 1) - 1, self.stride - 1)
         for at, size, count in zip(place, self.size, self.grid, strict=True)
       ]
-      value = jax.lax.pad(value.reshape(self.grid), start, gaps)
+      value = jax.lax.pad(value.reshape(self.grid), outside, gaps)
       total = value if total is None else combine(total, value)
+    assert total is not None  # a window has at least one place
     return total
 
   def num_seeing(self) -> Float[Array, "T S"]:
@@ -77,7 +78,7 @@ class Windows(NamedTuple):
 
 
 def over(
-  size: tuple[int, int], kernel: tuple[int, int], *, stride: int, padding: str
+  size: Sequence[int], kernel: Sequence[int], *, stride: int, padding: str
 ) -> Windows:
   """Lays windows over a grid.
 
@@ -96,23 +97,22 @@ def over(
     raise ValueError(f"stride is {stride}; give at least 1.")
   if padding not in ("VALID", "SAME"):
     raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
-  around = [(0, 0), (0, 0)]
+  above, beside = (0, 0), (0, 0)
   if padding == "SAME":
-    around = same_padding(size, kernel, stride=stride)
-  whole = tuple(n + sum(a) for n, a in zip(size, around, strict=True))
-  grid = tuple(
-    (n - k) // stride + 1 for n, k in zip(whole, kernel, strict=True)
-  )
+    above, beside = same_padding(size, kernel, stride=stride)
+  whole = size[0] + sum(above), size[1] + sum(beside)
+  rows, columns = kernel
+  grid = (whole[0] - rows) // stride + 1, (whole[1] - columns) // stride + 1
   if min(grid) < 1:
     raise ValueError(
-      f"a window of {kernel[0]}x{kernel[1]} needs a grid at least as large, "
+      f"a window of {rows}x{columns} needs a grid at least as large, "
       f"not {size[0]}x{size[1]}; give a smaller window."
     )
-  return Windows(kernel, stride, tuple(around), whole, grid)
+  return Windows((rows, columns), stride, (above, beside), whole, grid)
 
 
 def same_padding(
-  size: tuple[int, int], kernel: tuple[int, int], *, stride: int
+  size: Sequence[int], kernel: Sequence[int], *, stride: int
 ) -> list[tuple[int, int]]:
   """Computes the padding for one window at every `stride`-th place of a grid.
 

@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 from absl.testing import absltest, parameterized
 from flax import nnx

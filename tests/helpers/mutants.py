@@ -94,7 +94,7 @@ MUTANTS = [
   ),
   *_of(
     _GEOMETRY,
-    ("-scale_x * sin + shear", "scale_x * sin + shear"),
+    ("scale_y * cos - scale_x * sin", "scale_y * cos + scale_x * sin"),
     ("(b * ty - d * tx) / det", "(b * ty + d * tx) / det"),
     ("theta = 2 * jnp.pi * raw[..., 2]", "theta = jnp.pi * raw[..., 2]"),
     ("a[..., :, :, None] * b[..., None, :, :]",

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 
@@ -153,6 +154,52 @@ def test_in_a_checkout_both_names_are_one_module(first, second):
     "assert a is b and a.__spec__.name == a.__name__"
   )
   _run("-c", code, cwd=processes.ROOT)
+
+
+_CONSUMER = """
+import jax
+import numpy as np
+from flax import nnx
+
+import capjax
+from capjax.kernels import routing
+
+
+def route(votes: jax.Array) -> jax.Array:
+  return routing.dynamic_routing(votes, num_iterations=2).activations
+
+
+model = capjax.CapsNet((8, 8, 1), 3, rngs=nnx.Rngs(0))
+trained = capjax.load("model.safetensors")
+reveal_type(model(jax.numpy.zeros((1, 8, 8, 1))).poses)
+reveal_type(trained.predict(np.zeros((1, 8, 8, 1), np.uint8)).classes)
+routing.dynamic_routing(jax.numpy.ones((2, 2, 2)), num_iterations="2")
+"""
+
+
+def test_code_that_uses_the_wheel_is_checked_by_types(built, tmp_path):
+  """Of three lines that tell, the last has a fault."""
+  _run("-m", "venv", "--without-pip", tmp_path / "venv")
+  python = tmp_path / "venv" / "bin" / "python"
+  words = "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"
+  _run(*words, *built.glob("*.whl"))
+  # The other packages are those of this environment.
+  (site,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
+  (site / "rest.pth").write_text(sysconfig.get_path("purelib"))
+  path = tmp_path / "consumer.py"
+  path.write_text(_CONSUMER)
+  done = subprocess.run(
+    [
+      sys.executable, "-m", "mypy", "--strict", "--python-executable", python,
+      "--cache-dir", tmp_path / "cache", path,
+    ],
+    cwd=tmp_path, capture_output=True, text=True,
+  )  # fmt: skip
+  told = [line.partition(": ")[2] for line in done.stdout.splitlines()]
+  assert len(told) == 4, done.stdout + done.stderr
+  assert 'Revealed type is "jax' in told[0]
+  assert "ndarray" in told[1]
+  assert 'Argument "num_iterations"' in told[2] and "[arg-type]" in told[2]
 
 
 def _environment(folder: pathlib.Path):

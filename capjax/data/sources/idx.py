@@ -112,7 +112,7 @@ def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
       f"{path}: holds several data sets; name one of "
       f"{', '.join(str(path / x.rstrip('-')) for x in prefixes)}"
     )
-  found = {}
+  found: dict[tuple[str, str], pathlib.Path] = {}
   # An uncompressed file before its .gz, t10k before test.
   for file, match in matches.items():
     part = "train" if match["part"] == "train" else "test"
@@ -164,14 +164,14 @@ def open_set(
     labels["train"], labels.get("test"), str(anchor.parent)
   )
 
-  def part(name, numbers):
+  def labelled(name, numbers):
     return Part(
       numbers,
       lambda rows: converting.convert_all(images[name][rows], conversion),
     )
 
-  test = part("test", both[1]) if "test" in parts else None
-  return Source(part("train", both[0]), test, names)
+  test = labelled("test", both[1]) if "test" in parts else None
+  return Source(labelled("train", both[0]), test, names)
 
 
 def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:

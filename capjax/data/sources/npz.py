@@ -74,12 +74,14 @@ def open_arrays(
     raise ValueError(
       f"{path}: images are {one}, but test_images are {two}; give one shape"
     )
-  names = arrays.get("class_names")
-  labels, names = _classes(path, labels, names)
-  sources = [
-    Part(marks, lambda rows, x=x: converting.convert_all(x[rows], conversion))
-    for x, marks in zip(images, labels, strict=True)
-  ]
+  labels, names = _classes(path, labels, arrays.get("class_names"))
+
+  def labelled(some, marks):
+    return Part(
+      marks, lambda rows: converting.convert_all(some[rows], conversion)
+    )
+
+  sources = [*map(labelled, images, labels)]
   return Source(sources[0], sources[1] if has_test else None, names)
 
 
@@ -186,8 +188,9 @@ def _classes(
     labels = [x.astype(np.int32) for x in labels]
   else:
     test = labels[1] if len(labels) > 1 else None
-    *both, given = number_classes(labels[0], test, str(path))
-    labels, count = both[: len(labels)], len(given)
+    first, second, given = number_classes(labels[0], test, str(path))
+    labels = [first] if second is None else [first, second]
+    count = len(given)
   if names is None:
     return labels, given
   if names.shape != (count,) or names.dtype.kind != "U":

@@ -21,7 +21,10 @@ _STEMS = {
   "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
 }
 _KINDS = ("dat", "cat", "info")
-_DTYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+_DTYPES: dict[int, np.dtype] = {
+  0x1E3D4C55: np.dtype("u1"),
+  0x1E3D4C54: np.dtype("<i4"),
+}
 # Columns of an info file, and the values they have.
 _FACTORS = {
   "label_instance": range(10),
@@ -187,7 +190,7 @@ def _matrix(path: pathlib.Path, dtype: type, rank: int) -> np.ndarray:
   """Reads a file that must have this element type and rank."""
   content = _content(path)
   header = np.frombuffer(content[: 4 * (len(content) // 4)][:32], "<i4")
-  magic = int(header[0]) if header.size else None
+  magic = int(header[0]) if header.size else 0
   if magic not in _DTYPES:
     raise ValueError(
       f"{path}: starts with 0x{content[:4].hex()}, not with the magic number "

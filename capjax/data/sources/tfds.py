@@ -213,11 +213,12 @@ def _open(
   if names:
     labels = {split: x.astype(np.int32) for split, x in labels.items()}
   else:
-    train, other, names = number_classes(
-      labels["train"], labels.get(test), str(folder)
-    )
-    labels = {"train": train, test: other}
-  sources = {split: _source(builder, split) for split in labels if split}
+    others = labels[test] if test else None
+    train, others, names = number_classes(labels["train"], others, str(folder))
+    labels = {"train": train}
+    if test and others is not None:
+      labels[test] = others
+  sources = {split: _source(builder, split) for split in labels}
 
   def read(split, rows):
     records = _records(sources[split], rows.tolist())
@@ -251,7 +252,9 @@ def _keys(builder: Any) -> tuple[str, str]:
     label_key = next((key for key in _LABELS if key in features), None)
   image, label = features.get(image_key), features.get(label_key)
   if (
-    len(getattr(image, "shape", ())) != 3
+    image is None
+    or label is None
+    or len(getattr(image, "shape", ())) != 3
     or getattr(label, "shape", None) != ()
     or not np.issubdtype(label.np_dtype, np.integer)
   ):

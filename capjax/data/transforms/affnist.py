@@ -78,8 +78,9 @@ def affnist_like_pose(
   turn = math.radians(20)
   low = jnp.array([0.8, 0.8, -turn, -0.2, -1, -1])
   high = jnp.array([1.2, 1.2, turn, 0.2, 1, 1])
-  *shape, x, y = jax.random.uniform(key, (6,), minval=low, maxval=high)
-  pose = geometry.affine_matrix(*shape, 0, 0)
+  sampled = jax.random.uniform(key, (6,), minval=low, maxval=high)
+  scale_x, scale_y, theta, shear, x, y = sampled
+  pose = geometry.affine_matrix(scale_x, scale_y, theta, shear, 0, 0)
 
   is_ink = jnp.any(image > 0, axis=-1, keepdims=True)
   points = geometry.apply(pose, geometry.pixel_offsets(*image.shape[:2]))

@@ -119,9 +119,14 @@ def assemble(parts: Sequence[Part], *, albedo: float) -> Figure:
     part._replace(axes=scale * part.axes, centre=scale * (part.centre - foot))
     for part in parts
   ]
-  kinds = (_solids(placed, kind) for kind in _SLOTS)
   middle = scale * (high - low)[2] / 2
-  return Figure(*kinds, albedo=np.float32(albedo), middle=np.float32(middle))
+  return Figure(
+    _solids(placed, "ellipsoid"),
+    _solids(placed, "cone"),
+    _solids(placed, "box"),
+    albedo=np.float32(albedo),
+    middle=np.float32(middle),
+  )
 
 
 def _solids(parts: Sequence[Part], kind: str) -> Solids:
@@ -140,7 +145,8 @@ def _solids(parts: Sequence[Part], kind: str) -> Solids:
     np.column_stack([inverse, -inverse @ part.centre])
     for inverse, part in zip(inverses, parts, strict=True)
   ]
-  return Solids(np.float32(frames), np.float32([part.top for part in parts]))
+  tops = [part.top for part in parts]
+  return Solids(np.array(frames, np.float32), np.array(tops, np.float32))
 
 
 def _bounds(parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:

@@ -102,7 +102,11 @@ def turn(figure: Figure, azimuth: Float[ArrayLike, ""]) -> Figure:
   def turned(solids):
     return solids._replace(frames=jnp.asarray(solids.frames) @ back)
 
-  return Figure(*map(turned, figure[:3]), *figure[3:])
+  return figure._replace(
+    ellipsoids=turned(figure.ellipsoids),
+    cones=turned(figure.cones),
+    boxes=turned(figure.boxes),
+  )
 
 
 def stereo_rays(

@@ -14,6 +14,7 @@ import pathlib
 import time
 import zipfile
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +45,9 @@ def lights() -> raytracing.Lights:
     [across * np.cos(azimuths), across * np.sin(azimuths), up], axis=-1
   )
   return raytracing.Lights(
-    np.float32(directions),
-    levels=np.float32([0.88, 0.78, 0.68, 0.9, 0.82, 0.72]),
-    ambient=np.float32([0.45, 0.4, 0.5, 0.6, 0.45, 0.55]),
+    directions.astype(np.float32),
+    levels=np.array([0.88, 0.78, 0.68, 0.9, 0.82, 0.72], np.float32),
+    ambient=np.array([0.45, 0.4, 0.5, 0.6, 0.45, 0.55], np.float32),
   )
 
 
@@ -188,9 +189,12 @@ def _write(path: pathlib.Path, dataset: Dataset) -> None:
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:
     with partial.open("wb") as file:
-      np.savez(
-        file, images=dataset.images, labels=dataset.labels, **dataset.factors
-      )
+      arrays: dict[str, Any] = {
+        "images": dataset.images,
+        "labels": dataset.labels,
+        **dataset.factors,
+      }
+      np.savez(file, **arrays)
     partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
