@@ -46,6 +46,9 @@ class Row(NamedTuple):
 ROWS = (
   Row("mnist_quarter", "routing"),
   Row("mnist_quarter", "decoder", bits=8),
+  Row("generative_mnist", "model"),
+  Row("generative_mnist", "decoder"),
+  Row("generative_mnist", "parts"),
   Row("boltzmann_mnist", "sweep", batch_size=6),
 )
 _LARGE = 4096  # arrays with fewer numbers stay as they are

@@ -3,9 +3,11 @@
 A traced function is rewritten, equal in value: its branches for platforms are
 replaced by those for any platform, and functions inside it are written out.
 Padding, which some converters refuse for a batch of unknown size, becomes
-concatenation with constants, and an outer product a multiplication.
+concatenation with constants, an outer product a multiplication, and a
+cumulative product, which ONNX Runtime does not have, one product after another.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,6 +84,8 @@ def _apply(step, given) -> Sequence[Any]:
     return [_outer(x, y, options)]
   if name == "scan":
     return _scan(options, given)
+  if name == "cumprod":
+    return [_products(*given, **options)]
   results = step.primitive.bind(
     *given, **step.primitive.get_bind_params(options)
   )
@@ -119,6 +123,15 @@ def _scan(options, given):
     reverse=options["reverse"],
   )
   return [*carry, *rest]
+
+
+def _products(x, *, axis, reverse):
+  """`lax.cumprod` by one product after another."""
+  size = x.shape[axis]
+  pieces = [lax.slice_in_dim(x, n, n + 1, axis=axis) for n in range(size)]
+  order = pieces[::-1] if reverse else pieces
+  totals = list(itertools.accumulate(order, lax.mul))
+  return lax.concatenate(totals[::-1] if reverse else totals, axis)
 
 
 def _pad(x, value, config):

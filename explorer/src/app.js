@@ -4,8 +4,9 @@ import { complain, find } from './dom.js';
 import { setTheme, theme } from './palette.js';
 import * as chains from './panels/chains.js';
 import * as classes from './panels/classes.js';
+import * as parts from './panels/parts.js';
 
-const PANELS = { classes, chains };
+const PANELS = { classes, parts, chains };
 const started = new Set();
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 

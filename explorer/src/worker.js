@@ -20,6 +20,7 @@ function session(graph) {
     const made = ort.InferenceSession.create(url, {
       executionProviders: ['wasm'],
       graphOptimizationLevel: 'all',
+      logSeverityLevel: 3, // errors alone
     });
     sessions.set(graph, made);
   }

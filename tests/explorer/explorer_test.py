@@ -137,9 +137,11 @@ def test_it_is_accessible_and_fits_narrow_and_wide_screens(seen):
 def test_it_is_fast(seen):
   times = seen["times"]
   assert seen["ready"].keys() == seen["panels"].keys()
-  assert max(seen["ready"].values()) < 3000, seen["ready"]
-  assert times["slider"] < 50, times
-  assert times["drawing"] < 150, times
+  # The page opens with the first panel; others load when they are opened.
+  assert seen["ready"]["classes"] < 3000, seen["ready"]
+  assert max(seen["ready"].values()) < 6000, seen["ready"]
+  assert max(times[x] for x in ("slider", "object", "drag")) < 50, times
+  assert max(times[x] for x in ("drawing", "parts")) < 150, times
   assert times["sweep"] < 100, times
 
 
@@ -249,3 +251,64 @@ def test_chains_follow_the_model_and_keep_held_pixels(seen):
   held = _arrays(panel["held"]["feeds"])
   kept = held["images"][held["known"] == 1]
   assert 0 < kept.mean() < 1  # pixels held on, and pixels held off
+
+
+def _matrices(poses):
+  """Pose matrices [I 3 3] from numbers [I 6]."""
+  rows = np.reshape(poses, (-1, 2, 3)) + np.eye(3)[:2]
+  last = np.broadcast_to([[[0.0, 0.0, 1.0]]], (len(rows), 1, 3))
+  return np.concatenate([rows, last], axis=1)
+
+
+@pytest.mark.long
+def test_parts_follow_the_object_that_is_dragged(seen):
+  panel = seen["panels"]["parts"]
+  _, found = _agree(
+    "generative_mnist-model", panel["read"],
+    outputs=("presences_1", "presences_2", "part_poses", "object_poses"),
+    atol=0.02,
+  )  # fmt: skip
+  assert panel["chosen"] >= 0 and panel["grabbed"] >= 0
+  parents = found["routing"][0].argmax(axis=1) - 1
+  follows = parents == panel["grabbed"]
+  assert follows.any()
+  poses = {}
+  for name in ("before", "dragged", "turned", "keyed", "reset"):
+    feeds, _ = _agree(
+      "generative_mnist-decoder", panel[name],
+      outputs=("images", "shares"), atol=0.03,
+    )  # fmt: skip
+    poses[name] = _matrices(feeds["poses"][0])
+  # A tenth of the picture to the right is 0.2 of the frame from -1 to 1.
+  shift = poses["dragged"] - poses["before"]
+  np.testing.assert_allclose(shift[~follows], 0, atol=1e-6)
+  np.testing.assert_allclose(shift[follows, 0, 2], 0.2, atol=0.02)
+  np.testing.assert_allclose(shift[follows, 1, 2], 0, atol=0.02)
+  # One motion of the plane takes all parts of the object along.
+  motions = poses["turned"] @ np.linalg.inv(poses["dragged"])
+  for motion in motions[~follows]:
+    np.testing.assert_allclose(motion, np.eye(3), atol=1e-4)
+  first, *others = motions[follows]
+  for motion in others:
+    np.testing.assert_allclose(motion, first, atol=1e-3)
+  assert np.abs(first[:2, :2] - np.eye(2)).max() > 0.1
+  down = (poses["keyed"] - poses["turned"])[follows, 1, 2]
+  np.testing.assert_allclose(down, 0.05, atol=0.02)
+  np.testing.assert_allclose(poses["reset"], poses["before"], atol=1e-5)
+
+
+@pytest.mark.long
+def test_a_part_that_is_switched_off_leaves_the_picture(seen):
+  panel = seen["panels"]["parts"]
+  brightest = panel["brightest"]
+  before = _arrays(panel["reset"]["outputs"])["shares"][0]
+  presences = _arrays(panel["without"]["feeds"])["presences"][0]
+  assert np.flatnonzero(presences < 0.01).tolist() == [brightest]
+  shares = _arrays(panel["without"]["outputs"])["shares"][0]
+  assert np.abs(shares[brightest]).max() == 0
+  assert before[brightest].max() > 0.2 < shares.max()
+  assert panel["shown"] != panel["hidden"]
+  _agree(
+    "generative_mnist-parts", panel["expected"],
+    outputs=("part_poses", "choices"), atol=0.01,
+  )  # fmt: skip

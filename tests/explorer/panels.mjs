@@ -2,12 +2,12 @@
 
 const SEVEN = [[[0.25, 0.25], [0.72, 0.25], [0.5, 0.55], [0.42, 0.85]]];
 
-async function classes(page, { answer, draw, measuredAgain, pixels, times, typical }, timings) {
+async function classes(page, { answer, draw, measuredAgain, pixels, times, least }, timings) {
   await page.click('#panel-classes [data-part="clear"]');
   await draw(page, '#panel-classes [data-part="pad"]', SEVEN);
   await page.waitForTimeout(300);
   const read = await answer(page, 'mnist_quarter-routing');
-  timings.drawing = typical(await times(page, 'classes drawing'));
+  timings.drawing = least(await times(page, 'classes drawing'));
   const picture = '#panel-classes [data-part="reconstruction"]';
   const before = await pixels(page, picture);
   const slider = page.locator('#panel-classes [data-part="dimensions"] input').first();
@@ -17,7 +17,7 @@ async function classes(page, { answer, draw, measuredAgain, pixels, times, typic
     await page.keyboard.press('ArrowRight');
     await measuredAgain(page, 'classes slider', count);
   }
-  timings.slider = typical(await times(page, 'classes slider'));
+  timings.slider = least(await times(page, 'classes slider'));
   const after = await pixels(page, picture);
   const decoded = await answer(page, 'mnist_quarter-decoder');
   const shown = await page
@@ -33,7 +33,7 @@ async function classes(page, { answer, draw, measuredAgain, pixels, times, typic
   for (let n = 0; n < 8; n += 1) await page.keyboard.press('ArrowDown');
   await page.waitForTimeout(300);
   const keyed = await answer(page, 'mnist_quarter-routing');
-  await page.getByText('As the network sees it').click();
+  await page.locator('#panel-classes [data-part="seen"]').check();
   const seen = await pixels(page, '#panel-classes [data-part="pad"]');
   // A test image.
   await page.locator('#panel-classes [data-part="strip"] button').nth(7).click();
@@ -42,10 +42,10 @@ async function classes(page, { answer, draw, measuredAgain, pixels, times, typic
   return { read, decoded, shown, before, after, shares, agreements, keyed, seen, tested };
 }
 
-async function chains(page, { answer, draw, pixels, times, typical }, timings) {
+async function chains(page, { answer, draw, pixels, times, least }, timings) {
   await page.click('#panel-chains [data-part="run"]'); // pauses
   await page.waitForTimeout(200);
-  timings.sweep = typical(await times(page, 'chains sweep'));
+  timings.sweep = least(await times(page, 'chains sweep'));
   const running = Number(await page.locator('[data-part="sweeps"]').textContent());
   const step = async () => {
     await page.click('#panel-chains [data-part="step"]');
@@ -71,5 +71,71 @@ async function chains(page, { answer, draw, pixels, times, typical }, timings) {
   return { running, before, after, free, held, keyed, released };
 }
 
+async function parts(page, { answer, draw, measuredAgain, pixels, times, least }, timings) {
+  const scene = '#panel-parts [data-part="scene"]';
+  await measuredAgain(page, 'parts templates', 0);
+  await page.click('#panel-parts [data-part="clear"]');
+  await draw(page, '#panel-parts [data-part="pad"]', SEVEN);
+  await page.waitForTimeout(300);
+  const read = await answer(page, 'generative_mnist-model');
+  const before = await answer(page, 'generative_mnist-decoder');
+  timings.parts = least(await times(page, 'parts drawing'));
+  const chosen = Number(
+    await page.locator('#panel-parts input[name="object"]:checked').getAttribute('value'),
+  );
+  // The chosen object is dragged to the right, by the middle of its ring.
+  const box = await page.locator('#panel-parts .scene').boundingBox();
+  const ring = await page.locator('#panel-parts .ring').boundingBox();
+  await page.mouse.move(ring.x + ring.width / 2, ring.y + ring.height / 2);
+  await page.mouse.down();
+  const grabbed = Number(
+    await page.locator('#panel-parts input[name="object"]:checked').getAttribute('value'),
+  );
+  await page.mouse.move(
+    ring.x + ring.width / 2 + box.width / 10, ring.y + ring.height / 2, { steps: 8 },
+  );
+  await page.mouse.up();
+  await page.waitForTimeout(200);
+  const dragged = await answer(page, 'generative_mnist-decoder');
+  timings.drag = least(await times(page, 'parts drag'));
+  // Its knob turns it.
+  const knob = await page.locator('#panel-parts .knob').boundingBox();
+  await page.mouse.move(knob.x + knob.width / 2, knob.y + knob.height / 2);
+  await page.mouse.down();
+  await page.mouse.move(knob.x + knob.width / 2, knob.y + 60, { steps: 6 });
+  await page.mouse.up();
+  await page.waitForTimeout(200);
+  const turned = await answer(page, 'generative_mnist-decoder');
+  // By keyboard.
+  await page.locator('#panel-parts [data-part="moves"] input').nth(1).focus();
+  for (let n = 0; n < 5; n += 1) {
+    const count = (await times(page, 'parts slider')).length;
+    await page.keyboard.press('ArrowRight');
+    await measuredAgain(page, 'parts slider', count);
+  }
+  timings.object = least(await times(page, 'parts slider'));
+  const keyed = await answer(page, 'generative_mnist-decoder');
+  await page.click('#panel-parts [data-part="reset"]');
+  await page.waitForTimeout(200);
+  const reset = await answer(page, 'generative_mnist-decoder');
+  const shown = await pixels(page, scene);
+  const { data, dims: [, count, ...rest] } = reset.outputs.shares;
+  const size = rest.reduce((a, b) => a * b);
+  const light = Array.from({ length: count }, (_, n) =>
+    Math.max(...data.slice(n * size, (n + 1) * size)));
+  const brightest = light.indexOf(Math.max(...light));
+  await page.locator('#panel-parts [data-part="templates"] input').nth(brightest).uncheck();
+  await page.waitForTimeout(200);
+  const without = await answer(page, 'generative_mnist-decoder');
+  const hidden = await pixels(page, scene);
+  await page.getByText('as objects expect').click();
+  await measuredAgain(page, 'parts arrangement', 0);
+  const expected = await answer(page, 'generative_mnist-parts');
+  return {
+    read, before, chosen, grabbed, dragged, turned, keyed, reset, shown, without, hidden,
+    expected, brightest,
+  };
+}
+
 // The panels of the page, in the order of its tabs.
-export const PANELS = { classes, chains };
+export const PANELS = { classes, parts, chains };

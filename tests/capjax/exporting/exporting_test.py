@@ -140,7 +140,11 @@ def _loop(x):
   return lax.scan(lambda c, row: (c + jax.nn.relu(row), c), x[0], x)
 
 
-@pytest.mark.parametrize("function", [_branches, _outer, _loop])
+def _cumulative(x):
+  return jnp.cumprod(x, axis=1), lax.cumprod(x, axis=0, reverse=True)
+
+
+@pytest.mark.parametrize("function", [_branches, _outer, _loop, _cumulative])
 def test_portable_functions_are_equal(function):
   x = jax.random.normal(jax.random.key(0), (4, 3))
   shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -157,6 +161,7 @@ def test_portable_functions_are_equal(function):
     "checkpoint",
     "remat",
     "custom_jvp",
+    "cumprod",
   ):
     assert word not in used
 
