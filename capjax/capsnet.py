@@ -178,6 +178,7 @@ class CapsNet(nnx.Module):
 
     Args:
       images: intensities in [0, 1]; `data.as_intensities` converts uint8.
+        Without decoder any numbers, such as standardised images.
 
     Returns:
       With leading axis B: poses [B J D] of the class capsules, activations
@@ -188,10 +189,11 @@ class CapsNet(nnx.Module):
       TypeError: if the images hold integers, or a function for `routing` does
         not return a `RoutingOutput`.
       ValueError: if the images have another shape than the model was made for
-        (`checks.ImageShapeError`), or intensities outside of [0, 1]. Values are
-        checked where they are known: not under jit.
+        (`checks.ImageShapeError`), or, with a decoder, intensities outside of
+        [0, 1]. Values are checked where they are known: not under jit.
     """
-    checks.images(images, self.image_shape, intensities=True)
+    decodes = self.decoder is not None
+    checks.images(images, self.image_shape, intensities=decodes)
     features = jax.nn.relu(self.conv(images))
     return self.classes(self.primary(features))
 

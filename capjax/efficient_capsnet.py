@@ -151,7 +151,8 @@ class EfficientCapsNet(nnx.Module):
       TypeError: if the images hold integers.
       ValueError: as `CapsNet`.
     """
-    checks.images(images, self.image_shape, intensities=True)
+    decodes = self.decoder is not None
+    checks.images(images, self.image_shape, intensities=decodes)
     if self.norms[0].use_running_average:
       # Images do not affect each other, so a few at a time can fit the cache.
       in_pieces = functools.partial(

@@ -52,6 +52,12 @@ _OTHER_DATA = flags.DEFINE_string(
   "Name or path of another data set, for the suite out_of_distribution; by "
   "default Fashion-MNIST for MNIST, and the reverse.",
 )
+_ENSEMBLE = flags.DEFINE_list(
+  "ensemble",
+  [],
+  "Folders of other runs of the same data, for the suite ensemble, which "
+  "averages their scores with those of this run.",
+)
 _SOURCE = flags.DEFINE_string(
   "source",
   None,
@@ -116,7 +122,12 @@ def main(argv: Sequence[str]) -> None:
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
     options = models.Options(
-      _VIEWS.value, _IMAGES.value, others, _OTHER_DATA.value, _SOURCE.value
+      views=_VIEWS.value,
+      images=_IMAGES.value,
+      compare_with=others,
+      other_data=_OTHER_DATA.value,
+      ensemble=_ENSEMBLE.value,
+      source=_SOURCE.value,
     )
     for number, name in enumerate(names, 1):
       if len(names) > 1:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from . import launch
-from .flags import augmentation, limits, networks, optimizer, runs
+from .flags import augmentation, limits, networks, optimizer, photometry, runs
 from .tasks import capsnet
 from .training.task import Task
 
@@ -21,7 +21,7 @@ def make_task() -> Task:
   return capsnet.make_task(
     networks.spec(),
     optimizer.make_optimizer(),
-    placement=augmentation.placement(),
+    placement=photometry.place(augmentation.placement()),
     reconstruction_weight=networks.reconstruction_weight(),
   )
 
@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with runs.clear_errors():
     optimizer.check_flags()
+    photometry.refuse_decoder(flags.FLAGS["model"].value)
   launch.train(make_task)
 
 

@@ -17,7 +17,11 @@ class HeinsenEM(nnx.Module):
   """EM routing with costs of use and neglect (Heinsen, 2019).
 
   The layer's bias [J D] is added to all votes for a parent. beta_use and
-  beta_ignore [I J] start at zero, as in the authors' code.
+  beta_ignore [I J] start at zero, as in the authors' code. Activations then do
+  not depend on the votes: at the start only the betas learn from a loss on
+  activations, by gradients as small as the activations of the parts. Lengths of
+  poses start small in `CapsNet`, which makes the beginning slow; the paper's
+  parts have learned scores.
 
   Differs from paper: activations of parts are given, or the lengths of their
   poses, where the paper has scores; the bias is shared by all parts; the loss

@@ -2,15 +2,11 @@
 
 import numpy as np
 
-from capjax import predictions
 from capjax.evaluation import calibration as calibrating
-from capjax.kernels import numerics
 
 from ..figures import curves
 from ..run import directory
-from ..training import task as tasks
-from ..training import train_step
-from . import classifiers, models
+from . import classifiers, ensembles, models
 from .models import Options, Scores, Trained
 from .suite import suite
 
@@ -30,17 +26,7 @@ def calibration(
     for bins of these scores their mean, the accuracy and the share of images.
   """
   images, labels = models.first(trained, options.images)
-  activations = predictions.scores_name(trained.model) == "activations"
-
-  def measure(model, images, labels):
-    scores = trained.task.scores(model, images)
-    return {"scores": scores if activations else numerics.softmax(scores)}
-
-  sample = train_step.sample_labelled(
-    lambda _, image: trained.task.prepare(image)
-  )
-  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  found = np.clip(evaluate(trained.model, images, labels)["scores"], 0, 1)
+  found = np.clip(ensembles.class_scores(trained, images), 0, 1)
   held = calibrating.reliability(found, labels)
   scores = {
     "expected_calibration_error": held.expected_error,

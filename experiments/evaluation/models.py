@@ -30,6 +30,7 @@ class Options(NamedTuple):
     compare_with: other runs, evaluated before, whose curves are plotted too.
     other_data: the name or path of another data set; None for the default of
       the suite.
+    ensemble: the folders of other runs, whose scores are averaged with these.
     source: the folder of another run, on whose model attacks are made too.
   """
 
@@ -37,6 +38,7 @@ class Options(NamedTuple):
   images: int | None = None
   compare_with: Sequence[Run] = ()
   other_data: str | None = None
+  ensemble: Sequence[str] = ()
   source: str | None = None
 
 

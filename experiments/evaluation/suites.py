@@ -17,6 +17,7 @@ from . import (
   constellations,
   diagnostics,
   energy_models,
+  ensembles,
   equivariance,
   generative,
   generative_rotations,
@@ -105,6 +106,7 @@ _ALL = (
   *classifiers.SUITES,
   *diagnostics.SUITES,
   *calibration.SUITES,
+  *ensembles.SUITES,
   *equivariance.SUITES,
   *out_of_distribution.SUITES,
   *latents.SUITES,
@@ -144,6 +146,7 @@ def of_classifier(model: nnx.Module) -> list[str]:
     "attacks",
     "views",
     "calibration",
+    "ensemble",
     "equivariance",
     "out_of_distribution",
   ]

@@ -14,6 +14,7 @@ import optax
 from flax import nnx
 
 from capjax import losses
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
@@ -54,6 +55,14 @@ def make_task(
       num_classes=num_classes,
     )
 
+  def suites_of(model):
+    names = suites.of_classifier(model)
+    if not (placement.crop or placement.downsample):
+      return names
+    # Both place whole images on a canvas.
+    return [x for x in names if x not in ("multimnist", "affnist_like")]
+
+  steps = augmentation.steps(placement)
   return Task(
     describe,
     functools.partial(loss, reconstruction_weight=reconstruction_weight),
@@ -61,11 +70,11 @@ def make_task(
     sample=train_step.sample_labelled(place(augmentation.augment_image)),
     sample_test=train_step.sample_labelled(place(augmentation.place_image)),
     optimizer=optimizer,
-    suites=suites.of_classifier,
+    suites=suites_of,
     after_training=("accuracy", "reconstructions", "perturbations"),
-    steps=lambda shape: augmentation.steps(placement),
-    scores=scores,
-    losses=cross_entropy,
+    steps=lambda shape: steps,
+    scores=functools.partial(scores, steps=steps),
+    losses=functools.partial(cross_entropy, steps=steps),
     # Activations of self-routing sum to 1: two cannot both be present.
     multi_hot=model.arguments.get("routing") != "self",
   )
@@ -162,14 +171,29 @@ def measure(
   return measures
 
 
-def scores(model: nnx.Module, images: jax.Array) -> jax.Array:
-  """Scores [B J] of the classes of images [B H W C]: activations, or logits."""
-  output = model(images)
+def scores(
+  model: nnx.Module,
+  images: jax.Array,
+  *,
+  steps: Preprocessing,
+) -> jax.Array:
+  """Scores [B J] of the classes: activations, or logits.
+
+  Args:
+    model: the network.
+    images: [B H W C] in [0, 1], as `Task.prepare` returns them.
+    steps: from an image to the input of the network.
+  """
+  output = model(jax.vmap(steps.normalise)(images))
   return output.activations if has_capsules(model) else output
 
 
 def cross_entropy(
-  model: nnx.Module, images: jax.Array, labels: jax.Array
+  model: nnx.Module,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  steps: Preprocessing,
 ) -> jax.Array:
   """The cross-entropy [B] of the scores, for attacks on any network.
 
@@ -179,11 +203,12 @@ def cross_entropy(
 
   Args:
     model: the network.
-    images: [B H W C] in [0, 1].
+    images: as for `scores`.
     labels: [B], the classes.
+    steps: as for `scores`.
   """
   return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images), labels
+    scores(model, images, steps=steps), labels
   )
 
 

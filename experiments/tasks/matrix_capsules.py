@@ -86,7 +86,7 @@ def make_task(
     return tuple(kept)
 
   # Where validation uses test images, only novel viewpoints are a test.
-  suites = ["attacks", "calibration", "out_of_distribution"]
+  suites = ["attacks", "calibration", "ensemble", "out_of_distribution"]
   suites += ["multi_crop"] if pairs else ["views", "equivariance"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
   steps = PAIRS if pairs else Preprocessing()

@@ -8,6 +8,7 @@ import optax
 from capjax import specs
 from capjax.baselines import CapsNetBaseline
 from capjax.capsnet import CapsNet
+from capjax.data.transforms import preprocessing
 from capjax.efficient_capsnet import EfficientCapsNet
 
 from ..training.augmentation import Placement
@@ -33,8 +34,13 @@ def task_of(card: Mapping[str, Any]) -> Task:
       f"a {spec.maker.__name__} that was trained on arrays is measured in "
       f"Python, with capjax.load; evaluate is for {names}"
     )
-  canvas = card["preprocessing"].get("canvas")
-  placement = Placement(canvas=canvas[0] if canvas else 0)
+  steps = preprocessing.from_json(card["preprocessing"])
+  placement = Placement(
+    canvas=steps.canvas[0] if steps.canvas else 0,
+    downsample=steps.downsample or 0,
+    crop=steps.crop or 0,
+    standardise=steps.standardise,
+  )
   weight = (
     {} if spec.argument("decoder_features") else {"reconstruction_weight": 0.0}
   )

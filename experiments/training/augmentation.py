@@ -1,11 +1,12 @@
-"""Random deformation and placement of training images."""
+"""Random deformation, light and placement of training images."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from capjax.data.transforms import augment
+from capjax.data.transforms import augment, stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
@@ -20,6 +21,13 @@ class Placement(NamedTuple):
     max_rotation: largest rotation in degrees.
     max_shear: largest shear, in pixels along x for each pixel along y.
     max_scale: largest factor by which images are enlarged or reduced.
+    downsample: side in pixels to which images are reduced first; 0 for none.
+    crop: side in pixels of a square that is cut out; 0 for none.
+    flip: whether half of the images are mirrored left to right.
+    max_brightness: largest number added to all intensities.
+    max_contrast: largest change from 1 of the factor of the contrast.
+    standardise: whether the mean of an image becomes 0 and its standard
+      deviation 1; else intensities are clipped to [0, 1].
   """
 
   max_shift: int = 2
@@ -27,6 +35,12 @@ class Placement(NamedTuple):
   max_rotation: float = 0.0
   max_shear: float = 0.0
   max_scale: float = 1.0
+  downsample: int = 0
+  crop: int = 0
+  flip: bool = False
+  max_brightness: float = 0.0
+  max_contrast: float = 0.0
+  standardise: bool = False
 
 
 def canvas_of(
@@ -38,6 +52,13 @@ def canvas_of(
     checks.ImageShapeError: if images would leave the canvas or the frame.
   """
   side = placement.canvas
+  if placement.downsample or placement.crop:
+    try:
+      image_shape = steps(placement._replace(canvas=0)).output_shape(
+        tuple(image_shape)
+      )
+    except ValueError as error:
+      raise checks.ImageShapeError(f"--downsample, --crop: {error}") from None
   if not side:
     check_shift(image_shape, placement.max_shift, ["max_shift"])
     return tuple(image_shape)
@@ -80,7 +101,8 @@ def deform_image(
   key: jax.Array, image: jax.Array, placement: Placement
 ) -> jax.Array:
   """Rotates, shears and scales one image at random."""
-  _, _, rotation, shear, scale = placement
+  rotation, shear = placement.max_rotation, placement.max_shear
+  scale = placement.max_scale
   if not (rotation or shear or scale != 1):
     return image
   return augment.random_affine(
@@ -95,28 +117,70 @@ def deform_image(
 def augment_image(
   key: jax.Array, image: jax.Array, placement: Placement
 ) -> jax.Array:
-  """Deforms one training image, and shifts it or places it on the canvas."""
+  """Deforms one training image, changes its light and its place.
+
+  It is shifted, cut out or placed on the canvas; then it is standardised, if at
+  all.
+  """
   deform_key, place_key = jax.random.split(key)
+  image = _reduced(image, placement)
+  if placement.flip:
+    is_flipped = jax.random.bernoulli(jax.random.fold_in(key, 0))
+    image = jnp.where(is_flipped, image[:, ::-1], image)
   image = deform_image(deform_key, image, placement)
+  image = _relit(jax.random.fold_in(key, 1), image, placement)
   if placement.canvas:
-    return place_image(place_key, image, placement)
-  return augment.shift(place_key, image, max_shift=placement.max_shift)
+    image = _on_canvas(place_key, image, placement)
+  elif placement.crop:
+    image = stereo.random_crop(place_key, image, size=placement.crop)
+  else:
+    image = augment.shift(place_key, image, max_shift=placement.max_shift)
+  return steps(placement).normalise(image)
 
 
 def place_image(
   key: jax.Array, image: jax.Array, placement: Placement
 ) -> jax.Array:
-  """Places one image on the canvas at random, if there is one."""
+  """Prepares one image; on the canvas, if there is one, at a random place."""
   if placement.canvas:
-    canvas = (placement.canvas, placement.canvas)
-    return augment.pad_and_place(key, image, canvas=canvas)
-  return image
+    image = _on_canvas(key, _reduced(image, placement), placement)
+    return steps(placement).normalise(image)
+  return steps(placement)(image)
 
 
 def steps(placement: Placement) -> Preprocessing:
-  """The steps that put an image in the middle of the canvas, if any."""
+  """The steps without anything random: the middle of the canvas, or a crop."""
   side = placement.canvas
-  return Preprocessing(canvas=(side, side) if side else None)
+  return Preprocessing(
+    downsample=placement.downsample or None,
+    crop=placement.crop or None,
+    canvas=(side, side) if side else None,
+    standardise=placement.standardise,
+  )
+
+
+def _on_canvas(key, image, placement):
+  canvas = (placement.canvas, placement.canvas)
+  return augment.pad_and_place(key, image, canvas=canvas)
+
+
+def _reduced(image, placement):
+  if not placement.downsample:
+    return image
+  return stereo.downsample(image, size=placement.downsample)
+
+
+def _relit(key, image, placement):
+  """Changes brightness and contrast at random."""
+  brightness, contrast = placement.max_brightness, placement.max_contrast
+  if not (brightness or contrast):
+    return image
+  keys = jax.random.split(key)
+  image = stereo.random_brightness(keys[0], image, max_change=brightness)
+  image = stereo.random_contrast(
+    keys[1], image, contrast_range=(1 - contrast, 1 + contrast)
+  )
+  return image if placement.standardise else jnp.clip(image, 0, 1)
 
 
 def test_image(

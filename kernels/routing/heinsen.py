@@ -26,7 +26,7 @@ def credit(
   beta_use: Float[Array, "I J"],
   beta_ignore: Float[Array, "I J"],
 ) -> Float[Array, "I J"]:
-  """Net benefit of each part to each parent (Heinsen, 2022, Algorithm 1).
+  """Net benefit of each part to each parent (Heinsen, 2022).
 
   With D_use = a_i R_ij and D_ignore = a_i - D_use,
     phi_ij = beta_use_ij D_use_ij - beta_ignore_ij D_ignore_ij.
@@ -86,7 +86,7 @@ def heinsen_em_routing(
   num_iterations: int = 3,
   gradient: str = "all",
 ) -> RoutingOutput:
-  """Routes by EM with costs of use and neglect (Heinsen, 2019, Algorithm 1).
+  """Routes by EM with costs of use and neglect (Heinsen, 2019).
 
   Each iteration has an E-step (but for the first, where R_ij = 1 / J), a D-step
   and an M-step. With u_ij the votes and f the logistic function,
@@ -177,7 +177,7 @@ def heinsen_vector_routing(
 ) -> RoutingOutput:
   """Routes to the parents that best predict the parts (Heinsen, 2022).
 
-  The paper's Algorithm 1 with the functions of its efficient form. Each
+  The paper's algorithm with the functions of its efficient form. Each
   iteration has an E-step (but for the first, where R_ij = 1 / J), a D-step and
   an M-step. With u_ij the votes, x_i the parts, N the layer norm without
   parameters and f the logistic function,

@@ -76,7 +76,10 @@ def sparse_attention_routing(
 
 
 def prune(
-  poses: Float[Array, "I C"], *, threshold: float = 0.7
+  poses: Float[Array, "I C"],
+  *,
+  threshold: float = 0.7,
+  centre: Float[Array, " C"] | None = None,
 ) -> Float[Array, " I"]:
   """Finds the parts that no longer part resembles (after Geng et al., 2024).
 
@@ -87,6 +90,9 @@ def prune(
   Args:
     poses: of the parts.
     threshold: of the cosine, in [-1, 1].
+    centre: subtracted from poses before cosines are taken, but not for lengths;
+      zero by default. With a pose that all parts share, such as a bias, all are
+      alike about zero.
 
   Returns:
     1 for parts to keep, 0 for redundant ones; the gradient is 0. Memory is
@@ -99,13 +105,15 @@ def prune(
   layer that discards redundant capsules, not the authors' code; all pairs are
   compared at once.
   """
-  checks.arrays({"poses": (poses, "I C")})
+  checks.arrays({"poses": (poses, "I C"), "centre": (centre, "C")})
   if not -1 <= threshold <= 1:
     raise ValueError(f"threshold is {threshold}; give one from -1 to 1.")
   x = jax.lax.stop_gradient(poses)
   x = x.astype(numerics.accumulation_dtype(x))
   lengths = numerics.safe_norm(x)
-  units = x / jnp.where(lengths > 0, lengths, 1.0)[:, None]
+  y = x if centre is None else x - jax.lax.stop_gradient(centre)
+  norms = numerics.safe_norm(y)
+  units = y / jnp.where(norms > 0, norms, 1.0)[:, None]
   alike = numerics.einsum("ic,kc->ik", units, units) > threshold
   order = jnp.arange(len(x))
   first = (lengths == lengths[:, None]) & (order < order[:, None])

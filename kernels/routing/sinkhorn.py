@@ -36,10 +36,10 @@ def sinkhorn_routing(
     sum_ij a_i c_ij (<u_ij, V_j> - temperature log c_ij)
   where sum_j c_ij = 1 and sum_i a_i c_ij = sum_i a_i / J, and
     v_j = squash(sum_i c_ij u_ij + bias_j).
-  Each sweep (Cuturi's Algorithm 1; Sinkhorn and Knopp, 1967) scales the rows of
+  Each sweep (Sinkhorn and Knopp, 1967) scales the rows of
   exp(<u_ij, V_j> / temperature), then its columns, to these sums; rows are
   scaled once more at the end. In the first iteration every part is shared out
-  evenly. The first equation is the dual of his equation 2.
+  evenly.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32

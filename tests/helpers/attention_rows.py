@@ -75,9 +75,10 @@ def _prototype(votes, poses, activations, bias, parameters):
 
 def _orthcaps(votes, poses, activations, bias, parameters):
   del activations
+  parts = poses.reshape(len(poses), -1)
   return orthogonal.sparse_attention_routing(
     votes,
-    kept=orthogonal.prune(poses.reshape(len(poses), -1)),
+    kept=orthogonal.prune(parts, centre=jnp.mean(parts, axis=0)),
     bias=bias,
     **{n: orthogonal.householder(x) for n, x in parameters.items()},
   )

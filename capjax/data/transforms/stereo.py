@@ -1,4 +1,4 @@
-"""Preprocessing and augmentation of ONE stereo pair.
+"""Preprocessing and augmentation of ONE image or stereo pair.
 
 Images are [H, W, C], C = 2 for a pair, floats. Hinton et al. (2018) take
 smallNORB from 96x96 to 48x48 and cut 32x32 out of it; `augment` is the whole

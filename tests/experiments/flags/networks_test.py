@@ -14,7 +14,7 @@ from absl.testing import flagsaver
 from flax import nnx
 
 from experiments.flags import augmentation as flagged_augmentation
-from experiments.flags import networks
+from experiments.flags import networks, photometry
 from experiments.flags import optimizer as flagged
 from experiments.training import augmentation
 
@@ -74,6 +74,29 @@ def test_a_canvas_and_shifts_are_refused():
   with given("--canvas=12", "--max_shift=1"):
     with pytest.raises(ValueError, match="does not use --max_shift"):
       flagged_augmentation.placement()
+
+
+def test_crops_and_light_have_their_flags():
+  with given("--crop=6", "--flip", "--max_contrast=0.5", "--downsample=4"):
+    got = photometry.place(flagged_augmentation.placement())
+  assert got == augmentation.Placement(
+    max_shift=0, crop=6, flip=True, max_contrast=0.5, downsample=4
+  )
+  with given():
+    placement = flagged_augmentation.placement()
+    assert photometry.place(placement) == placement
+  for word in ("--max_shift=1", "--canvas=9"):
+    with given("--crop=6", word), pytest.raises(ValueError, match="not use"):
+      photometry.place(flagged_augmentation.placement())
+
+
+def test_standardised_images_have_no_decoder():
+  with given("--standardise"):
+    photometry.refuse_decoder("baseline")
+    with pytest.raises(ValueError, match="add --reconstruction=none"):
+      photometry.refuse_decoder("capsnet")
+  with given("--standardise", "--reconstruction=none"):
+    photometry.refuse_decoder("capsnet")
 
 
 def test_routing_follows_the_flags():

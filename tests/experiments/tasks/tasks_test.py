@@ -75,6 +75,12 @@ _TASKS = {
     capsnet, _UNDECODED,
     {"placement": Placement(max_shift=1), "reconstruction_weight": 0.0},
   ),
+  "capsnet_cropped": (
+    capsnet, _UNDECODED,
+    {"placement": Placement(
+      max_shift=0, crop=6, flip=True, max_brightness=0.2, standardise=True
+    ), "reconstruction_weight": 0.0},
+  ),
   "capsnet_baseline": (
     capsnet, _BASELINE, {"placement": Placement(canvas=10, max_rotation=9.0)},
   ),

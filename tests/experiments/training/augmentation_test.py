@@ -3,11 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.training import augmentation
 from experiments.training.augmentation import Placement
+from kernels import checks
 
 
 def corners(place, **placement):
@@ -44,3 +46,70 @@ def test_test_images_are_deformed_but_not_shifted():
   ):
     got = augmentation.test_image(jax.random.key(0), image, placement)
     assert (np.max(np.abs(got - image)) > 0.1) == moves
+
+
+def _augmented(image, count=200, **placement):
+  """Many training images made of one."""
+  place = functools.partial(
+    augmentation.augment_image,
+    placement=Placement(**{"max_shift": 0, **placement}),
+  )
+  keys = jax.random.split(jax.random.key(2), count)
+  return np.asarray(jax.jit(jax.vmap(place, (0, None)))(keys, image))
+
+
+def test_crops_are_anywhere_in_training_and_in_the_middle_at_test():
+  image = jnp.arange(64, dtype=jnp.float32).reshape(8, 8, 1) / 64
+  crops = _augmented(image, crop=6)
+  assert crops.shape == (200, 6, 6, 1)
+  corners = np.round(64 * crops[:, 0, 0, 0]).astype(int)
+  assert set(corners) == {8 * row + column for row, column in np.ndindex(3, 3)}
+  got = augmentation.place_image(None, image, Placement(crop=6))
+  np.testing.assert_array_equal(got, image[1:7, 1:7])
+  got = augmentation.place_image(None, image, Placement(downsample=4, crop=2))
+  blocks = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
+  np.testing.assert_allclose(got[..., 0], blocks[1:3, 1:3], rtol=1e-6)
+
+
+def test_half_of_the_images_are_mirrored():
+  image = jax.random.uniform(jax.random.key(1), (8, 8, 1))
+  images = _augmented(image, flip=True)
+  mirrored = np.all(images == np.asarray(image)[:, ::-1], axis=(1, 2, 3))
+  assert np.all(mirrored | np.all(images == image, axis=(1, 2, 3)))
+  assert np.mean(mirrored) == pytest.approx(0.5, abs=0.15)
+
+
+def test_light_changes_within_its_limits():
+  image = np.asarray(
+    0.4 + 0.2 * jax.random.uniform(jax.random.key(1), (8, 8, 1))
+  )
+  means = _augmented(image, max_brightness=0.3).mean(axis=(1, 2, 3))
+  change = means - image.mean()
+  assert np.max(np.abs(change)) <= 0.3 and np.ptp(change) > 0.5
+  images = _augmented(image, max_contrast=0.5)
+  factors = images.std(axis=(1, 2, 3)) / image.std()
+  assert 0.499 < factors.min() < 0.55 and 1.45 < factors.max() < 1.501
+  np.testing.assert_allclose(images.mean(axis=(1, 2, 3)), image.mean(), 1e-4)
+  bright = _augmented(image, max_brightness=1.0)
+  assert bright.min() == 0 and bright.max() == 1
+
+
+def test_standardised_images_have_no_light():
+  image = jax.random.uniform(jax.random.key(1), (8, 8, 1))
+  some = Placement(standardise=True, max_shift=0)
+  images = _augmented(image, max_brightness=0.5, standardise=True)
+  want = augmentation.place_image(None, image, some)
+  assert np.mean(want) == pytest.approx(0, abs=1e-5)
+  assert np.std(want) == pytest.approx(1, abs=1e-4)
+  np.testing.assert_allclose(images, np.broadcast_to(want, images.shape), 1e-3)
+
+
+def test_shapes_follow_reduction_and_crop():
+  shape = augmentation.canvas_of((96, 96, 2), Placement(downsample=48, crop=32))
+  assert shape == (32, 32, 2)
+  for placement, words in (
+    (Placement(crop=9), "size=9 of an image of 8x8"),
+    (Placement(downsample=3), "size=3 of an image of 8x8"),
+  ):
+    with pytest.raises(checks.ImageShapeError, match=words):
+      augmentation.canvas_of((8, 8, 1), placement)

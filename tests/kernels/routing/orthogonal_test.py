@@ -151,7 +151,7 @@ def test_entmax():
   np.testing.assert_array_equal(entmax(jnp.array([[3.0]])), [[1.0]])
 
 
-def check_pruned(prune):
+def check_pruned(prune, centre=0.0):
   poses = np.array(cases.votes(0, (9, 3)))
   poses[4] = 0.5 * poses[1]  # the same, shorter
   poses[5] = poses[2]  # the same, and as long
@@ -159,12 +159,13 @@ def check_pruned(prune):
   kept = np.ones(9)
   for i in range(9):
     for other in range(9):
-      one, two = poses[i], poses[other]
-      norms = np.linalg.norm(one), np.linalg.norm(two)
+      norms = np.linalg.norm(poses[i]), np.linalg.norm(poses[other])
+      one, two = poses[i] - centre, poses[other] - centre
       longer = norms[1] > norms[0] or (norms[1] == norms[0] and other < i)
-      if longer and one @ two > 0.7 * norms[0] * norms[1]:
+      size = np.linalg.norm(one) * np.linalg.norm(two)
+      if longer and one @ two > 0.7 * size:
         kept[i] = 0
-  assert not kept[4] and not kept[5] and kept[6]
+  assert not kept[5] and (np.any(centre) or (not kept[4] and kept[6]))
   np.testing.assert_array_equal(prune(jnp.array(poses)), kept)
 
 
@@ -174,12 +175,25 @@ def test_pruning():
   def opposite(poses):
     return orthogonal.prune(poses, threshold=-0.9)
 
+  centre = jnp.array([0.3, -0.4, 0.2])
+
+  def about(poses):
+    return orthogonal.prune(poses, centre=centre)
+
+  check_pruned(about, np.float64(centre))
   with pytest.raises(AssertionError):
     check_pruned(opposite)
   with pytest.raises(AssertionError):
     check_pruned(lambda poses: orthogonal.prune(poses[::-1])[::-1])
   with pytest.raises(ValueError, match="threshold is 2.0; give one"):
     orthogonal.prune(cases.votes(0, (3, 2)), threshold=2.0)
+
+
+def test_a_pose_that_all_share_hides_their_directions():
+  poses = 0.01 * cases.votes(0, (20, 8)) + 1.0
+  assert np.sum(orthogonal.prune(poses)) == 1
+  centre = jnp.mean(poses, axis=0)
+  assert np.sum(orthogonal.prune(poses, centre=centre)) > 10
 
 
 def check_reflections(householder):
