@@ -152,6 +152,9 @@ try {
         const options = { viewport: { width, height: 900 }, colorScheme, reducedMotion: 'reduce' };
         const { page, context } = await open(browser, options, `#${name}`);
         await ready(page, name);
+        await page.waitForFunction(
+          (id) => !document.querySelector(`#${id} [aria-busy]`), `panel-${name}`,
+        );
         await page.waitForTimeout(400); // for all that is painted after
         report.violations[label] = await violations(page);
         const scrolls = await page.evaluate(

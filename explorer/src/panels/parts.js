@@ -258,5 +258,8 @@ export async function start(panel) {
   await Promise.all([load(`${MODEL}-model`), load(`${MODEL}-decoder`)]);
   pad.show(images[4].pixels);
   const begun = performance.now();
-  loadTemplates().then(() => measured('parts templates', begun), complain);
+  loadTemplates().then(() => {
+    place('template-set').removeAttribute('aria-busy');
+    measured('parts templates', begun);
+  }, complain);
 }
