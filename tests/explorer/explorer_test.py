@@ -69,7 +69,8 @@ def seen(tmp_path_factory):
   node, chromium = shutil.which("node"), _chromium()
   if node is None or chromium is None:
     pytest.skip("no node or no chromium on this machine")
-  if not (EXPLORER / "node_modules").exists():
+  # npm writes this file last.
+  if not (EXPLORER / "node_modules/.package-lock.json").exists():
     pytest.skip("no packages of node; run `npm ci` in explorer")
   dist = tmp_path_factory.mktemp("dist")
   subprocess.run([node, EXPLORER / "build.mjs", dist], check=True)
