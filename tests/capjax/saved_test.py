@@ -60,7 +60,7 @@ def test_parameters_alone_are_stored_as_halves(tmp_path):
   parameters = dict(leaves(nnx.state(trained.model, nnx.Param)))
   assert len(parameters) < len(leaves(trained.model))
   size = sum(x.size for x in parameters.values())
-  assert whole.stat().st_size - path.stat().st_size >= 2 * size
+  assert whole.stat().st_size - path.stat().st_size > 1.9 * size
   loaded = capjax.load(path).model
   for (name, x), (_, want) in zip(
     leaves(loaded), leaves(trained.model), strict=True

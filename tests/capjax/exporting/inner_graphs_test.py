@@ -128,7 +128,7 @@ def test_a_sweep_samples_by_the_given_numbers(seed):
   hidden_bias = np.asarray(model.hidden[...], np.float64)[0]
   pixel_bias = np.asarray(model.visible[...], np.float64)[0]
   visible = image.ravel()
-  log_odds = np.asarray(model.switches[...], np.float64)
+  log_odds = np.array(model.switches[...], np.float64)
   drive = np.zeros((3, 2))
   for k in range(3):
     for j in range(2):
