@@ -183,8 +183,9 @@ def save(
     trained: the model with its card, for example
       `TrainedModel(model, make_card(spec, ...))`.
     path: the file, such as `model.safetensors`.
-    half: stores parameters in float32 as float16, in half the bytes; `load`
-      makes float32 of them. Statistics, chains and integers stay as they are.
+    half: stores parameters in float32 or float64 as float16, in at most half
+      the bytes; `load` makes what they were of them. Statistics, chains and
+      integers stay as they are.
 
   Returns:
     The card with `sha256`, that of the other entries and the tensors.
@@ -329,10 +330,10 @@ def _tensors(model) -> dict[str, np.ndarray]:
 
 
 def _halves(model, tensors) -> dict[str, np.ndarray]:
-  """The parameters in float32, as float16."""
+  """The parameters in float32 or float64, as float16."""
   found = {}
   for name in _named(nnx.state(model, nnx.Param)):
-    if tensors[name].dtype != np.float32:
+    if tensors[name].dtype not in (np.float32, np.float64):
       continue
     with np.errstate(over="ignore"):
       found[name] = tensors[name].astype(np.float16)

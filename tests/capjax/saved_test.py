@@ -67,7 +67,7 @@ def test_parameters_alone_are_stored_as_halves(tmp_path):
   ):
     assert x.dtype == want.dtype
     if name in parameters:
-      want = want.astype(jnp.float16).astype(jnp.float32)
+      want = want.astype(jnp.float16).astype(want.dtype)
     elif jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
       x, want = map(jax.random.key_data, (x, want))
     np.testing.assert_array_equal(x, want)
