@@ -24,7 +24,8 @@ endef
 seeds = $(foreach number,$(2),$(eval $(call seed,$(1),$(number))))
 
 train.digits := train_capsnet $(presets)/capsnet/digits.cfg
-minutes.digits := 1
+suites.digits := equivariance
+minutes.digits := 2
 $(call seeds,digits,0 1 2)
 
 train.mnist_cpu := train_capsnet $(presets)/capsnet/mnist_cpu.cfg
@@ -85,7 +86,7 @@ minutes.quarter_3_official := 10
 minutes.quarter_1_official := 9
 minutes.quarter_3_paper_scale_1 := 10
 minutes.quarter_3_paper_raw := 10
-suites.quarter_3_paper := attacks,views,diagnostics,affnist_like
+suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution
 $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
   3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
 
@@ -171,7 +172,7 @@ minutes.rbm_mnist := 14
 $(call seeds,rbm_mnist,0)
 
 train.rbm_mnist_paper := train_boltzmann $(presets)/boltzmann/rbm_mnist_paper.cfg
-suites.rbm_mnist_paper := log_likelihood
+suites.rbm_mnist_paper := log_likelihood,out_of_distribution
 minutes.rbm_mnist_paper := 14
 $(call seeds,rbm_mnist_paper,0)
 
