@@ -1,36 +1,39 @@
 """Capsule networks: Flax modules and losses on top of `kernels`."""
 
-from capjax import (
-  baselines,
-  capsnet,
-  data,
-  efficient_capsnet,
-  energy,
-  evaluation,
-  exporting,
-  generative,
-  kernels,
-  layers,
-  losses,
-  matrix_capsules,
-  memory,
-  predictions,
-  pretrained,
-  saved,
-  scae,
-  specs,
-  transforming,
-  weights,
-)
-from capjax.capsnet import CapsNet
-from capjax.efficient_capsnet import EfficientCapsNet
-from capjax.energy import CapsuleHM, CapsuleRBM
-from capjax.generative import GenerativeCapsules
-from capjax.layers.attention import SetTransformer
-from capjax.matrix_capsules import MatrixCapsules
-from capjax.saved import load, save
-from capjax.scae import SCAE, ConstellationAutoencoder
-from capjax.transforming import TransformingAutoencoder
+from capjax import _collection
+
+with _collection.paused():
+  from capjax import (
+    baselines,
+    capsnet,
+    data,
+    efficient_capsnet,
+    energy,
+    evaluation,
+    exporting,
+    generative,
+    kernels,
+    layers,
+    losses,
+    matrix_capsules,
+    memory,
+    predictions,
+    pretrained,
+    saved,
+    scae,
+    specs,
+    transforming,
+    weights,
+  )
+  from capjax.capsnet import CapsNet
+  from capjax.efficient_capsnet import EfficientCapsNet
+  from capjax.energy import CapsuleHM, CapsuleRBM
+  from capjax.generative import GenerativeCapsules
+  from capjax.layers.attention import SetTransformer
+  from capjax.matrix_capsules import MatrixCapsules
+  from capjax.saved import load, save
+  from capjax.scae import SCAE, ConstellationAutoencoder
+  from capjax.transforming import TransformingAutoencoder
 
 __all__ = [
   "CapsNet",

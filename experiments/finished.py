@@ -15,7 +15,7 @@ from capjax import weights
 from . import fitting
 from .flags import runs
 from .run import directory, older_flags
-from .tasks import of_cards
+from .tasks import recorded
 from .training.task import Task
 
 
@@ -27,7 +27,7 @@ def reopen(run: directory.Run) -> tuple[dict[str, Any], Callable[[], Task]]:
 
   Returns:
     The summary of the run, and a function that makes its task: that of the
-    training binary; for a run that `fitting.fit` made, from the model's card.
+    training binary; for a run that `fitting.fit` made, from its record.
 
   Raises:
     ValueError: if no run was completed there, its files are damaged, or this
@@ -41,7 +41,7 @@ def reopen(run: directory.Run) -> tuple[dict[str, Any], Callable[[], Task]]:
       "--dataset=FILE.npz"
     )
   make_task = (
-    functools.partial(of_cards.task_of, _card(run))
+    functools.partial(recorded.task_of, _card(run), summary["task"])
     if on_arrays
     else _binary(run, summary["experiment"]).make_task
   )

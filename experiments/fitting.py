@@ -6,7 +6,7 @@
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,8 +43,9 @@ def fit(
   options, `data.json` with the fingerprints of the arrays, figures of training,
   `summary.json`, and `model.safetensors` with `model.json`. The same call
   resumes a run that was stopped, and returns the model of one that is finished.
-  The optimiser and the augmentation of the task are not recorded: give the same
-  to resume.
+  `task.json` has the options of the task, but no functions; neither they nor
+  the optimiser are recorded: give the same to resume. `evaluate` takes the
+  folder, with the arrays as an `.npz` archive.
 
   Args:
     task: made by `make_task` of a module of `experiments.tasks`, for example
@@ -80,6 +81,7 @@ def fit(
     source=start_from,
     source_name="a model in memory",
     load_train=lambda: train_set,
+    about={"task": task.record()},
   )
   return saved.load(run.workdir)
 
@@ -98,6 +100,7 @@ def complete(
   data_dir: str | None = None,
   flags_of_size: Callable[[Sequence[int]], str] = lambda shape: "batch_size",
   on_length: Callable[[], str] = lambda: "",
+  about: Mapping[str, Mapping[str, Any]] = {},
 ) -> models.Trained:
   """Trains, or resumes, restores the best model, and writes all records.
 
@@ -115,6 +118,8 @@ def complete(
     data_dir: as in `models.Trained`.
     flags_of_size: the `remedy` of `memory.check`.
     on_length: what to print besides where a run is lengthened.
+    about: further records, each a file in the folder and an entry of the
+      summary.
 
   Raises:
     ValueError: if the data, the model and the configuration do not fit
@@ -129,6 +134,7 @@ def complete(
   records = {
     "data": tasks.data_record(train_set, test),
     "model": tasks.model_record(task, train_set),
+    **about,
   }
   if task.split:
     train_set, validation = task.split(train_set, test)

@@ -287,6 +287,8 @@ def _label(run: directory.Run) -> str:
   """The label of a run in figures: its model, and any non-default routing."""
   given = run.flags()
   routing = given.get("routing", "dynamic")
+  if "model" not in given:  # of a run without flags
+    return run.noted("model")["model"]["class"].rpartition(".")[2]
   if given["model"] == "capsnet" and routing != "dynamic":
     return f"capsnet, {routing.replace('_', ' ')}"
   return given["model"]

@@ -107,7 +107,7 @@ def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
   scores = {"num_samples": _NUM_SAMPLES, "num_images": len(images)}
   scores |= _bounds(trained.model, images, "")
   if isinstance(trained.model, helmholtz.CapsuleHM):
-    iterations = run.flags()["mean_field_iterations"] or None
+    iterations = trained.task.options["num_iterations"]
     scores |= _bounds(
       trained.model,
       images,

@@ -59,7 +59,7 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   images, labels = models.first(trained, options.images)
   learnt = _features(trained, trained.task.sample_test, train.images)
   scores = {
-    "max_rotation": float(run.flags().get("max_rotation", 0.0)),
+    "max_rotation": float(trained.task.options["placement"].max_rotation),
     "num_images": len(images),
     "num_rows": models.canvas(trained)[0],
   }

@@ -81,7 +81,7 @@ def coordinates(
   names = _PLACE
   if trained.model.pose == "affine":
     names = {**_PLACE, **_STRETCH}
-  distance = int(run.flags()["max_shift"]) or 1
+  distance = trained.task.options["movements"].max_shift or 1
   scores, panels = {"num_images": len(images)}, []
   for name, entry in names.items():
     truth, seen = (x["place"][:, *entry] for x in (learnt, tested))
@@ -140,8 +140,8 @@ def unseen_shifts(
     of the target, of the model's output and of the unshifted image; the means
     of both over the distances in training and over larger ones.
   """
-  flags = run.flags()
-  known, jitter = flags["max_shift"], flags["max_jitter"]
+  movements = trained.task.options["movements"]
+  known, jitter = movements.max_shift, movements.max_jitter
   side = min(trained.test.images.shape[1:3])
   distances = np.arange(min(known + jitter + _BEYOND, side - 1) + 1)
   images = trained.test.images[: options.images or _NUM_MOVED]
@@ -323,7 +323,7 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
 
 def _plot_shifts(run, trained, farthest) -> None:
   """Plots targets above outputs, with shifts from left to right."""
-  known = run.flags()["max_shift"]
+  known = trained.task.options["movements"].max_shift
   shifts = np.unique(np.linspace(-farthest, farthest, 9).round().astype(int))
   images = _images_of_classes(trained)
   shift = jax.jit(lambda model, x, moves: model(x, as_transforms(model, moves)))

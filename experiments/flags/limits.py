@@ -3,6 +3,7 @@
 The one flag that it brings is `--preset`.
 """
 
+import gc
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 def run(main: Callable[[list[str]], Any]) -> None:
   """Starts a binary: parses and checks its flags, then calls `main`."""
+  gc.freeze()  # what was imported stays: there is no garbage to look for
   app.run(main, flags_parser=_parse)
 
 

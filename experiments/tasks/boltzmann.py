@@ -17,13 +17,14 @@ from capjax.specs import Spec
 
 from ..evaluation import latents
 from ..training import contrastive_divergence, train_step
-from ..training.task import Task
+from ..training.task import Task, described
 
 # Iterations of mean field in the measures of a model that is trained without
 # mean field; the presets that use it have the same number.
 _MEASURED = 20
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

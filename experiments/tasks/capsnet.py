@@ -21,11 +21,12 @@ from capjax.specs import Spec
 from ..evaluation import suites
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
-from ..training.task import Task
+from ..training.task import Task, described
 
 _PRESENT = 0.5  # the activation above which a class counts as predicted
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

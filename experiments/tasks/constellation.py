@@ -16,9 +16,10 @@ from capjax.specs import Spec
 
 from ..evaluation import constellations as suites
 from ..training import train_step
-from ..training.task import Task
+from ..training.task import Task, described
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

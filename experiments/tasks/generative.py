@@ -18,11 +18,12 @@ from capjax.specs import Spec
 from ..evaluation import linear_probes
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
-from ..training.task import Task
+from ..training.task import Task, described
 
 _CENTRED = Placement(max_shift=0)
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

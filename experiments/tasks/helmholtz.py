@@ -18,7 +18,7 @@ from capjax.specs import Spec
 
 from ..training import task as tasks
 from ..training import train_step
-from ..training.task import Task
+from ..training.task import Task, described
 from . import boltzmann
 
 # (layer, from 1; task; record of the RBM; training set; validation set) ->
@@ -50,6 +50,7 @@ class Pretraining(NamedTuple):
   seed: int = 0
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

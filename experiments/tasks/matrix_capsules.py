@@ -21,7 +21,7 @@ from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
 from ..training import augmentation, loop, train_step
-from ..training.task import Task
+from ..training.task import Task, described
 
 CLASS_LOSSES = ("spread", "margin", "cross_entropy")
 # The authors' code has 2,000,000 steps and a time constant of 50,000.
@@ -40,6 +40,7 @@ VIEWPOINTS = ("all", *_FAMILIAR)
 ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

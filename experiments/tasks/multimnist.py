@@ -18,10 +18,11 @@ from capjax.specs import Spec
 
 from ..evaluation import multimnist
 from ..training import augmentation, train_step
-from ..training.task import Task
+from ..training.task import Task, described
 from . import capsnet
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

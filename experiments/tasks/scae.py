@@ -17,11 +17,12 @@ from ..evaluation import linear_probes
 from ..evaluation import scae as suites
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
-from ..training.task import Task
+from ..training.task import Task, described
 
 _CENTRED = Placement(max_shift=0)
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -18,7 +18,7 @@ from capjax.specs import Spec
 
 from ..evaluation.transforming import Moved, as_transforms
 from ..training import augmentation, train_step
-from ..training.task import Task
+from ..training.task import Task, described
 
 
 class Movements(NamedTuple):
@@ -44,6 +44,7 @@ class Movements(NamedTuple):
 _PAPER = Movements()
 
 
+@described
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

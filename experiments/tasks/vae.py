@@ -12,9 +12,10 @@ from capjax import baselines
 from capjax.specs import Spec
 
 from ..training import train_step
-from ..training.task import Task
+from ..training.task import Task, described
 
 
+@described
 def make_task(model: Spec, optimizer: optax.GradientTransformation) -> Task:
   """Training by the evidence lower bound, on images as they are.
 

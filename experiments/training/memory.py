@@ -78,7 +78,8 @@ def estimate(
   batch_size = config.batch_size
 
   def begin():
-    model = tasks.make_model(task, dataset, config.seed)
+    spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
+    model = spec.make(nnx.Rngs(config.seed))
     average = bool(config.average_decay)
     key = jax.random.key(0)
     return train_step.init(model, task.optimizer, key, average=average)

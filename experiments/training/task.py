@@ -1,7 +1,9 @@
 """A task: a model, how it is trained and measured, and its checkpoints."""
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -61,6 +63,8 @@ class Task(NamedTuple):
     losses: for a classifier, `(model, images, labels) -> [B]`, for images with
       one label each.
     multi_hot: whether it trains on images that belong to several classes.
+    name: of the module whose `make_task` made it; by `described`, as `options`.
+    options: the options of `make_task`.
   """
 
   describe: Callable[[Sequence[int], int], Spec]
@@ -93,10 +97,44 @@ class Task(NamedTuple):
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
   multi_hot: bool = False
+  name: str = ""
+  options: Mapping[str, Any] = {}
 
   def prepare(self, image: jax.Array) -> jax.Array:
     """An image [H W C] after the steps that keep it in [0, 1]."""
     return self.steps(image.shape).prepare(image)
+
+  def record(self) -> dict[str, Any]:
+    """The name and the options that JSON can hold, which `recorded` reads."""
+    kept = {n: _plain(x) for n, x in self.options.items() if _is_plain(x)}
+    return json.loads(json.dumps({"task": self.name, "options": kept}))
+
+
+def described(make_task: Callable[..., Task]) -> Callable[..., Task]:
+  """Makes the tasks of a `make_task` hold its name and its options."""
+  signature = inspect.signature(make_task)
+  name = make_task.__module__.rpartition(".")[2]
+
+  @functools.wraps(make_task)
+  def make(*arguments: Any, **options: Any) -> Task:
+    given = signature.bind(*arguments, **options)
+    given.apply_defaults()
+    task = make_task(*arguments, **options)
+    return task._replace(name=name, options=given.kwargs)
+
+  return make
+
+
+def _is_plain(value: Any) -> bool:
+  try:
+    json.dumps(_plain(value))
+  except TypeError:
+    return False
+  return True
+
+
+def _plain(value: Any) -> Any:
+  return value._asdict() if hasattr(value, "_asdict") else value
 
 
 def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
@@ -107,7 +145,12 @@ def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:
     checks.ImageShapeError: if the task has no model for images of this shape.
   """
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
-  model = spec.make(nnx.Rngs(seed))
+  # One program, which is compiled with little effort, since it runs once.
+  make = jax.jit(
+    lambda key: spec.make(nnx.Rngs(key)),
+    compiler_options={"xla_backend_optimization_level": 1},
+  )
+  model = make(jax.random.key(seed))
   model.eval()
   return model
 

@@ -4,6 +4,7 @@ The data set stays on the device as uint8. The batch of step t is a function of
 the key and t alone, so a run that is stopped and resumed has the same batches.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -217,56 +218,56 @@ def make_update(
     )
     return jax.lax.with_sharding_constraint(examples, split)
 
-  def make_step(images, labels, state):
-    """`state -> (state, metrics)`, one update in the epoch of `state`."""
+  def epoch_of(state, images):
+    """The order of the examples in the epoch of `state`, and a random key."""
     order_key, step_key = jax.random.split(state.key)
     epoch = state.step // (len(images) // batch_size)
     order = jax.random.permutation(
       jax.random.fold_in(order_key, epoch), len(images)
     )
+    return order, step_key
 
-    def one(state):
-      sample_key, loss_key = jax.random.split(
-        jax.random.fold_in(step_key, state.step)
+  # Traced once, for the shapes of the metrics and for the loop.
+  @functools.partial(jax.jit, inline=True)
+  def one(state, images, labels, order, step_key):
+    """One update, and its metrics."""
+    sample_key, loss_key = jax.random.split(
+      jax.random.fold_in(step_key, state.step)
+    )
+    inputs, targets = batch(state, images, labels, order, sample_key)
+    graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
+
+    def gradient_of(rest, inputs, targets, key):
+      """The gradient, the metrics and the other variables afterwards."""
+
+      def of_parameters(parameters):
+        model = nnx.merge(graph, parameters, rest, copy=True)
+        model.train()
+        value, metrics = loss(model, inputs, targets, key, state.step)
+        return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+
+      gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
+        parameters
       )
-      inputs, targets = batch(state, images, labels, order, sample_key)
-      graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
+      return (gradient, metrics), rest
 
-      def gradient_of(rest, inputs, targets, key):
-        """The gradient, the metrics and the other variables afterwards."""
-
-        def of_parameters(parameters):
-          model = nnx.merge(graph, parameters, rest, copy=True)
-          model.train()
-          value, metrics = loss(model, inputs, targets, key, state.step)
-          return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
-
-        gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
-          parameters
-        )
-        return (gradient, metrics), rest
-
-      if num_micro_batches == 1:
-        found = gradient_of(rest, inputs, targets, loss_key)
-      else:
-        found = micro_batches.average(
-          gradient_of, rest, inputs, targets, loss_key,
-          num_parts=num_micro_batches, mesh=mesh,
-        )  # fmt: skip
-      (gradient, metrics), rest = found
-      updates, opt_state = optimizer.update(
-        gradient, state.opt_state, parameters
+    if num_micro_batches == 1:
+      found = gradient_of(rest, inputs, targets, loss_key)
+    else:
+      found = micro_batches.average(
+        gradient_of, rest, inputs, targets, loss_key,
+        num_parts=num_micro_batches, mesh=mesh,
+      )  # fmt: skip
+    (gradient, metrics), rest = found
+    updates, opt_state = optimizer.update(gradient, state.opt_state, parameters)
+    parameters = optax.apply_updates(parameters, updates)
+    model = nnx.merge(graph, parameters, rest)
+    step, average = state.step + 1, state.average
+    if average is not None:
+      average = optax.incremental_update(
+        nnx.state(model, _AVERAGED), average, _newest_share(step)
       )
-      parameters = optax.apply_updates(parameters, updates)
-      model = nnx.merge(graph, parameters, rest)
-      step, average = state.step + 1, state.average
-      if average is not None:
-        average = optax.incremental_update(
-          nnx.state(model, _AVERAGED), average, _newest_share(step)
-        )
-      return TrainState(step, model, opt_state, state.key, average), metrics
-
-    return one
+    return TrainState(step, model, opt_state, state.key, average), metrics
 
   def _newest_share(step):
     """(1 - d) / (1 - d^t), for d close to 1 too."""
@@ -276,20 +277,20 @@ def make_update(
     return math.expm1(log) / jnp.expm1(step * log)
 
   def add(state, totals, images, labels, num_steps):
-    one = make_step(images, labels, state)
+    shuffled = epoch_of(state, images)
 
     def next_of(_, carry):
       state, totals = carry
-      state, metrics = one(state)
+      state, metrics = one(state, images, labels, *shuffled)
       return state, jax.tree.map(jnp.add, totals, metrics)
 
     return jax.lax.fori_loop(0, num_steps, next_of, (state, totals))
 
   def zeros(state, images, labels):
-    shapes = jax.eval_shape(
-      lambda *given: make_step(*given[1:], given[0])(given[0])[1],
-      state, images, labels,
-    )  # fmt: skip
+    def first(state, images, labels):
+      return one(state, images, labels, *epoch_of(state, images))
+
+    _, shapes = jax.eval_shape(first, state, images, labels)
     return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
 
   return Update(jax.jit(add, donate_argnums=0), zeros)

@@ -78,23 +78,41 @@ def test_a_killed_run_resumes_to_the_same_numbers(fitted, tmp_path):
   assert processes.summary_of(tmp_path)["metrics"] == metrics
 
 
-@pytest.mark.long
-def test_evaluate_takes_the_arrays_as_an_archive(fitted, tmp_path):
+def evaluate(workdir, path, *flags):
+  """Evaluates with the arrays in an archive, which is written."""
   images, labels = fit_arrays.arrays(60)
   others, marks = fit_arrays.arrays(20, seed=1)
-  path = tmp_path / "arrays.npz"
   np.savez(
     path, images=images, labels=labels, test_images=others, test_labels=marks,
     class_names=fit_arrays.CLASS_NAMES,
   )  # fmt: skip
-  flags = f"--workdir={fitted}", f"--dataset={path}"
+  flags = f"--workdir={workdir}", f"--dataset={path}", *flags
   code, printed = processes.Running("evaluate", *flags).wait()
   assert code == 0, printed
+
+
+@pytest.mark.long
+def test_evaluate_takes_the_arrays_as_an_archive(fitted, tmp_path):
+  evaluate(fitted, tmp_path / "arrays.npz", "--suite=accuracy,views")
   accuracy = processes.evaluation_of(fitted)["accuracy"]["metrics"]
   metrics = processes.summary_of(fitted)["metrics"]
   assert accuracy["test_accuracy"] == metrics["test_accuracy"]
-  code, printed = processes.Running("evaluate", flags[0]).wait()
+  code, printed = processes.Running("evaluate", f"--workdir={fitted}").wait()
   assert code == 1 and "--dataset=FILE.npz" in printed
+
+
+@pytest.mark.long
+def test_evaluate_takes_a_model_without_classes(tmp_path):
+  code, printed = fit(tmp_path, task="transforming")
+  assert code == 0, printed
+  record = processes.summary_of(tmp_path)["task"]
+  assert record["task"] == "transforming"
+  assert record["options"]["movements"]["max_shift"] == 1
+  evaluate(tmp_path, tmp_path / "arrays.npz", "--suite=errors,unseen_shifts")
+  found = processes.evaluation_of(tmp_path)["errors"]["metrics"]
+  metrics = processes.summary_of(tmp_path)["metrics"]
+  name = "test_reconstruction_loss"
+  assert found[name] == metrics[name]
 
 
 def test_what_is_out_of_range_is_refused(tmp_path):

@@ -1,8 +1,9 @@
 """Trains a small network on arrays by `fitting.fit`, without any flag.
 
 In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
-package="")`, OPTIONS being fields of `LoopConfig` in JSON, and `stop_at` for
-the validation at which the process is killed.
+package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
+than that of CapsNet, and `stop_at` for the validation at which the process is
+killed.
 """
 
 import json
@@ -16,7 +17,7 @@ import optax
 import capjax
 from capjax import specs
 from experiments import fitting
-from experiments.tasks import capsnet
+from experiments.tasks import capsnet, transforming
 
 _NETWORK = specs.Spec(
   capjax.CapsNet,
@@ -39,8 +40,13 @@ def arrays(count, seed=0):
   return images, labels
 
 
-def task():
-  return capsnet.make_task(_NETWORK, optax.adam(1e-3))
+def task(name="capsnet"):
+  optimizer = optax.adam(1e-3)
+  if name == "capsnet":
+    return capsnet.make_task(_NETWORK, optimizer)
+  spec = specs.Spec(capjax.TransformingAutoencoder, {"num_capsules": 2})
+  movements = transforming.Movements(max_jitter=1, max_shift=1)
+  return transforming.make_task(spec, optimizer, movements=movements)
 
 
 def _kill_at(count):
@@ -57,11 +63,11 @@ def _kill_at(count):
 
 def main(workdir, options):
   options = OPTIONS | options
-  count = options.pop("count", 60)
+  count, name = options.pop("count", 60), options.pop("task", "capsnet")
   if stop_at := options.pop("stop_at", 0):
     _kill_at(stop_at)
   trained = fitting.fit(
-    task(),
+    task(name),
     workdir=workdir,
     train=arrays(count),
     test=arrays(20, seed=1),

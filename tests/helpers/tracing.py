@@ -12,6 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from absl import app, flags
+from flax import nnx
 
 from experiments import launch
 from experiments.flags import runs
@@ -28,7 +29,8 @@ def _trace(make_task: Callable[[], tasks.Task]) -> None:
     batch_size = runs.BATCH_SIZE.value
 
     def first_loss(images, labels):
-      model = tasks.make_model(task, train)
+      spec = task.describe(train.images.shape[1:], train.num_classes)
+      model = spec.make(nnx.Rngs(0))
       state = train_step.init(model, task.optimizer, jax.random.key(0))
       keys = jax.random.split(state.key, batch_size)
       examples = jax.vmap(task.sample, (0, 0, None, None))(

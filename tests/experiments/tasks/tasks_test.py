@@ -1,6 +1,7 @@
 """Every task is made, and trains, in a process without parsed flags."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from experiments.tasks import (
   helmholtz,
   matrix_capsules,
   multimnist,
+  recorded,
   scae,
   transforming,
   vae,
@@ -123,6 +125,33 @@ _TASKS = {
   "vae": (vae, _VAE, {}),
 }  # fmt: skip
 _DATA = {"constellation": "constellations"}
+
+
+@pytest.mark.parametrize("name", _TASKS)
+def test_a_task_is_made_again_from_its_record(name):
+  module, model, options = _TASKS[name]
+  task = module.make_task(model, optax.sgd(0.1), **options)
+  shape, count = (8, 8, 1), 10
+  record = json.loads(json.dumps(task.record()))
+  again = recorded.task_of(task.describe(shape, count).as_json(), record)
+  assert again.name == task.name == module.__name__.rpartition(".")[2]
+  assert record["options"].items() <= again.record()["options"].items()
+  lost = {n for n in task.options if n not in record["options"]}
+  assert lost <= {"temperature", "pretraining"}
+  assert all(again.options[x] == options[x] for x in options.keys() - lost)
+  assert again.describe(shape, count).as_json() == json.loads(
+    json.dumps(task.describe(shape, count).as_json())
+  )
+
+
+def test_a_task_that_is_no_longer_there_is_refused():
+  card = _CAPSNET.with_arguments(image_shape=(8, 8, 1), num_classes=10)
+  for record in (
+    {"task": "absent", "options": {}},
+    {"task": "capsnet", "options": {"absent": 1}},
+  ):
+    with pytest.raises(ValueError, match="cannot be made by this version"):
+      recorded.task_of(card.as_json(), record)
 
 
 @pytest.fixture(autouse=True)
