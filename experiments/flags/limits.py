@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from . import presets, usage
 
@@ -129,6 +129,8 @@ def _parse(words: list[str]) -> list[str]:
     sys.argv[:] = words = presets.expand(words)
     rest = app.parse_flags_with_usage(words)
     check_flags()
+    if not flags.FLAGS["verbosity"].present:
+      logging.set_verbosity(logging.WARNING)  # JAX and Orbax tell much
   except flags.IllegalFlagValueError as error:
     sys.exit(f"FATAL Flags parsing error:\n  {error}")
   return rest

@@ -256,9 +256,7 @@ def flag_name(word: str) -> str:
 
 
 def configure() -> None:
-  """Applies the flags that JAX reads at its start, and reduces Orbax's logs."""
-  if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)
+  """Applies the flags that JAX reads at its start."""
   if DETERMINISTIC.value:
     options = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in options:
