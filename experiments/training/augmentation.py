@@ -122,13 +122,14 @@ def augment_image(
   It is shifted, cut out or placed on the canvas; then it is standardised, if at
   all.
   """
-  deform_key, place_key = jax.random.split(key)
+  # The first two are those of `split(key)`, as runs before flips had them.
+  deform_key, place_key, flip_key, light_key = jax.random.split(key, 4)
   image = _reduced(image, placement)
   if placement.flip:
-    is_flipped = jax.random.bernoulli(jax.random.fold_in(key, 0))
+    is_flipped = jax.random.bernoulli(flip_key)
     image = jnp.where(is_flipped, image[:, ::-1], image)
   image = deform_image(deform_key, image, placement)
-  image = _relit(jax.random.fold_in(key, 1), image, placement)
+  image = _relit(light_key, image, placement)
   if placement.canvas:
     image = _on_canvas(place_key, image, placement)
   elif placement.crop:

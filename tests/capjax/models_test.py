@@ -86,8 +86,8 @@ def _call(model, images):
 
 
 _SMALL = {
-  "CapsNet": dict(conv_features=2, num_types=1, decoder_features=()),
-  "EfficientCapsNet": dict(conv_features=(2, 2, 2, 8), decoder_features=()),
+  "CapsNet": dict(conv_features=2, num_types=1, decoder_features=(2,)),
+  "EfficientCapsNet": dict(conv_features=(2, 2, 2, 8), decoder_features=(2,)),
   "MatrixCapsules": dict(features=2, types=(1, 1, 1)),
   "CapsNetBaseline": dict(conv_features=(2,), dense_features=(2,)),
   "ConvVAE": dict(num_latents=2, features=(2, 2)),
@@ -147,6 +147,13 @@ def test_other_intensities_are_refused_where_they_are_known(small, low, high):
       _call(small, array)
   # Not where they are traced.
   jax.eval_shape(_call, small, images)
+
+
+@pytest.mark.parametrize("name", ["CapsNet", "EfficientCapsNet"])
+def test_networks_without_decoder_take_standardised_images(name):
+  options = {**_SMALL[name], "decoder_features": ()}
+  model = MODELS[name](**options, rngs=nnx.Rngs(0))
+  assert np.isfinite(model(jnp.full((2, *_SHAPE), -1.5)).activations).all()
 
 
 @pytest.mark.long_after_first

@@ -60,7 +60,10 @@ def _modules():
 
 
 def test_every_module_has_its_place_in_the_reference():
-  modules = set(_modules()) - {"capjax._checkout"}
+  modules = set(_modules()) - {
+    "capjax._checkout",
+    "capjax._collection",
+  }
   assert len(modules) > 50
   assert not modules - _documented()
 
