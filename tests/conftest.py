@@ -64,7 +64,9 @@ def data_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-  return tmp_path_factory.mktemp("xla")
+  """Where binaries keep what they compiled; the workers share it."""
+  base = tmp_path_factory.getbasetemp()
+  return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "xla"
 
 
 @pytest.fixture(scope="session")

@@ -143,6 +143,7 @@ class CapsNetTest(chex.TestCase):
     (check_only_the_chosen_capsule_is_drawn, _others_masked_by_half),
     (check_capsules_share_no_position, _selected_first),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
@@ -191,6 +192,7 @@ class EfficientCapsNetTest(chex.TestCase):
     ),
     (check_evaluation_takes_images_one_by_one, _always_batch_statistics),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 from jax.test_util import check_grads
@@ -254,6 +255,7 @@ class OverlapLossTest(chex.TestCase):
     (check_multilabel_loss, _softmax),
     (check_multilabel_loss, _halved_targets),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

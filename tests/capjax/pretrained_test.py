@@ -25,6 +25,7 @@ def test_cards_say_what_was_measured_with_the_stored_weights(name):
 
 
 @pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.long_after_first
 def test_the_measure_is_that_of_the_card(name, request):
   trained = pretrained.load(name)
   dataset = trained.card["data"]["name"]

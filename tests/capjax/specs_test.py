@@ -40,6 +40,7 @@ from capjax import data, specs
      "scae.constellation.ConstellationAutoencoder"),
   ],
 )  # fmt: skip
+@pytest.mark.long_after_first
 def test_a_model_is_made_again_from_its_record(data_dir, binary, flags, path):
   code, printed = processes.Running(
     "describing", binary, *flags, f"--data_dir={data_dir}", package=""

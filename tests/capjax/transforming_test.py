@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.test_util
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -145,6 +146,7 @@ class ForwardTest(parameterized.TestCase):
   @parameterized.parameters(
     (_unmoved, "shift"), (_unmoved, "affine"), (_moved_before, "affine")
   )
+  @pytest.mark.long_after_first
   def test_broken_copies_fail(self, broken, pose):
     with self.assertRaises(AssertionError):
       check_forward(broken, pose, "linear")

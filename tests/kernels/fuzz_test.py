@@ -46,6 +46,7 @@ def test_numbers_that_float64_has_are_finite(name):
     ("variational.variational_routing", 1e12),
   ],
 )
+@pytest.mark.long_after_first
 def test_values_have_a_wider_range_than_gradients(name, largest):
   case = kernel_cases.CASES[name]
   assert largest > case.largest

@@ -267,6 +267,7 @@ class NumericsTest(chex.TestCase):
     (check_log_has_a_floor, jnp.log),
     (check_log_gradient, jnp.log),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

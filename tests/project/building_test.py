@@ -43,6 +43,7 @@ def test_a_network_of_ones_own_learns(scopes):
   assert shapes == ((360, 10, 16), (360, 10), (360, 32, 10))
 
 
+@pytest.mark.long
 def test_a_routing_of_ones_own_routes(scopes):
   scope = scopes[1]
   np.testing.assert_allclose(

@@ -172,6 +172,7 @@ def test_a_whole_part_is_taken(fetch):
     pytest.param(b"", id="empty"),
   ],
 )
+@pytest.mark.long_after_first
 def test_what_has_another_checksum_is_not_kept(fetch, content):
   with serving(content) as bad:
     with pytest.raises(ConnectionError) as caught:

@@ -47,6 +47,7 @@ class ModelTest(parameterized.TestCase):
     self.assertAlmostEqual(special.logsumexp(total), 0, places=9)
 
   @parameterized.product(seed=(0, 1), gaussian=(False, True))
+  @pytest.mark.long_after_first
   def test_bounds_hold_and_close(self, seed, gaussian):
     if gaussian:
       model, images = cases.gaussian(seed), cases.gaussian_images()

@@ -145,7 +145,7 @@ class LearningTest(parameterized.TestCase):
     age=(0, 3),
     block=(True, False),
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_gradient_is_data_less_samples(self, **options):
     self.assertLess(self._worst(**options), 1e-5)
 
@@ -171,6 +171,7 @@ class LearningTest(parameterized.TestCase):
     dict(statistics=lambda x: jnp.stack([x, x])),
     dict(moments=lambda a: families.GAUSSIAN.moments(a).at[1].mul(0.9)),
   )
+  @pytest.mark.long_after_first
   def test_wrong_second_statistics_are_found_out(self, **wrong):
     family = rbm.FAMILIES["gaussian"]._replace(**wrong)
     with mock.patch.dict(rbm.FAMILIES, gaussian=family):

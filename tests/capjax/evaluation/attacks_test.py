@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax import losses
@@ -230,6 +231,7 @@ class AttacksTest(chex.TestCase):
     (check_pixels_without_gradient_stay, "no_zero"),
     (check_eps_is_used_up, "not_sign"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     with self.assertRaises(AssertionError):
       check(_attack(_linear, _textbook, fault=fault))
@@ -352,6 +354,7 @@ class RandomTargetsTest(parameterized.TestCase):
     lambda low, high: (low, high + 1),
     lambda low, high: (low, low + 1),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, change):
     with self.assertRaises(AssertionError):
       check_targets_are_all_others(_with_randint(change))

@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
@@ -271,6 +272,7 @@ class DiagnosticsTest(chex.TestCase):
     (check_silent_parts_do_not_count, "one_view"),
     (check_negative_coefficients_count_as_zero, "magnitudes"),
   )
+  @pytest.mark.long_after_first
   def test_broken_agreement_fails(self, check, fault):
     with self.assertRaises(AssertionError):
       check(functools.partial(_parse, fault=fault))

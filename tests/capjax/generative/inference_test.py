@@ -113,6 +113,7 @@ _FAULTS = {
 
 class InferenceTest(chex.TestCase):
   @parameterized.parameters("adam", "lbfgs")
+  @pytest.mark.long_after_first
   def test_free_form_climbs_the_bound(self, name):
     capsules, guide, images = generative_cases.small()
     posteriors, _ = generative_cases.guide(guide, images)

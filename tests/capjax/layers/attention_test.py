@@ -217,6 +217,7 @@ class SetTransformerTest(chex.TestCase):
     (check_absence_is_gradual, "presence_ignored"),
     (check_absence_is_gradual, "added_without_logarithm"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     with self.assertRaises(AssertionError):
       check(_broken(fault))

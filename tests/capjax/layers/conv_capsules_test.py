@@ -169,6 +169,7 @@ def _wrong(layer, poses, activations, *, fault):
     ("activations_forgotten", "variational", "SAME"),
   ],
 )
+@pytest.mark.long_after_first
 def test_broken_copy_fails(fault, name, padding):
   with pytest.raises(AssertionError):
     check_matches_loops(

@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
@@ -219,6 +220,7 @@ class LossTest(parameterized.TestCase):
     "mean_presence",
   )
   @widths.samples_of_float32
+  @pytest.mark.long_after_first
   def test_broken_loss_fails(self, fault):
     with self.assertRaises(AssertionError):
       check_loss_matches_oracle(functools.partial(_broken_loss, fault=fault))

@@ -143,6 +143,7 @@ def test_standard_errors_are_of_the_mean_over_images():
 
 
 @pytest.mark.parametrize("degrees", [30.0, -30.0, 90.0])
+@pytest.mark.long_after_first
 def test_owners_of_pixels_are_turned_back(monkeypatch, degrees):
   """Halves of a disc, each of one part, keep their parts when it is turned."""
   y, x = np.mgrid[-7:8, -7:8]

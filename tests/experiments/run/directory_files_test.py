@@ -250,6 +250,7 @@ def test_a_run_with_many_damaged_files_ends_as_an_unbroken_one(
   assert processes.metrics_of(workdir) == processes.metrics_of(unbroken)
 
 
+@pytest.mark.long
 def test_a_run_without_its_states_is_not_started_again(
   train, unbroken, tmp_path
 ):

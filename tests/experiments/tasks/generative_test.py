@@ -46,6 +46,7 @@ def test_probes_read_log_odds():
   check_features(generative.features)
 
 
+@pytest.mark.long
 def test_relaxed_presences_are_no_log_odds():
   with pytest.raises(AssertionError):
     check_features(of_probabilities)

@@ -63,6 +63,7 @@ def test_pairs_are_augmented_by_the_named_pipeline():
   assert np.abs(pairs[0] - pairs[1]).max() > 0.1
 
 
+@pytest.mark.long
 def test_the_margin_grows_with_fractions_of_the_run():
   """As the authors': its time constant is 50,000 of 2,000,000 steps."""
   task = make_task("digits")

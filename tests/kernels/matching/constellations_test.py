@@ -153,6 +153,7 @@ class UpdateTest(chex.TestCase):
     (check_update_matches_oracle, "poses_of_points"),
     (check_bound_rises, "falling"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     with self.assertRaises(AssertionError):
       check(functools.partial(_broken, fault))

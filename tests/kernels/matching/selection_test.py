@@ -234,6 +234,7 @@ class SelectionTest(chex.TestCase):
     (check_absent_parents_are_not_selected, "parents_always_there"),
     (check_absent_parents_are_not_selected, "over_children"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     broken = _broken(fault)
     if fault == "no_dummy_column":  # counts parents from the wrong end

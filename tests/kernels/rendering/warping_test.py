@@ -232,6 +232,7 @@ class WarpTest(chex.TestCase):
     (check_inverse_restores, _shear_dropped),
     (check_linear_in_the_template, _clipped),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

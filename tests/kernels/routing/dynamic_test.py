@@ -234,6 +234,7 @@ class RoutingTest(chex.TestCase):
     (check_gradient_is_the_textbook_one, "detached"),
     (check_gradient_is_the_textbook_one, "only_last"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     broken = functools.partial(_textbook, fault=fault)
     gradient = check is check_gradient_is_the_textbook_one

@@ -215,6 +215,7 @@ def test_pose(check):
     (check_small_canvas_cuts_both_ends, _off_the_middle),
   ],
 )
+@pytest.mark.long_after_first
 def test_broken_copy_fails(check, broken):
   with pytest.raises(AssertionError):
     check(broken)

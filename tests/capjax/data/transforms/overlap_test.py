@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax import data
@@ -226,6 +227,7 @@ class PartnerTest(chex.TestCase):
     (check_each_draw_is_another_partner, _any_partner),
     (check_each_draw_is_another_partner, _partner_without_the_last),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)
@@ -292,6 +294,7 @@ class OverlayTest(chex.TestCase):
     (check_squares_overlap_as_in_the_paper, "short"),
     (check_squares_overlap_as_in_the_paper, "one_shift"),
   )
+  @pytest.mark.long_after_first
   def test_broken_copy_fails(self, check, fault):
     check(_broken(None))
     with self.assertRaises(AssertionError):

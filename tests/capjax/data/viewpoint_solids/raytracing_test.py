@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax.data.viewpoint_solids import parts, raytracing, solids
@@ -237,6 +238,7 @@ class RaytracingTest(parameterized.TestCase):
     check(function)
 
   @parameterized.parameters(*_BROKEN)
+  @pytest.mark.long_after_first
   def test_broken_copy_is_found(self, check, function):
     with self.assertRaises(AssertionError):
       check(function)

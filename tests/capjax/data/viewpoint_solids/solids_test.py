@@ -63,6 +63,7 @@ def test_all_views_are_as_many_as_in_smallnorb():
   assert 5 * 5 * math.prod(counts) == 24_300
 
 
+@pytest.mark.long
 def test_images_are_of_the_view_that_the_factors_tell():
   got = _by_kind(_generated("test"))
   render = jax.jit(functools.partial(raytracing.render, size=_SIZE))
@@ -146,6 +147,7 @@ def test_the_checksum_is_the_same_on_every_platform():
   assert off > 0.1, "put views in _COARSE of which no block is so near"
 
 
+@pytest.mark.long
 def test_brightness_does_not_tell_the_category():
   got = _generated("train")
   means = got.images.mean((1, 2, 3))
