@@ -11,9 +11,11 @@ import os
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from capjax import saved
+from capjax import data, losses, saved
+from capjax.data.transforms import overlap
 
 FOLDER = pathlib.Path(__file__).parent
 _TABLE = "sha256.json"
@@ -89,8 +91,12 @@ def measure(
     `accuracy` for models that know classes: with several labels, the share of
     images where all are right. For others
     `reconstruction_error`, the mean absolute difference of intensities in
-    [0, 1] between images and reconstructions.
+    [0, 1] between images and reconstructions. For models of two labels,
+    `accuracy` on each image laid over one of another class, where [N] labels
+    are given (Sabour et al., 2017, section 6).
   """
+  if trained.card["num_labels"] == 2 and np.ndim(labels) == 1:
+    return {"accuracy": _accuracy_of_pairs(trained, images, labels)}
   found = trained.predict(images)
   if found.classes is not None:
     right = found.classes == np.asarray(labels)
@@ -99,6 +105,32 @@ def measure(
   inputs = np.asarray(trained.preprocess(images))
   errors = np.abs(found.outputs["reconstructions"] - inputs)
   return {"reconstruction_error": float(np.mean(errors, dtype=np.float64))}
+
+
+def _accuracy_of_pairs(trained, images, labels) -> float:
+  """The share of overlays in which both classes are right.
+
+  Each image is moved within the canvas of the model, as in training.
+  """
+  images, labels = jnp.asarray(images), jnp.asarray(labels)
+  classes = overlap.group_by_class(labels)
+  pad = (trained.model.image_shape[0] - images.shape[1]) // 2
+
+  def sample(index):
+    key = jax.random.fold_in(jax.random.key(0), index)
+    partner_key, place_key = jax.random.split(key)
+    partner = overlap.choose_partner(partner_key, labels[index], classes)
+    both = jnp.stack([index, partner])
+    overlaid = overlap.overlay(place_key, *images[both], pad=pad, max_shift=pad)
+    return data.as_intensities(overlaid.image), labels[both]
+
+  def right(model, indices):
+    overlaid, both = jax.vmap(sample)(indices)
+    return losses.exact_set(model(overlaid).activations, both)
+
+  batches = np.array_split(np.arange(len(images)), -(-len(images) // 500))
+  found = [jax.jit(right)(trained.model, indices) for indices in batches]
+  return float(np.mean(np.concatenate(found)))
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

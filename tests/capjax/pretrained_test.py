@@ -3,8 +3,10 @@
 import hashlib
 import re
 import shutil
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import saved_cases
@@ -119,3 +121,28 @@ def test_measures_are_those_of_predictions():
   classes = sets.predict(images).classes.astype(int)
   classes[0, 0] = 1 - classes[0, 0]
   assert pretrained.measure(sets, images, classes) == {"accuracy": 0.8}
+
+
+def test_models_of_two_labels_are_measured_on_overlays():
+  """Blank images tell nothing; a model that is told the classes is right."""
+  trained = saved_cases.trained("capsnet", num_labels=2)
+  size = trained.model.image_shape[0] - 2
+  labels = np.arange(6) % 3
+  images = np.zeros((6, size, size, 1), np.uint8)
+  images[np.arange(6), 2, 2, 0] = 80 * (labels + 1)
+
+  class Told(nnx.Module):
+    """Its three classes are pixels of 80, 160 and 240; two are overlaid."""
+
+    image_shape = trained.model.image_shape
+
+    def __call__(self, overlaid):
+      bright = jnp.sort(overlaid.reshape(len(overlaid), -1))[:, -2:] * 255 / 80
+      found = jnp.round(bright).astype(int) - 1
+      return SimpleNamespace(activations=jax.nn.one_hot(found, 3).sum(axis=1))
+
+  told = saved.TrainedModel(Told(), trained.card)
+  accuracy = pretrained.measure(told, images, labels)["accuracy"]
+  assert accuracy > 0.6  # pixels may fall on one another
+  wrong = pretrained.measure(told, images[::-1], labels)["accuracy"]
+  assert wrong < accuracy
