@@ -4,9 +4,10 @@ import { complain, find } from './dom.js';
 import { setTheme, theme } from './palette.js';
 import * as chains from './panels/chains.js';
 import * as classes from './panels/classes.js';
+import * as overlap from './panels/overlap.js';
 import * as parts from './panels/parts.js';
 
-const PANELS = { classes, parts, chains };
+const PANELS = { classes, parts, chains, overlap };
 const started = new Set();
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 

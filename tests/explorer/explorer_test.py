@@ -142,7 +142,7 @@ def test_it_is_fast(seen):
   assert seen["ready"]["classes"] < 3000, seen["ready"]
   assert max(seen["ready"].values()) < 6000, seen["ready"]
   assert max(times[x] for x in ("slider", "object", "drag")) < 50, times
-  assert max(times[x] for x in ("drawing", "parts")) < 150, times
+  assert max(times[x] for x in ("drawing", "parts", "overlap")) < 150, times
   assert times["sweep"] < 100, times
 
 
@@ -313,3 +313,31 @@ def test_a_part_that_is_switched_off_leaves_the_picture(seen):
     "generative_mnist-parts", panel["expected"],
     outputs=("part_poses", "choices"), atol=0.01,
   )  # fmt: skip
+
+
+@pytest.mark.long
+def test_two_digits_are_decoded_apart(seen):
+  panel = seen["panels"]["overlap"]
+  for question in ("read", "tested"):
+    _agree(
+      "multimnist_quarter-routing", panel[question],
+      outputs=("activations", "poses"), atol=2e-3,
+    )  # fmt: skip
+  lengths = _arrays(panel["read"]["outputs"])["activations"][0, -1]
+  best = np.argsort(-lengths)[:2]
+  assert 7 in best and lengths[7] > 0.5
+  # The first drawing, a seven, has the first caption, whichever is longer.
+  named = [int(x.split()[1].strip(",")) for x in panel["classes"]]
+  assert sorted(named) == sorted(best) and named[0] == 7
+  feeds, found = _agree(
+    "multimnist_quarter-decoder", panel["alone"], outputs=("images",), atol=0.03
+  )
+  # Each of the two images is of one capsule alone.
+  for digit, poses in zip(best, feeds["poses"], strict=True):
+    assert np.flatnonzero(np.abs(poses).sum(axis=1)).tolist() == [digit]
+  assert np.abs(found["images"][0] - found["images"][1]).max() > 0.3
+  # The decoded picture has colours, the picture of both has none.
+  for name, coloured in (("both", False), ("decoded", True)):
+    pixels = np.reshape(panel[name], (-1, 4))[:, :3].astype(int)
+    assert (np.ptp(pixels, axis=1).max() > 60) == coloured
+  assert panel["both"] != panel["moved"]

@@ -137,5 +137,28 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
   };
 }
 
+async function overlap(page, { answer, draw, pixels, times, least }, timings) {
+  const three = [[[0.3, 0.2], [0.65, 0.25], [0.45, 0.48], [0.7, 0.65], [0.3, 0.82]]];
+  for (const [number, strokes] of [[1, SEVEN], [2, three]]) {
+    await page.click(`#panel-overlap [data-part="clear-${number}"]`);
+    await draw(page, `#panel-overlap [data-part="pad-${number}"]`, strokes);
+  }
+  await page.waitForTimeout(400);
+  const read = await answer(page, 'multimnist_quarter-routing');
+  timings.overlap = least(await times(page, 'overlap drawing'));
+  const both = await pixels(page, '#panel-overlap [data-part="both"]');
+  const decoded = await pixels(page, '#panel-overlap [data-part="decoded"]');
+  const alone = await answer(page, 'multimnist_quarter-decoder');
+  const classes = await page.locator('#panel-overlap figcaption').allTextContents();
+  await page.locator('#panel-overlap [data-part="apart"] input').first().focus();
+  await page.keyboard.press('ArrowLeft');
+  await page.waitForTimeout(300);
+  const moved = await pixels(page, '#panel-overlap [data-part="both"]');
+  await page.getByLabel('Next test image for the first digit').click();
+  await page.waitForTimeout(300);
+  const tested = await answer(page, 'multimnist_quarter-routing');
+  return { read, both, decoded, alone, classes, moved, tested };
+}
+
 // The panels of the page, in the order of its tabs.
-export const PANELS = { classes, parts, chains };
+export const PANELS = { classes, parts, chains, overlap };
