@@ -152,7 +152,10 @@ def test_a_network_without_capsules_draws_nothing(train, pair):
   assert code == 1
   assert "reconstructions, swaps: not for the model" in printed
   # What it can take is said.
-  names = "accuracy, affnist_like, attacks, calibration, multimnist, views"
+  names = (
+    "accuracy, affnist_like, attacks, calibration, ensemble, equivariance, "
+    "multimnist, out_of_distribution, views"
+  )
   assert names in printed
   assert "Traceback" not in printed
 
