@@ -10,6 +10,9 @@ import pytest
 
 from capjax import data
 
+# The examples train networks.
+pytestmark = pytest.mark.long
+
 PAGE = processes.ROOT / "docs" / "building.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
@@ -28,7 +31,6 @@ def _accuracy(activations, labels):
   return np.mean(np.argmax(activations, axis=-1) == labels)
 
 
-@pytest.mark.long
 def test_a_network_of_ones_own_learns(scopes):
   """Chance is a tenth."""
   scope = scopes[0]
@@ -43,7 +45,6 @@ def test_a_network_of_ones_own_learns(scopes):
   assert shapes == ((360, 10, 16), (360, 10), (360, 32, 10))
 
 
-@pytest.mark.long
 def test_a_routing_of_ones_own_routes(scopes):
   scope = scopes[1]
   np.testing.assert_allclose(
@@ -60,7 +61,6 @@ def test_poses_are_matrices(scopes):
   assert scopes[2]["matrices"].shape == (2, 6, 6, 3, 4, 4)
 
 
-@pytest.mark.long
 def test_members_of_an_ensemble_differ_and_learn(scopes):
   scope = scopes[3]
   values = np.asarray(scope["values"])
