@@ -15,8 +15,8 @@ class Detection(NamedTuple):
 
   Attributes:
     auroc: the probability that a familiar image has a higher score than another
-      one, ties counting half: 1 is perfect, 1/2 is chance, below 1/2 the other
-      images look more familiar.
+      one, ties counting half: 1 is perfect, 1/2 is no better than random
+      guessing, and below 1/2 the other images look more familiar.
     false_positive_rate: the share of other images whose score is at least the
       threshold that `kept` of the familiar images reach.
   """

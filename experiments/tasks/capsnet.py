@@ -14,7 +14,6 @@ import optax
 from flax import nnx
 
 from capjax import losses
-from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
@@ -22,6 +21,7 @@ from ..evaluation import suites
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
 from ..training.task import Task, described
+from . import class_scores
 
 _PRESENT = 0.5  # the activation above which a class counts as predicted
 
@@ -74,8 +74,8 @@ def make_task(
     suites=suites_of,
     after_training=("accuracy", "reconstructions", "perturbations"),
     steps=lambda shape: steps,
-    scores=functools.partial(scores, steps=steps),
-    losses=functools.partial(cross_entropy, steps=steps),
+    scores=functools.partial(class_scores.scores, steps=steps),
+    losses=functools.partial(class_scores.cross_entropy, steps=steps),
     # Activations of self-routing sum to 1: two cannot both be present.
     multi_hot=model.arguments.get("routing") != "self",
   )
@@ -170,47 +170,6 @@ def measure(
       reconstructions, images
     )
   return measures
-
-
-def scores(
-  model: nnx.Module,
-  images: jax.Array,
-  *,
-  steps: Preprocessing,
-) -> jax.Array:
-  """Scores [B J] of the classes: activations, or logits.
-
-  Args:
-    model: the network.
-    images: [B H W C] in [0, 1], as `Task.prepare` returns them.
-    steps: from an image to the input of the network.
-  """
-  output = model(jax.vmap(steps.normalise)(images))
-  return output.activations if has_capsules(model) else output
-
-
-def cross_entropy(
-  model: nnx.Module,
-  images: jax.Array,
-  labels: jax.Array,
-  *,
-  steps: Preprocessing,
-) -> jax.Array:
-  """The cross-entropy [B] of the scores, for attacks on any network.
-
-  Capsules are trained with the margin loss, but its gradient is exactly 0 where
-  both margins are kept: an attack that follows it leaves those images alone and
-  makes capsules look robust.
-
-  Args:
-    model: the network.
-    images: as for `scores`.
-    labels: [B], the classes.
-    steps: as for `scores`.
-  """
-  return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images, steps=steps), labels
-  )
 
 
 def _measure_sets(model, images, present, key=None, decoded=None):

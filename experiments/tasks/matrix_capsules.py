@@ -22,6 +22,7 @@ from capjax.specs import Spec
 
 from ..training import augmentation, loop, train_step
 from ..training.task import Task, described
+from . import class_scores
 
 CLASS_LOSSES = ("spread", "margin", "cross_entropy")
 # The authors' code has 2,000,000 steps and a time constant of 50,000.
@@ -110,8 +111,8 @@ def make_task(
     split=None if viewpoints == "all" else split,
     familiar=None if viewpoints == "all" else known,
     steps=lambda shape: steps,
-    scores=functools.partial(scores, steps=steps),
-    losses=functools.partial(cross_entropy, steps=steps),
+    scores=functools.partial(class_scores.scores, steps=steps),
+    losses=functools.partial(class_scores.cross_entropy, steps=steps),
   )
 
 
@@ -236,40 +237,6 @@ def measure(
       output.coefficients
     )
   return measures
-
-
-def scores(
-  model: nnx.Module, images: jax.Array, *, steps: Preprocessing
-) -> jax.Array:
-  """Scores [B J] of the classes.
-
-  Args:
-    model: the network.
-    images: [B H W C] in [0, 1], as `Task.prepare` returns them.
-    steps: from an image to the input of the network.
-  """
-  output = model(jax.vmap(steps.normalise)(images))
-  return output.activations if _has_capsules(model) else output
-
-
-def cross_entropy(
-  model: nnx.Module,
-  images: jax.Array,
-  labels: jax.Array,
-  *,
-  steps: Preprocessing,
-) -> jax.Array:
-  """The cross-entropy [B] of the scores, for attacks on any network.
-
-  Args:
-    model: the network.
-    images: as for `scores`.
-    labels: [B], the classes.
-    steps: from an image to the input of the network.
-  """
-  return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images, steps=steps), labels
-  )
 
 
 def familiar(
