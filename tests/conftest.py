@@ -19,7 +19,11 @@ jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """`long_after_first` leaves one case of many to `make test`."""
+  """Runs of the binaries start first, since they leave a core idle at the end.
+
+  `long_after_first` leaves one case of many to `make test`.
+  """
+  items.sort(key=lambda item: "integration" not in item.path.parts)
   seen = set()
   for item in items:
     if item.get_closest_marker("long_after_first"):

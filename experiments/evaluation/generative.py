@@ -229,6 +229,7 @@ def _with_poses(layers, poses):
   return tuple(layer._replace(poses=pose) for layer, pose in pairs)
 
 
+@jax.jit
 def _sample(capsules: generative.GenerativeCapsules, key: jax.Array):
   """Mean images given samples of the prior."""
   predict = infer.Predictive(numpyro_programs.model, num_samples=1)

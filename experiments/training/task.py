@@ -265,8 +265,9 @@ def restore_models(
 ) -> tuple[int, tuple[nnx.Module, ...], dict[str, float]]:
   """As `restore_model`, with the raw model after one of averaged weights."""
   mesh = train_step.data_mesh(config.batch_size)
-  model = make_model(task, dataset, config.seed)
-  template = train_step.replicate(model, mesh)
+  shapes = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
+  shapes.eval()
+  template = train_step.placed_shapes(shapes, mesh)
   # The flags of that run, which may be another one that this one starts from.
   averages = bool(run.flags().get("average_decay"))
   restored = saved_by(run, task, config).restore_best(

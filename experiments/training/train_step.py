@@ -140,6 +140,19 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
   return jax.device_put(tree, NamedSharding(mesh, P()))
 
 
+def placed_shapes(tree: Any, mesh: Mesh) -> Any:
+  """Shapes and dtypes of arrays that are copied to each device of the mesh.
+
+  Args:
+    tree: arrays, or their shapes and dtypes.
+    mesh: the devices.
+  """
+  everywhere = NamedSharding(mesh, P())
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
+  )
+
+
 class Update(NamedTuple):
   """Many updates in one call; the metrics of several calls can be added up.
 

@@ -206,6 +206,7 @@ class ConvVAETest(parameterized.TestCase):
     np.testing.assert_array_less(bound.elbo, truth)
     np.testing.assert_allclose(bound.importance, truth, atol=0.02)
 
+  @pytest.mark.long
   def test_every_four_channels_become_a_square(self):
     model = self._model(2, (8, 8, 3))
     latents = jax.random.normal(jax.random.key(0), (2, 2))
@@ -217,6 +218,7 @@ class ConvVAETest(parameterized.TestCase):
       want = x[n, row // 2, column // 2, place]
       self.assertEqual(got[n, row, column, c], want)
 
+  @pytest.mark.long
   def test_reconstructions_are_chances(self):
     model, images = self._model(3), self._images()
     means = model.reconstruct(images)

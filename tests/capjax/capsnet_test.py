@@ -304,6 +304,7 @@ class CapsNetTest(chex.TestCase):
     dict(scale=None, lengths=(0.04, 0.25), gain=(0.5, 0.6)),
     dict(scale=1.0, lengths=(0.92, 1.0), gain=(0.001, 0.02)),
   )
+  @pytest.mark.long_after_first
   def test_primary_capsules_start_within_reach(self, scale, lengths, gain):
     """At full width; without the authors' factor they start saturated."""
     model = capsnet.CapsNet(

@@ -275,6 +275,7 @@ class EfficientCapsNetTest(chex.TestCase):
       model.decode(jnp.zeros((2, 3, 5)), jnp.zeros(2, jnp.int32))
 
   @widths.limits_of_float32
+  @pytest.mark.long
   def test_bfloat16_stays_close(self):
     images, classes = _batch()
     half = cases.efficient_capsnet(dtype=jnp.bfloat16)

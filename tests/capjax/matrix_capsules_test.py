@@ -107,7 +107,7 @@ class LayersTest(parameterized.TestCase):
   @parameterized.product(
     coordinates=matrix_capsules.COORDINATES, pose=("matrix", "vector")
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_classes_are_routed_from_votes_in_loops(self, coordinates, pose):
     model, images = _model(coordinates=coordinates, pose=pose), _images(2)
     poses, activations = model.primary(jax.nn.relu(model.conv(images)))

@@ -121,6 +121,7 @@ def _small(names):
 
 
 @_small(_SMALL)
+@pytest.mark.long_after_first
 def test_integers_and_other_sizes_are_refused_in_a_sentence(small):
   images = np.full((2, *_SHAPE), 255, np.uint8)
   with pytest.raises(TypeError) as error:
@@ -150,6 +151,7 @@ def test_other_intensities_are_refused_where_they_are_known(small, low, high):
 
 
 @pytest.mark.parametrize("name", ["CapsNet", "EfficientCapsNet"])
+@pytest.mark.long
 def test_networks_without_decoder_take_standardised_images(name):
   options = {**_SMALL[name], "decoder_features": ()}
   model = MODELS[name](**options, rngs=nnx.Rngs(0))

@@ -22,5 +22,10 @@ FLAGS = _flags()
 
 
 def compile_quickly() -> None:
-  """Before JAX first computes. Flags that the caller has set stay alone."""
+  """Before JAX first computes. What the caller has set stays as it is.
+
+  One thread for k-means and t-SNE: with more, they wait for one another where
+  other tests hold the cores.
+  """
   os.environ.setdefault("XLA_FLAGS", FLAGS)
+  os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -122,7 +122,7 @@ class SoftmaxTest(parameterized.TestCase):
       check_grads(scaled, (x,), order=2)
 
   @parameterized.parameters(1e20, 1e30, 1e35)
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_attention_to_votes_whose_squares_overflow(self, size):
     def found(votes, readout):
       def energy(votes):

@@ -298,6 +298,7 @@ class NumericsTest(chex.TestCase):
     want = min(length, 1) * unit
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-37)
 
+  @pytest.mark.long
   def test_exponential_squash_where_its_form_changes(self):
     """Values and derivatives of series and quotient, in both precisions."""
     for dtype in (jnp.float32, jnp.float64):

@@ -62,7 +62,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(*arguments, **options):
   with Server(*arguments, **options) as server:
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(
+      target=server.serve_forever, args=(0.01,), daemon=True
+    )
     thread.start()
     yield server
     server.shutdown()

@@ -38,6 +38,7 @@ class ModelTest(parameterized.TestCase):
         rtol=1e-5,
       )
 
+  @pytest.mark.long
   def test_images_have_unit_mass(self):
     model = cases.model(1)
     total = [

@@ -171,7 +171,7 @@ class LearningTest(parameterized.TestCase):
     dict(statistics=lambda x: jnp.stack([x, x])),
     dict(moments=lambda a: families.GAUSSIAN.moments(a).at[1].mul(0.9)),
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_wrong_second_statistics_are_found_out(self, **wrong):
     family = rbm.FAMILIES["gaussian"]._replace(**wrong)
     with mock.patch.dict(rbm.FAMILIES, gaussian=family):
@@ -293,6 +293,7 @@ class LearningTest(parameterized.TestCase):
       self.assertEqual(model.fantasy.get_value().age, age)
       _, learned = loss(model, images, jax.random.key(1))
 
+  @pytest.mark.long
   def test_images_may_be_flat(self):
     model, images = _model(), _images()
     loss = jax.jit(

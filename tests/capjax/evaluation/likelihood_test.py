@@ -74,6 +74,7 @@ class LikelihoodTest(parameterized.TestCase):
     self.assertGreater(above.mean_log_weight, log_z)
     self.assertEqual(below.images.shape, (300, *_SHAPE))
 
+  @pytest.mark.long
   def test_too_short_a_path_is_seen_in_the_bounds(self):
     model = _model(0)
     log_z, samples = _exact(model)
@@ -85,6 +86,7 @@ class LikelihoodTest(parameterized.TestCase):
       gaps.append(float(above.mean_log_weight - below.mean_log_weight))
     self.assertGreater(gaps[0], 5 * gaps[1])
 
+  @pytest.mark.long
   def test_the_start_may_be_narrower_than_the_model(self):
     with jax.enable_x64(True):
       estimate = _estimate(_model(0), jnp.zeros((1, _SIZE), jnp.float32))

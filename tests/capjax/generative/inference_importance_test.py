@@ -156,6 +156,7 @@ class ImportanceTest(chex.TestCase):
     effective = many.effective_samples
     assert np.min(effective) >= 1 - 1e-5 and np.max(effective) <= _K + 1e-5
 
+  @pytest.mark.long
   def test_is_that_of_numpyro(self):
     """As `RenyiELBO` of order 0, in the mean over keys."""
     renyi = infer.RenyiELBO(alpha=0, num_particles=_K)

@@ -113,6 +113,7 @@ def _log_joint(capsules, layers, images):
 
 class GenerativeTest(chex.TestCase):
   @parameterized.parameters((0, _COUNTS), (1, _COUNTS), (0, (3, 2)))
+  @pytest.mark.long_after_first
   def test_selections_sum_out_as_numpyro_enumerates_them(self, seed, counts):
     capsules, draws = _model(seed, counts), _draws(seed, counts)
     layers, images = _layers(draws), draws["image"][:, 0]
@@ -226,6 +227,7 @@ class GenerativeTest(chex.TestCase):
     with pytest.raises(ValueError, match=message):
       generative.GenerativeCapsules(**options, rngs=nnx.Rngs(0))
 
+  @pytest.mark.long
   def test_float64_agrees_strictly(self):
     """The kernel, NumPyro's enumeration, and every selection in turn."""
     counts = (3, 2)

@@ -40,6 +40,7 @@ def test_absence_costs_what_is_said():
   assert 6 * np.log(2 / 0.292) == pytest.approx(11.55, abs=0.01)
 
 
+@pytest.mark.long
 def test_the_objective_of_known_poses_grows_as_scales_fall():
   """By 6 log 10 for each child that is where its parent expects it."""
   values = []

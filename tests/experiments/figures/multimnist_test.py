@@ -51,6 +51,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9), (9, 12, 8)])
+@pytest.mark.long_after_first
 def test_only_mistakes_are_red(shape, path):
   arguments = _arguments(*shape)
   assert not _near(_draw(arguments, path), RED).any()

@@ -268,6 +268,7 @@ def test_a_run_without_its_states_is_not_started_again(
   assert numbers_of(workdir) == numbers_of(unbroken)
 
 
+@pytest.mark.long
 def test_an_evaluation_trusts_no_name_and_no_cache_of_a_run(
   start, unbroken, tmp_path
 ):

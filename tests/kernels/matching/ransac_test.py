@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import widths
 from absl.testing import absltest, parameterized
 
@@ -70,6 +71,7 @@ class RansacTest(chex.TestCase):
         # Each is nearly on its place, and counts for nearly 1.
         self.assertAlmostEqual(found.scores[n][k], sizes[k], delta=0.1)
 
+  @pytest.mark.long
   def test_noise_asks_for_tolerance(self):
     drawn = _drawn(noise=0.1)
     strict, loose = (

@@ -305,6 +305,7 @@ class SelectionTest(chex.TestCase):
     assert got.routing.dtype == dtype
     chex.assert_tree_all_finite((got, gradients))
 
+  @pytest.mark.long
   def test_bfloat16(self):
     case = layers(0, dtype=jnp.bfloat16)
     exact = jax.tree.map(jnp.float32, case)

@@ -293,7 +293,7 @@ class WarpTest(chex.TestCase):
     chex.assert_trees_all_close(middle[0, 0], _case(0, (3, 3, 2))[0][1, 1])
 
   @parameterized.product(dtype=[jnp.float32, jnp.bfloat16], seed=_SEEDS)
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_low_precision_rounds_only_inputs_and_output(self, dtype, seed):
     template, pose = _case(seed, (16, 16, 1))
     template, pose = template.astype(dtype), pose.astype(dtype)

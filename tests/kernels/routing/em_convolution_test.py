@@ -222,6 +222,7 @@ class EMConvolutionTest(parameterized.TestCase):
     )
     em_cases.assert_close(got, want)
 
+  @pytest.mark.long
   def test_whole_strides_shift_the_parents(self):
     """Where a border of absent children keeps the edges alike."""
     poses, activations, *rest = _arguments(size=(12, 14))
@@ -298,6 +299,7 @@ class EMConvolutionTest(parameterized.TestCase):
     found = jax.jit(jax.vmap(finite))(jax.random.split(jax.random.key(0), 2000))
     np.testing.assert_array_equal(np.mean(found, axis=0), 1)
 
+  @pytest.mark.long
   def test_bfloat16_rounds_only_inputs_and_outputs(self):
     half = [x.astype(jnp.bfloat16) for x in _arguments()]
     got = _route(*half)

@@ -136,6 +136,7 @@ def test_every_parent_takes_the_same_mass():
 
 
 @pytest.mark.parametrize("gradient", ["all", "last"])
+@pytest.mark.long_after_first
 def test_gradients_are_the_textbook_ones(gradient):
   def energy(route):
     def of(votes, activations, bias):

@@ -283,6 +283,7 @@ class RaytracingTest(parameterized.TestCase):
     self.assertTrue(np.isinf(got.distances).all())
     np.testing.assert_array_equal(got.normals, 0)
 
+  @pytest.mark.long
   def test_one_ray_or_many_compiled_or_not(self):
     figure = _unplaced(*_scene())
     origins, directions = map(jnp.asarray, _rays(12, 3))

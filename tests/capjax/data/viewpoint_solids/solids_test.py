@@ -133,6 +133,7 @@ def _checksum(blocks):
   return zlib.crc32(np.round(blocks).astype(np.uint8).tobytes())
 
 
+@pytest.mark.long
 def test_other_pictures_are_of_another_version():
   found = _checksum(_blocks())
   assert found == solids._CHECKSUM, (
@@ -156,6 +157,7 @@ def test_brightness_does_not_tell_the_category():
     assert np.bincount(got.labels[fifth]).max() < 0.55 * len(fifth)
 
 
+@pytest.mark.long
 def test_figures_stand_on_the_ground_within_the_picture(figures):
   trace = jax.jit(raytracing.trace)
   rays = jax.jit(functools.partial(raytracing.stereo_rays, size=24))
