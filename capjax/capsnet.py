@@ -54,6 +54,7 @@ class CapsNet(nnx.Module):
     primary_stride: int = 2,
     primary_scale: float | None = None,
     pose_size: int = 16,
+    hidden_capsules: Sequence[int] = (),
     routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
     leaky: bool = False,
@@ -76,7 +77,10 @@ class CapsNet(nnx.Module):
       primary_stride: their stride.
       primary_scale: factor of their convolution; None for 1 / num_types, as
         in the authors' code, see `layers.PrimaryCaps`.
-      pose_size: D, length of a class capsule.
+      pose_size: D, length of a class capsule, and of a hidden one.
+      hidden_capsules: numbers of capsules of each layer between the primary and
+        the class capsules, from the lowest up; each is routed as the classes
+        are. The paper has none.
       routing: one of `layers.routers.NAMES`, the paper's is "dynamic"; or a
         function with the signature of the routing kernels: it is called with
         the votes [I J D] of one image, and by keyword with `activations` [I]
@@ -147,20 +151,26 @@ class CapsNet(nnx.Module):
       dtype=dtype,
       rngs=rngs,
     )
-    num_parts = math.prod(grid) * num_types
-    self.classes = layers.DenseCaps(
-      num_parts,
-      part_size,
-      num_classes,
-      pose_size,
-      routing=routing,
-      num_iterations=num_iterations,
-      leaky=leaky,
-      routing_gradient=routing_gradient,
-      transforms_init=truncated(0.1),
-      bias_init=bias_init,
-      rngs=rngs,
+    checks.counts(hidden_capsules=min(hidden_capsules, default=1))
+    counts = (math.prod(grid) * num_types, *hidden_capsules, num_classes)
+    sizes = (part_size, *(pose_size for _ in counts[1:]))
+    *hidden, self.classes = (
+      layers.DenseCaps(
+        counts[n],
+        sizes[n],
+        counts[n + 1],
+        sizes[n + 1],
+        routing=routing,
+        num_iterations=num_iterations,
+        leaky=leaky,
+        routing_gradient=routing_gradient,
+        transforms_init=truncated(0.1),
+        bias_init=bias_init,
+        rngs=rngs,
+      )
+      for n in range(len(hidden_capsules) + 1)
     )
+    self.hidden = nnx.List(hidden) if hidden else None
     self.decoder = (
       Decoder(
         num_classes * pose_size,
@@ -194,8 +204,26 @@ class CapsNet(nnx.Module):
     """
     decodes = self.decoder is not None
     checks.images(images, self.image_shape, intensities=decodes)
-    features = jax.nn.relu(self.conv(images))
-    return self.classes(self.primary(features))
+    return self.classes(*self.capsules(images)[-1])
+
+  def capsules(
+    self, images: Float[Array, "B H W C"]
+  ) -> list[tuple[jax.Array, jax.Array | None]]:
+    """The layers of capsules below the classes, from the primary ones up.
+
+    Args:
+      images: as for the network, but not checked.
+
+    Returns:
+      Poses [B ... I C] and activations [B ... I] of each layer. The primary
+      capsules have two axes of positions before that of the types, and no
+      activations but the lengths of their poses: None.
+    """
+    found = [(self.primary(jax.nn.relu(self.conv(images))), None)]
+    for layer in self.hidden or ():
+      poses, activations, _ = layer(*found[-1])
+      found.append((poses, activations))
+    return found
 
   def decode(
     self,

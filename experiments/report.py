@@ -4,8 +4,9 @@
 docs/results.md, and all metrics of the records into results/README.md. Runs of
 presets that end in `_sweep` are compared in results/sweeps.md. Numbers in the
 README and in docs/ stand between comments that name their record (see
-`experiments.records.pages`). With `--check`
-it only compares the pages with the records, and fails where they differ.
+`experiments.records.pages`); a page with the marks `ROUTINGS` gets the table of
+routings. With `--check` it only compares the pages with the records, and fails
+where they differ.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from absl import app, flags
 
 from .evaluation import suites
-from .records import densities, pages, published, sweeps, tables
+from .records import densities, pages, published, routings, sweeps, tables
 from .records import records as archive
 
 _CHECK = flags.DEFINE_bool(
@@ -37,6 +38,7 @@ _RESULTS = flags.DEFINE_string(
 )
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+ROUTINGS = "<!-- routings:begin -->", "<!-- routings:end -->"
 _TITLE = """# Results
 
 Every metric and curve of the records in this folder; written by `python -m
@@ -230,20 +232,28 @@ def table(records: Iterable[dict]) -> str:
   return "\n".join(part for part in parts if part)
 
 
-def replace_block(text: str, table: str) -> str:
+def replace_block(
+  text: str, table: str, marks: tuple[str, str] = (BEGIN, END)
+) -> str:
   """Puts a table between the markers of a text.
+
+  Args:
+    text: Markdown.
+    table: what comes between.
+    marks: the markers before and after it.
 
   Raises:
     ValueError: unless the text has each marker once, and in order.
   """
-  before, _, rest = text.partition(BEGIN)
-  _, end, after = rest.partition(END)
-  if not end or text.count(BEGIN) + text.count(END) != 2:
+  begin, end = marks
+  before, _, rest = text.partition(begin)
+  _, found, after = rest.partition(end)
+  if not found or text.count(begin) + text.count(end) != 2:
     raise ValueError(
-      f"the page must hold a line `{BEGIN}` and below it a line `{END}`, "
+      f"the page must hold a line `{begin}` and below it a line `{end}`, "
       "once each; add them where the results belong."
     )
-  return f"{before}{BEGIN}\n\n{table}\n{END}{after}"
+  return f"{before}{begin}\n\n{table}\n{end}{after}"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -265,7 +275,10 @@ def main(argv: Sequence[str]) -> None:
     }
     named = pages.read(_RESULTS.value)
     for path in _pages():
-      new[path] = pages.fill(new.get(path) or path.read_text("utf-8"), named)
+      text = new.get(path) or path.read_text("utf-8")
+      if ROUTINGS[0] in text:
+        text = replace_block(text, routings.table(named), ROUTINGS)
+      new[path] = pages.fill(text, named)
   except (OSError, ValueError) as error:
     sys.exit(str(error))
   stale = [

@@ -3,6 +3,7 @@
 #   make -n records     what is missing, and about how long it takes
 #   make records        makes it; a run that was cut resumes
 #   make record-NAME    makes one
+#   make measurements   times and memory of routings, and what is not finite
 #
 # train.NAME is the binary and its flags, suites.NAME what then evaluates the
 # run, minutes.NAME about what both take on two quiet cores: an estimate where no
@@ -13,6 +14,7 @@ DATA_DIR ?= $(or $(CAPJAX_DATA_DIR),data)
 RUNS ?= runs
 NICE ?= nice -n 19
 presets := --flagfile=experiments/presets
+comma := ,
 
 # $(call seeds,NAME,SEEDS): one record for each seed of train.NAME.
 define seed
@@ -133,6 +135,35 @@ $(call seeds,routings_cpu_self_attention,0)
 train.routings_cpu_self_attention_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self_attention --primary_scale=1
 minutes.routings_cpu_self_attention_scale_1 := 3
 $(call seeds,routings_cpu_self_attention_scale_1,0)
+
+# Properties of routings on the embedded digits: docs/results/routings.md.
+routed := train_capsnet $(presets)/capsnet/routings_digits.cfg
+sceptics := costs,moved,more_routing,parse_tree,starvation
+# $(call property,CELL,FLAGS)
+define property
+train.routings_digits_$(1) := $$(routed) $(2)
+suites.routings_digits_$(1) := $$(sceptics)
+minutes.routings_digits_$(1) := 1
+$$(call seeds,routings_digits_$(1),0 1 2)
+endef
+$(foreach routing,dynamic self inverted_attention variational self_attention em \
+  uniform top1 sinkhorn heinsen_em heinsen_vectors prototype orthcaps,\
+  $(eval $(call property,$(routing),--routing=$(routing))))
+$(eval $(call property,dynamic_5,--num_iterations=5))
+$(eval $(call property,dynamic_depth_2,--hidden_capsules=16))
+$(eval $(call property,dynamic_depth_3,--hidden_capsules=16$(comma)16))
+$(eval $(call property,uniform_depth_3,--routing=uniform --hidden_capsules=16$(comma)16))
+
+# Networks without capsules: of as many parameters as with dynamic routing, and as
+# many operations; and of as many parameters, and operations as with even shares.
+$(foreach cell,cnn cnn_few,\
+  $(eval suites.routings_digits_$(cell) := costs$(comma)moved)\
+  $(eval minutes.routings_digits_$(cell) := 1))
+without := train_capsnet $(presets)/capsnet/routings_digits_cnn.cfg
+train.routings_digits_cnn := $(without)
+train.routings_digits_cnn_few := $(without) --cnn_features=32,64 --cnn_dense=307
+$(call seeds,routings_digits_cnn,0 1 2)
+$(call seeds,routings_digits_cnn_few,0 1 2)
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
@@ -282,6 +313,21 @@ $(call seeds,transforming_fashion,0 1 2)
 train.transforming_mnist_affine := train_transforming $(presets)/transforming/transforming_mnist_affine.cfg
 minutes.transforming_mnist_affine := 8
 $(call seeds,transforming_mnist_affine,0 1 2)
+
+# Measurements of routings without training, each in one process.
+MEASUREMENTS := routing_costs-0 routing_fuzz-0
+.PHONY: measurements
+measurements: $(MEASUREMENTS:%=results/measurements/%.jsonl)
+
+results/measurements/routing_costs-0.jsonl: | .venv
+	mkdir -p $(@D)
+	$(BIN)/python -m experiments.measure_routings \
+	  $(presets)/capsnet/routings_digits.cfg --out=$@
+
+results/measurements/routing_fuzz-0.jsonl: | .venv
+	mkdir -p $(@D)
+	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/fuzz_routings.py \
+	  --out=$@
 
 .PHONY: records list-records
 records: $(RECORDS:%=results/records/%.jsonl)

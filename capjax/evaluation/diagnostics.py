@@ -36,19 +36,38 @@ def routing_entropy(
   Raises:
     ValueError: if there are fewer than two parents to choose from.
   """
-  num_parents = coefficients.shape[-1]
-  if num_parents < 2:
-    raise ValueError(
-      f"{num_parents} parent(s): nothing to choose; give coefficients of a "
-      "layer with at least 2."
-    )
-  coefficients = jnp.maximum(_wide(coefficients), 0)
-  total = jnp.sum(coefficients, axis=-1, keepdims=True)
-  shares = coefficients / jnp.where(total > 0, total, 1)
+  shares, sends = _shares(coefficients)
   entropies = -jnp.sum(shares * numerics.safe_log(shares), axis=-1)
-  senders = jnp.sum(total[..., 0] > 0, axis=-1)
-  mean = jnp.sum(entropies, axis=-1) / jnp.maximum(senders, 1)
-  return mean / math.log(num_parents)
+  mean = jnp.sum(entropies, axis=-1) / jnp.maximum(jnp.sum(sends, axis=-1), 1)
+  return mean / math.log(coefficients.shape[-1])
+
+
+def image_information(coefficients: Float[Array, "N I J"]) -> Float[Array, ""]:
+  """Computes how much the image decides about the parents of parts.
+
+  With the shares of part i in image n as probabilities of its parent, the mean
+  over parts of the mutual information of image and parent,
+    (H(mean_n c_ni) - mean_n H(c_ni)) / log J.
+  A parse tree that is made for each image (Sabour et al., 2017) needs it: it is
+  0 where every part has the same shares in all images, even or decided.
+
+  Args:
+    coefficients: c_nij of all images; negative ones, which learned priors can
+      make, count as 0, then each part's are scaled to sum to 1.
+
+  Returns:
+    In [0, 1]; 1 if each part sends all to one parent, and to every parent in
+    as many images. Images in which a part sends nothing do not count for it.
+
+  Raises:
+    ValueError: if there are fewer than two parents to choose from.
+  """
+  shares, sends = _shares(coefficients)
+  images = jnp.maximum(jnp.sum(sends, axis=0), 1)
+  mean = jnp.sum(shares, axis=0) / images[:, None]
+  of_mean = -jnp.sum(mean * numerics.safe_log(mean), axis=-1)
+  of_each = -jnp.sum(shares * numerics.safe_log(shares), axis=(0, -1)) / images
+  return jnp.mean(of_mean - of_each) / math.log(coefficients.shape[-1])
 
 
 def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:
@@ -185,6 +204,19 @@ def parse_agreement(
   decided = 1 - chance > 1e-5
   kappa = (agreement - chance) / jnp.where(decided, 1 - chance, 1)
   return ParseAgreement(agreement, chance, jnp.where(decided, kappa, 0))
+
+
+def _shares(coefficients):
+  """Shares that sum to 1 over the parents, and which parts send anything."""
+  num_parents = coefficients.shape[-1]
+  if num_parents < 2:
+    raise ValueError(
+      f"{num_parents} parent(s): nothing to choose; give coefficients of a "
+      "layer with at least 2."
+    )
+  sent = jnp.maximum(_wide(coefficients), 0)
+  total = jnp.sum(sent, axis=-1, keepdims=True)
+  return sent / jnp.where(total > 0, total, 1), total[..., 0] > 0
 
 
 def _wide(x: Float[Array, "..."]) -> Float[Array, "..."]:

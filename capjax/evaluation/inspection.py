@@ -1,11 +1,10 @@
 """Inside a network of class capsules: iterations of routing, and its layers.
 
-Axes: R iterations, B batch, I parts, J classes, D pose of a class, K types of
-capsules in a layer.
+Axes: R iterations, B batch, I parts, J classes, D pose of a class, K capsules
+of a layer, or their types.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,12 +28,14 @@ class Iterations(NamedTuple):
     activations: [B I], of the parts; 1 where the routing has none.
     coefficients: [R B I J], after each iteration.
     poses: [R B J D], of the classes.
+    class_activations: [R B J].
   """
 
   votes: Float[Array, "B I J D"]
   activations: Float[Array, "B I"]
   coefficients: Float[Array, "R B I J"]
   poses: Float[Array, "R B J D"]
+  class_activations: Float[Array, "R B J"]
 
 
 def iterations(
@@ -63,23 +64,40 @@ def iterations(
     return None
   make, own = with_iterations
   count = own if isinstance(layer.route, routers.EM) else max(own, at_least)
-  poses = model.primary(jax.nn.relu(model.conv(images)))
+  poses, activations = model.capsules(images)[-1]
   poses = poses.reshape(len(images), layer.num_parts, -1)
+  if activations is None:
+    activations = numerics.safe_norm(poses)
   transforms = layer.transforms[...]
   bias = None if layer.bias is None else layer.bias[...]
   outputs = []
   for r in range(count):
-    route = functools.partial(make(r + 1), bias=bias)
-    outputs.append(jax.vmap(route, (0, None))(poses, transforms))
+    changed = make(r + 1)
+
+    def route(poses, activations, changed=changed):
+      return changed(poses, transforms, activations=activations, bias=bias)
+
+    outputs.append(jax.vmap(route)(poses, activations))
   votes = jax.vmap(custom_routing.stored_votes, (0, None))(poses, transforms)
   if bias is not None and isinstance(layer.route, _MIXTURES):
     votes += bias
   return Iterations(
     votes,
-    _part_activations(layer.route, poses),
+    _part_activations(layer.route, activations),
     jnp.stack([x.coefficients for x in outputs]),
     jnp.stack([x.poses for x in outputs]),
+    jnp.stack([x.activations for x in outputs]),
   )
+
+
+def own_iterations(model: nnx.Module) -> int:
+  """The iterations of a network's last routing; 1 where it has none."""
+  if isinstance(model, matrix_capsules.MatrixCapsules):
+    return len(model.classes.options["inverse_temperatures"])
+  if not isinstance(model, capsnet.CapsNet):
+    return 1
+  found = _with_iterations(model.classes.route)
+  return found[1] if found else 1
 
 
 def vote_distances(
@@ -127,15 +145,33 @@ def layer_activations(
       `MatrixCapsules` only the classes are given.
     images: its input.
   """
-  if isinstance(model, matrix_capsules.MatrixCapsules):
-    layers = [activations for _, activations in model.capsules(images)]
-  elif isinstance(model, capsnet.CapsNet):
-    primary = model.primary(jax.nn.relu(model.conv(images)))
-    layers = [numerics.safe_norm(primary)]
-  else:
-    layers = []
+  layers = _layers(model, images)
   found = [jnp.max(x, axis=tuple(range(1, x.ndim - 1))) for x in layers]
   return [*found, model(images).activations]
+
+
+def capsule_activations(
+  model: nnx.Module, images: Float[Array, "B H W C"]
+) -> list[Float[Array, "B K"]]:
+  """The activation of each capsule at each position, from the first layer up.
+
+  Args:
+    model: as for `layer_activations`.
+    images: its input.
+  """
+  layers = _layers(model, images)
+  found = [x.reshape(len(x), -1) for x in layers]
+  return [*found, model(images).activations]
+
+
+def _layers(model, images) -> list[jax.Array]:
+  """Activations [B ... K] below the classes."""
+  if not isinstance(model, matrix_capsules.MatrixCapsules | capsnet.CapsNet):
+    return []
+  return [
+    numerics.safe_norm(poses) if activations is None else activations
+    for poses, activations in model.capsules(images)
+  ]
 
 
 # Mixtures: they add the layer's bias to the votes, and weigh the parts.
@@ -176,11 +212,11 @@ def _with_iterations(route) -> tuple[Callable, int] | None:
   return changed, route.num_iterations
 
 
-def _part_activations(route, poses) -> jax.Array:
-  """Lengths of poses, for the routings that weigh parts by activations."""
+def _part_activations(route, activations) -> jax.Array:
+  """Those of the parts, for the routings that weigh parts by them; else 1."""
   if isinstance(route, _MIXTURES):
-    return numerics.safe_norm(poses)
-  return jnp.ones(poses.shape[:2], poses.dtype)
+    return activations
+  return jnp.ones_like(activations)
 
 
 def _of_matrices(model, images) -> Iterations:
@@ -203,4 +239,5 @@ def _of_matrices(model, images) -> Iterations:
     activations,
     jnp.stack([x.coefficients for x in outputs]),
     jnp.stack([x.poses for x in outputs]),
+    jnp.stack([x.activations for x in outputs]),
   )

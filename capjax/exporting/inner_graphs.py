@@ -42,12 +42,15 @@ def routing_by_iteration(
     ValueError: if the model is no `CapsNet` with dynamic routing.
   """
   model, steps = trained.model, trained.preprocessing
-  if not isinstance(model, CapsNet) or not isinstance(
-    route := model.classes.route, routers.DynamicRouting
+  if (
+    not isinstance(model, CapsNet)
+    or model.hidden
+    or not isinstance(route := model.classes.route, routers.DynamicRouting)
   ):
     raise ValueError(
-      f"this {type(model).__name__} has no iterations of dynamic routing; give "
-      "a CapsNet with routing='dynamic'."
+      f"this {type(model).__name__} has no iterations of dynamic routing from "
+      "primary capsules; give a CapsNet with routing='dynamic' and without "
+      "hidden capsules."
     )
 
   transforms = model.classes.transforms[...]

@@ -27,6 +27,7 @@ from . import (
   multimnist,
   out_of_distribution,
   scae,
+  sceptics,
   transforming,
   viewpoints,
 )
@@ -105,6 +106,7 @@ _ALL = (
   *multimnist.SUITES,
   *classifiers.SUITES,
   *diagnostics.SUITES,
+  *sceptics.SUITES,
   *calibration.SUITES,
   *ensembles.SUITES,
   *equivariance.SUITES,
@@ -149,9 +151,11 @@ def of_classifier(model: nnx.Module) -> list[str]:
     "ensemble",
     "equivariance",
     "out_of_distribution",
+    "moved",
+    "costs",
   ]
   if hasattr(model, "decode"):  # a network with capsules
-    names.append("diagnostics")
+    names += ["diagnostics", "parse_tree", "starvation", "more_routing"]
     if model.decoder is not None:
       names += ["reconstructions", "perturbations"]
   return names

@@ -89,6 +89,12 @@ _PRIMARY_SCALE = flags.DEFINE_float(
 _POSE_SIZE = flags.DEFINE_integer(
   "pose_size", 16, "Length of a class capsule's vector.", lower_bound=1
 )
+_HIDDEN_CAPSULES = flags.DEFINE_list(
+  "hidden_capsules",
+  [],
+  "Numbers of capsules of each layer between primary and class capsules, which "
+  "are routed as the classes are.",
+)
 _DECODER_FEATURES = flags.DEFINE_list(
   "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
 )
@@ -128,7 +134,12 @@ _CNN_DENSE = flags.DEFINE_list(
 )
 limits.require_counts(_DECODER_FEATURES, example="512,1024")
 limits.require_counts(
-  _CNN_FEATURES, _CNN_KERNELS, _CNN_DENSE, example="512,1024", at_least=0
+  _CNN_FEATURES,
+  _CNN_KERNELS,
+  _CNN_DENSE,
+  _HIDDEN_CAPSULES,
+  example="512,1024",
+  at_least=0,
 )
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16",
@@ -146,7 +157,7 @@ _CAPSULE_FLAGS = (
 _CAPSNET_FLAGS = (
   "routing", "num_iterations", "leaky", "routing_gradient", "conv_features",
   "conv_kernel", "num_types", "primary_kernel", "primary_stride",
-  "primary_scale", "decoder_init",
+  "primary_scale", "decoder_init", "hidden_capsules",
 )  # fmt: skip
 
 
@@ -200,6 +211,8 @@ def spec() -> Spec:
     routing_gradient=_ROUTING_GRADIENT.value,
     decoder_init=_DECODER_INIT.value,
   )
+  hidden = _whole(_HIDDEN_CAPSULES.value)
+  arguments |= {"hidden_capsules": hidden} if hidden else {}
   return Spec(capjax.CapsNet, arguments)
 
 

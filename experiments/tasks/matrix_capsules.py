@@ -36,6 +36,7 @@ _FAMILIAR = {
   "elevation": smallnorb.familiar_elevations,
 }
 VIEWPOINTS = ("all", *_FAMILIAR)
+_OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
 
 # (activations [B J], labels [B], step) -> [B]
 ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
@@ -88,8 +89,14 @@ def make_task(
     return tuple(kept)
 
   # Where validation uses test images, only novel viewpoints are a test.
-  suites = ["attacks", "calibration", "ensemble", "out_of_distribution"]
-  suites += ["multi_crop"] if pairs else ["views", "equivariance"]
+  suites = [
+    "attacks",
+    "calibration",
+    "ensemble",
+    "out_of_distribution",
+    "costs",
+  ]
+  suites += ["multi_crop"] if pairs else ["views", "equivariance", "moved"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
   steps = PAIRS if pairs else Preprocessing()
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)
@@ -105,7 +112,7 @@ def make_task(
     optimizer=optimizer,
     suites=lambda model: [
       *suites,
-      *(["diagnostics"] if _has_capsules(model) else []),
+      *(_OF_CAPSULES if _has_capsules(model) else []),
     ],
     after_training=("accuracy", "viewpoints"),
     split=None if viewpoints == "all" else split,

@@ -250,6 +250,46 @@ class CapsNetTest(chex.TestCase):
     other = jax.tree.structure(cases.capsnet(num_iterations=1))
     self.assertNotEqual(trees[0], other)
 
+  def test_hidden_capsules_are_routed_like_the_classes(self):
+    model = cases.capsnet(hidden_capsules=(6, 4), decoder_features=())
+    images, _ = cases.batch(size=2)
+    output, poses = jax.jit(
+      lambda model, images: (model(images), model.capsules(images)[0][0])
+    )(model, images)
+    parameters = jax.tree.map(np.float64, nnx.to_pure_dict(nnx.state(model)))
+    for b in range(2):
+      below = np.float64(poses[b]).reshape(48, 4)
+      hidden = parameters["hidden"]
+      for layer in (hidden[0], hidden[1], parameters["classes"]):
+        votes = np.einsum("ic,ijcd->ijd", below, layer["transforms"])
+        want = oracles.dynamic_routing(votes, bias=layer["bias"])
+        below = want[0]
+      for got, value in zip(output, want, strict=True):
+        np.testing.assert_allclose(got[b], value, atol=1e-5)
+
+  def test_activations_of_hidden_capsules_are_passed_on(self):
+    """Those of EM are no lengths of poses."""
+    model = cases.capsnet(hidden_capsules=(6,), routing="em")
+    images, _ = cases.batch(size=2)
+    (below, none), (poses, activations) = model.capsules(images)
+    self.assertIsNone(none)
+    want = model.hidden[0](below)
+    chex.assert_trees_all_equal((poses, activations), want[:2])
+    lengths = np.linalg.norm(poses, axis=-1)
+    self.assertGreater(np.max(np.abs(lengths - activations)), 0.01)
+    chex.assert_trees_all_close(
+      model(images), model.classes(poses, activations), atol=1e-6
+    )
+
+  def test_without_hidden_capsules_nothing_is_added(self):
+    paths = [
+      [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+      for model in (cases.capsnet(), cases.capsnet(hidden_capsules=()))
+    ]
+    self.assertEqual(*paths)
+    with self.assertRaisesRegex(ValueError, "hidden_capsules"):
+      cases.capsnet(hidden_capsules=(3, 0))
+
   @pytest.mark.long
   def test_adam_lowers_the_loss(self, seed=0):
     """With plain transformations of the module as a tree."""

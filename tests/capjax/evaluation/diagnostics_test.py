@@ -230,6 +230,32 @@ class DiagnosticsTest(chex.TestCase):
   def test_entropy(self, check):
     check(jax.jit(diagnostics.routing_entropy))
 
+  @parameterized.parameters(
+    # Even shares; decided ones that stay; a parent for each image; half of it.
+    ([[[0.5, 0.5]], [[0.5, 0.5]]], 0.0),
+    ([[[1.0, 0.0]], [[1.0, 0.0]]], 0.0),
+    ([[[1.0, 0.0]], [[0.0, 1.0]]], 1.0),
+    ([[[1.0, 0.0], [0.2, 0.2]], [[0.0, 1.0], [0.2, 0.2]]], 0.5),
+    # Where a part sends nothing, or less than nothing, it does not count.
+    ([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]], 1.0),
+    ([[[1.0, -3.0]], [[0.0, 1.0]]], 1.0),
+  )
+  def test_image_information(self, coefficients, want):
+    got = diagnostics.image_information(jnp.array(coefficients))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+  def test_image_information_is_mutual_information(self):
+    """Of the joint distribution of an image, drawn evenly, and the parent."""
+    coefficients = np.float64(_coefficients(0, (5, *_SHAPE)))
+    total = 0.0
+    for i in range(_SHAPE[0]):
+      joint = coefficients[:, i] / len(coefficients)
+      margins = joint.sum(1, keepdims=True) * joint.sum(0)
+      total += np.sum(joint * np.log(joint / margins))
+    got = diagnostics.image_information(jnp.float32(coefficients))
+    want = total / _SHAPE[0] / math.log(_SHAPE[1])
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
   def test_peaks_are_those_of_each_parent(self):
     """Also where no activation comes near 0, as of logistic ones."""
     activations = jnp.array([[0.5, 0.4, 0.9], [0.3, 0.7, 0.2]])

@@ -100,3 +100,37 @@ def test_one_pass_has_no_iterations():
   layers = jax.eval_shape(inspection.layer_activations, cases.capsnet(), images)
   assert [x.shape for x in layers] == [(4, 3), (4, 3)]
   assert inspection.iterations(cases.efficient_capsnet(), images) is None
+
+
+def test_hidden_capsules_are_seen():
+  model = cases.perturbed(cases.capsnet(hidden_capsules=(6, 5)))
+  images, _ = cases.batch()
+  found, output = _follow(model, images)
+  np.testing.assert_allclose(
+    found.class_activations[-1], output.activations, atol=1e-5
+  )
+  np.testing.assert_allclose(
+    found.coefficients[-1], output.coefficients, atol=1e-5
+  )
+  assert found.votes.shape == (4, 5, 3, 5)
+  types = jax.eval_shape(inspection.layer_activations, model, images)
+  assert [x.shape for x in types] == [(4, 3), (4, 6), (4, 5), (4, 3)]
+  every = jax.jit(inspection.capsule_activations)(model, images)
+  assert [x.shape for x in every] == [(4, 48), (4, 6), (4, 5), (4, 3)]
+  np.testing.assert_allclose(every[-1], output.activations, atol=1e-5)
+
+
+def test_a_network_has_the_iterations_it_was_given():
+  numbers = {
+    name: inspection.own_iterations(cases.capsnet(routing=name, **options))
+    for name, options in (
+      ("uniform", {}),
+      ("self_attention", {}),
+      ("dynamic", {"num_iterations": 4}),
+      ("top1", {"num_iterations": 2}),
+      ("em", {}),
+    )
+  }
+  assert list(numbers.values()) == [1, 1, 4, 2, 3]
+  assert inspection.own_iterations(_matrix()) == 2
+  assert inspection.own_iterations(cases.efficient_capsnet()) == 1

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 import capjax
+from capjax.layers import routers
 from experiments.benchmarks import capsnet, harness
 
 _ROOT = processes.ROOT
@@ -37,6 +39,27 @@ class BenchTest(parameterized.TestCase):
     self.assertLen(rows, 2)
     for row, name in zip(rows, ("forward", r"fwd\+grad"), strict=True):
       self.assertRegex(row, rf"^here +7 {name} +too large .* 100.0  200.0 ms$")
+
+  @pytest.mark.long
+  def test_routings_are_timed_and_recorded(self):
+    words = (
+      "--dataset=digits", "--conv_features=2", "--conv_kernel=3",
+      "--num_types=1", "--primary_kernel=3", "--primary_stride=3",
+      "--reconstruction=none", "--batch_size=2", "--rounds=1",
+    )  # fmt: skip
+    done = subprocess.run(
+      [sys.executable, "-m", "experiments.measure_routings", *words],
+      cwd=_ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    self.assertEqual(done.returncode, 0, done.stderr)
+    rows = done.stdout.splitlines()
+    self.assertEqual(
+      [row.partition(":")[0] for row in rows], list(routers.NAMES)
+    )
+    for row in rows:
+      numbers = map(float, re.findall(r"([\d.]+) (?:ms|MB)", row))
+      self.assertGreater(min(numbers), -1)
+      self.assertRegex(row, r"ms, .* MB, with gradient .* ms, .* MB$")
 
   @parameterized.parameters(
     ("routing", ("--batches=1", "--num_parts=16"), 2),

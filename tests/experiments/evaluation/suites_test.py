@@ -29,7 +29,10 @@ ANY = {
   "ensemble",
   "equivariance",
   "out_of_distribution",
+  "moved",
+  "costs",
 }
+ROUTED = {"diagnostics", "parse_tree", "starvation", "more_routing"}
 DRAWN = {"reconstructions", "perturbations"}
 SIZES = {
   "conv_features": 2, "conv_kernel": 3, "num_types": 1, "primary_kernel": 3
@@ -43,8 +46,8 @@ def capsnet(**options):
 @pytest.mark.parametrize(
   ("make", "want"),
   [
-    (lambda: capsnet(decoder_features=(4,)), ANY | {"diagnostics"} | DRAWN),
-    (lambda: capsnet(decoder_features=()), ANY | {"diagnostics"}),
+    (lambda: capsnet(decoder_features=(4,)), ANY | ROUTED | DRAWN),
+    (lambda: capsnet(decoder_features=()), ANY | ROUTED),
     (
       lambda: baselines.CapsNetBaseline(
         (8, 8, 1), 3, conv_features=(2, 2), conv_kernels=3, rngs=nnx.Rngs(0)

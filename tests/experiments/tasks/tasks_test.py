@@ -13,6 +13,7 @@ from flax import nnx
 
 import capjax
 from capjax import baselines, data
+from capjax.evaluation import operations
 from capjax.generative import amortised
 from capjax.specs import Spec
 from experiments.evaluation import equivariance, out_of_distribution, suites
@@ -225,6 +226,8 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
       functools.partial(equivariance.poses, task), model, images
     )
     assert poses.ndim == 2 and len(poses) == 4 and poses.shape[1] > 1
+  if "costs" in names:
+    assert operations.count(task.scores, model, images) > 1000
   if "out_of_distribution" in names:
     scores = jax.eval_shape(out_of_distribution.measure, model, images, images)
     assert scores and all(x.shape == (4,) for x in scores.values())

@@ -1,0 +1,294 @@
+"""Suites that ask what routing is good for, and what a network costs.
+
+They answer the questions of Paik et al. (2019), Mitterreiter et al. (2023) and
+Everett et al. (2023): is there a parse tree, do capsules starve, does more
+routing help, and what does a network of the same size do without capsules.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax import matrix_capsules
+from capjax.evaluation import diagnostics, inspection, operations, views
+from capjax.evaluation import equivariance as measuring
+
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import equivariance, models
+from .models import Options, Scores, Trained
+from .suite import suite
+
+_NUM_IMAGES = 1000  # test images, unless the user says
+_NUM_FITTED = 2000  # training images
+_DEGREES, _SHARE_OF_SIDE = 30.0, 1 / 7
+_ITERATIONS = 5  # followed at least, where the routing can be
+_ALIVE = 0.01  # the activation below which a capsule counts as inactive
+
+
+@suite("images")
+def parse_tree(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures whether the image chooses the parents of parts.
+
+  After Mitterreiter et al. (2023), who found no parse tree in CapsNet. Without
+  one the parents of parts do not depend on the image, change as it moves, or
+  are of no use.
+
+  Returns:
+    The entropy of the coefficients (`routing_entropy`, 1 is uniform); what the
+    image decides about them (`image_information`); the share that goes to the
+    labelled class (`share_to_class`); for images rotated by 30 degrees and for
+    images shifted by a seventh of their side, either way, the agreement of the
+    parents with those of the unmoved image (`diagnostics.parse_agreement`).
+    All are of the last layer.
+  """
+  del run
+  images, labels = models.first(trained, options.images or _NUM_IMAGES)
+  model, steps = trained.model, trained.task.steps(images.shape[1:])
+  num_types = getattr(model.primary, "num_types", None)
+  if isinstance(model, matrix_capsules.MatrixCapsules):
+    num_types = model.classes.transforms.shape[0]
+  if getattr(model, "hidden", None):
+    num_types = None  # hidden capsules have no position
+
+  def sample(key, index, images, labels, degrees, pixels):
+    del key
+    image = steps.prepare(train_step.as_intensities(images[index]))
+    pair = image, _moved(image, degrees, pixels)
+    return tuple(map(steps.normalise, pair)), labels[index]
+
+  def measure(model, pair, labels):
+    upright, moved = map(model, pair)
+    parse = diagnostics.parse_agreement(
+      upright.coefficients, moved.coefficients, num_types=num_types
+    )
+    sent = jnp.maximum(upright.coefficients, 0)
+    to_class = jnp.take_along_axis(sent, labels[:, None, None], axis=2)
+    total = jnp.sum(sent, axis=(1, 2))
+    return {
+      **parse._asdict(),
+      "coefficients": upright.coefficients,
+      "routing_entropy": diagnostics.routing_entropy(upright.coefficients),
+      "share_to_class": jnp.sum(to_class, axis=(1, 2))
+      / jnp.where(total > 0, total, 1),
+    }
+
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  scores: Scores = {"num_images": len(images)}
+  found = []
+  for name, moves in _moves(models.canvas(trained)).items():
+    found = [
+      evaluate(model, images, labels, *map(np.float32, move)) for move in moves
+    ]
+    for kind in diagnostics.ParseAgreement._fields:
+      scores[f"{name}_{kind}"] = float(np.mean([x[kind] for x in found]))
+  upright = found[0]
+  for kind in ("routing_entropy", "share_to_class"):
+    scores[kind] = float(np.mean(upright[kind]))
+  information = diagnostics.image_information(
+    jnp.asarray(upright["coefficients"])
+  )
+  return {**scores, "image_information": float(information)}
+
+
+@suite("images")
+def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Measures what rotations and shifts change: classes, accuracy and poses.
+
+  Images are rotated by 30 degrees, or shifted along x by a seventh of their
+  side, either way; the numbers are means of both ways. The poses are those of
+  the suite `equivariance`; without capsules, the last hidden layer.
+
+  Returns:
+    The accuracy of unmoved images; of each move its size (`_degrees`,
+    `_pixels`), the accuracy, the share of images whose class changes
+    (`_changed`), and the errors of `measuring.Change`.
+  """
+  del run
+  images, labels = models.first(trained, options.images or _NUM_IMAGES)
+  fitted = trained.load_train().images[:_NUM_FITTED]
+  steps = trained.task.steps(images.shape[1:])
+
+  def sample(key, index, images, targets, degrees, pixels):
+    del key
+    image = steps.prepare(train_step.as_intensities(images[index]))
+    image = _moved(image, degrees, pixels)
+    return (image, steps.normalise(image)), targets[index]
+
+  def measure(model, pair, targets):
+    del targets
+    images, normalised = pair
+    return {
+      "class": jnp.argmax(trained.task.scores(model, images), axis=-1),
+      "poses": equivariance.poses(trained.task, model, normalised),
+    }
+
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  both = np.concatenate([fitted, images])
+
+  def seen(move):
+    targets = np.zeros(len(both), np.int32)
+    found = evaluate(trained.model, both, targets, *map(np.float32, move))
+    classes = found["class"][len(fitted) :]
+    poses = np.float64(found["poses"].reshape(len(both), -1))
+    return classes, poses[: len(fitted)], poses[len(fitted) :]
+
+  classes, *before = seen((0.0, 0.0))
+  scores: Scores = {
+    "num_images": len(images),
+    "num_fitted": len(fitted),
+    "accuracy": float(np.mean(classes == labels)),
+  }
+  for name, moves in _moves(models.canvas(trained)).items():
+    found: dict[str, list[float]] = {}
+    for move in moves:
+      after, *poses = seen(move)
+      errors = measuring.change(before[0], poses[0], before[1], poses[1])
+      values = {
+        "accuracy": np.mean(after == labels),
+        "changed": np.mean(after != classes),
+        **errors._asdict(),
+      }
+      for measure_name, value in values.items():
+        found.setdefault(measure_name, []).append(float(value))
+    unit = "degrees" if name == "rotation" else "pixels"
+    scores[f"{name}_{unit}"] = float(max(map(abs, moves[0])))
+    scores |= {f"{name}_{x}": float(np.mean(y)) for x, y in found.items()}
+  return scores
+
+
+@suite("images")
+def starvation(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures, layer by layer, how many capsules are never active.
+
+  Everett et al. (2023) and Mitterreiter et al. (2023) found that the capsules
+  of deep networks vanish.
+
+  Returns:
+    For each layer from the first up the number of its capsules
+    (`layer_capsules`), each position counting, the share of them that no test
+    image brings to an activation of 0.01 (`layer_dead`), the mean share that
+    an image does (`layer_active`), and the mean activation (`layer_mean`);
+    `dead_capsules`, the share of dead capsules among all.
+  """
+  del run
+  images, labels = models.first(trained, options.images or _NUM_IMAGES)
+  steps = trained.task.steps(images.shape[1:])
+
+  def measure(model, images, labels):
+    del labels
+    found = inspection.capsule_activations(model, images)
+    return {str(n): x for n, x in enumerate(found)}
+
+  evaluate = tasks.make_evaluate(
+    measure,
+    train_step.sample_labelled(lambda _, image: steps(image)),
+    trained.config.batch_size,
+  )
+  found = evaluate(trained.model, images, labels)
+  layers = [jnp.asarray(x) for x in found.values()]
+  sizes = [x.shape[1] for x in layers]
+  dead = [float(diagnostics.dead_parents(x, threshold=_ALIVE)) for x in layers]
+  return {
+    "num_images": len(images),
+    "layer_capsules": [float(size) for size in sizes],
+    "layer_dead": dead,
+    "layer_active": [float(np.mean(x >= _ALIVE)) for x in layers],
+    "layer_mean": [float(np.mean(x)) for x in layers],
+    "dead_capsules": float(np.average(dead, weights=sizes)),
+  }
+
+
+@suite("images")
+def more_routing(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures accuracy against the iterations of the last layer's routing.
+
+  The weights stay those that were trained with the network's own number.
+
+  Returns:
+    The numbers of iterations from 1 to at least 5, or to the network's own
+    where the routing cannot go further (`iteration`), and for each the accuracy
+    and the entropy of the coefficients; `own_iterations`. A routing in one pass
+    has one iteration.
+  """
+  del run
+  images, labels = models.first(trained, options.images or _NUM_IMAGES)
+  steps = trained.task.steps(images.shape[1:])
+
+  def measure(model, images, labels):
+    found = inspection.iterations(model, images, at_least=_ITERATIONS)
+    if found is None:
+      output = model(images)
+      activations = output.activations[None]
+      coefficients = output.coefficients[None]
+    else:
+      activations, coefficients = found.class_activations, found.coefficients
+    right = jax.vmap(lambda x: _right(x, labels), out_axes=1)(activations)
+    entropies = diagnostics.routing_entropy(coefficients)
+    return {"accuracy": right, "routing_entropy": entropies.T}
+
+  evaluate = tasks.make_evaluate(
+    measure,
+    train_step.sample_labelled(lambda _, image: steps(image)),
+    trained.config.batch_size,
+  )
+  found = evaluate(trained.model, images, labels)
+  count = found["accuracy"].shape[1]
+  return {
+    "num_images": len(images),
+    "own_iterations": inspection.own_iterations(trained.model),
+    "iteration": [float(n) for n in range(1, count + 1)],
+    **{
+      f"iteration_{name}": np.mean(x, axis=0).tolist()
+      for name, x in found.items()
+    },
+  }
+
+
+@suite()
+def costs(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Counts the parameters and the operations of one image.
+
+  Returns:
+    `num_parameters`, and `num_operations` of the network that classifies one
+    image (`capjax.evaluation.operations`), without decoder.
+  """
+  del run, options
+  shape = (1, *models.canvas(trained))
+  image = jax.ShapeDtypeStruct(shape, jnp.float32)
+  return {
+    "num_images": 0,
+    "num_parameters": train_step.num_parameters(trained.model),
+    "num_operations": operations.count(
+      trained.task.scores, trained.model, image
+    ),
+  }
+
+
+SUITES = (parse_tree, moved, starvation, more_routing, costs)
+
+
+def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:
+  """Degrees and pixels of the moves, either way."""
+  pixels = float(max(1, round(_SHARE_OF_SIDE * min(canvas[:2]))))
+  return {
+    "rotation": [(_DEGREES, 0.0), (-_DEGREES, 0.0)],
+    "shift": [(0.0, pixels), (0.0, -pixels)],
+  }
+
+
+def _moved(image: jax.Array, degrees: Any, pixels: Any) -> jax.Array:
+  return views.translate(views.rotate(image, degrees), pixels, 0)
+
+
+def _right(activations: jax.Array, labels: jax.Array) -> jax.Array:
+  return (jnp.argmax(activations, axis=-1) == labels).astype(jnp.float32)

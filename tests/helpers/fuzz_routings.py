@@ -1,0 +1,113 @@
+"""How often each routing gives numbers that are not finite, as a record.
+
+  make measurements
+
+Arguments are those of `fuzz`, of every magnitude up to 1e30, in float32 and
+compiled. A case counts once, whether values or gradients are not finite.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import compiling
+import fuzz
+import kernel_cases
+import numpy as np
+
+from capjax.layers import routers
+from experiments.records import records
+from experiments.run import atomic_files, provenance
+from experiments.run.invocation import Invocation
+
+# The rows of `kernel_cases` that a layer's routing calls.
+KERNELS = {
+  "dynamic": ("dynamic.dynamic_routing", "dynamic.transform_and_route"),
+  "self": ("attention.self_routing of factors",),
+  "inverted_attention": ("attention.inverted_attention_routing of factors",),
+  "variational": ("variational.variational_routing",),
+  "self_attention": ("attention.self_attention_routing of factors",),
+  "em": ("em.em_routing",),
+  "uniform": ("controls.uniform_routing",),
+  "top1": ("controls.top1_routing",),
+  "sinkhorn": ("sinkhorn.sinkhorn_routing",),
+  "heinsen_em": ("heinsen.heinsen_em_routing",),
+  "heinsen_vectors": ("heinsen.heinsen_vector_routing",),
+  "prototype": ("prototypes.prototype_routing",),
+  "orthcaps": ("orthogonal.sparse_attention_routing",),
+}
+
+
+def count(case, *, seed: int, repeats: int) -> dict[str, int]:
+  """Cases, and those with numbers that are not finite.
+
+  Returns:
+    `cases` of all magnitudes and `not_finite` among them; the same within the
+    kernel's range.
+  """
+  totals = dict.fromkeys(
+    ("cases", "not_finite", "cases_within", "not_finite_within"), 0
+  )
+  for number, sizes in enumerate(fuzz.sizes_of(case)):
+    batch = fuzz.draw(case, seed + number, sizes=sizes, repeats=repeats)
+    found = fuzz.run(case, batch.arguments, fuzz.Form())
+    bad = np.zeros(len(batch.magnitudes), bool)
+    for x in [*found["values"], *found["gradients"]]:
+      bad |= np.any(~np.isfinite(x).reshape(len(bad), -1), axis=1)
+    within = batch.magnitudes <= case.largest
+    totals["cases"] += len(bad)
+    totals["not_finite"] += int(bad.sum())
+    totals["cases_within"] += int(within.sum())
+    totals["not_finite_within"] += int(np.sum(bad & within))
+  return totals
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--repeats", type=int, default=8)
+  parser.add_argument("--out", type=pathlib.Path)
+  given = parser.parse_args()
+  metrics, start = {}, time.monotonic()
+  for name in routers.NAMES:
+    cases = [kernel_cases.CASES[x] for x in KERNELS[name]]
+    counts = [
+      count(case, seed=given.seed, repeats=given.repeats) for case in cases
+    ]
+    total = {x: sum(one[x] for one in counts) for x in counts[0]}
+    metrics |= {f"{name}_{x}": value for x, value in total.items()}
+    metrics[f"{name}_largest"] = min(case.largest for case in cases)
+    print(name, total, flush=True)
+  if given.out is None:
+    return 0
+  seconds = time.monotonic() - start
+  rate = sum(x for n, x in metrics.items() if n.endswith("_cases")) / seconds
+  made = provenance.record(
+    Invocation(
+      "fuzz_routings",
+      command="make measurements",
+      dataset="arguments of every magnitude",
+      seed=given.seed,
+      flags={"repeats": given.repeats, "seed": given.seed},
+    )
+  )
+  made |= {
+    "num_parameters": 0,
+    "num_steps": 0,
+    "suite": "fuzz",
+    "metrics": metrics,
+    "num_images": {},
+    "seconds": seconds,
+    "images_per_second": rate,
+  }
+  line = json.dumps(made)
+  records.parse_lines([line], given.out)
+  atomic_files.write_whole(given.out, f"{line}\n")
+  return 0
+
+
+if __name__ == "__main__":
+  compiling.compile_quickly()
+  sys.exit(main())
