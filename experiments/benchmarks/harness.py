@@ -19,7 +19,7 @@ class Cost(NamedTuple):
   """The cost of one call of a compiled function.
 
   Attributes:
-    seconds: time of a call, the median over rounds.
+    seconds: time of a call, the median over rounds, or the shortest.
     temporary_bytes: memory that XLA allocates besides arguments and results.
   """
 
@@ -28,7 +28,10 @@ class Cost(NamedTuple):
 
 
 def measure_all(
-  functions: Sequence[Callable[..., Any]], *arguments: Any, rounds: int = 5
+  functions: Sequence[Callable[..., Any]],
+  *arguments: Any,
+  rounds: int = 5,
+  shortest: bool = False,
 ) -> list[Cost]:
   """Compiles functions and times them in turns, so that noise affects all.
 
@@ -36,6 +39,8 @@ def measure_all(
     functions: take the same arguments, and return pytrees of arrays.
     *arguments: the arguments of each function.
     rounds: number of timed calls of each, after one to warm up.
+    shortest: take the shortest time, which other load of the machine affects
+      least, instead of the median.
 
   Returns:
     The cost of each function.
@@ -50,7 +55,7 @@ def measure_all(
         seconds.append(time.perf_counter() - start)
   return [
     Cost(
-      sorted(seconds)[len(seconds) // 2],
+      sorted(seconds)[0 if shortest else len(seconds) // 2],
       run.memory_analysis().temp_size_in_bytes,
     )
     for run, seconds in zip(compiled, times, strict=True)

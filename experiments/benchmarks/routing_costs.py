@@ -30,7 +30,7 @@ def costs(
     rounds: timed calls of each form.
 
   Returns:
-    For each name `NAME_forward_ms` and `NAME_gradient_ms`, medians for a
+    For each name `NAME_forward_ms` and `NAME_gradient_ms`, the shortest for a
     batch, the gradient with its forward pass; `NAME_forward_megabytes` and
     `NAME_gradient_megabytes`, what is allocated besides parameters, images and
     results.
@@ -59,7 +59,10 @@ def costs(
     for kind, make in (("forward", forward), ("gradient", gradient))
   ]
   found = harness.measure_all(
-    [make(name) for name, _, make in names], models, rounds=rounds
+    [make(name) for name, _, make in names],
+    models,
+    rounds=rounds,
+    shortest=True,
   )
   metrics = {}
   for (name, kind, _), cost in zip(names, found, strict=True):
