@@ -124,8 +124,9 @@ class CapsNet(nnx.Module):
       rest = size - conv_kernel + 1
       if rest < primary_kernel:
         raise checks.ImageShapeError(
-          f"images of {height}x{width} are too small for kernels of "
-          f"{conv_kernel} and {primary_kernel}; give smaller kernels."
+          f"images of {height}x{width} are too small for conv_kernel="
+          f"{conv_kernel} and primary_kernel={primary_kernel}; give smaller "
+          "ones, such as 3 and 3."
         )
       grid.append((rest - primary_kernel) // primary_stride + 1)
     truncated = jax.nn.initializers.truncated_normal

@@ -11,7 +11,9 @@ from capjax.exporting import graphs, portable
 # Its pin of Orbax conflicts with ours, hence the second environment.
 MISSING = (
   "ONNX files need jax2onnx, which is not installed here; in a checkout, run "
-  "`make .venv-onnx` and repeat the command with .venv-onnx/bin/python."
+  "`make .venv-onnx` and repeat the command with .venv-onnx/bin/python; "
+  "elsewhere, run `pip install --no-deps jax2onnx==0.17.1 onnx onnx-ir "
+  "onnxruntime equinox sympy mpmath dm-pix`."
 )
 
 

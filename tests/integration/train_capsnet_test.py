@@ -146,7 +146,7 @@ def test_evaluation_names_what_is_wrong(train, unbroken, tmp_path):
   [
     (["--dataset=mnist", "--data_dir=nowhere"], ["nowhere"]),
     (["--dataset=letters"], ["letters", "digits"]),
-    (["--conv_kernel=9"], ["8x8", "too small"]),
+    (["--conv_kernel=9"], ["8x8", "too small", "conv_kernel=9"]),
     (["--batch_size=5000"], ["5000", "--batch_size"]),
     (["--num_validation=1437"], ["--num_validation"]),
     (["--num_stepz=3"], ["num_stepz"]),

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import jax
@@ -233,3 +234,8 @@ def test_the_message_has_a_target_of_the_makefile():
   makefile = pathlib.Path(processes.ROOT, "Makefile").read_text()
   assert "\n.venv-onnx:" in makefile
   assert "make .venv-onnx" in onnx_files.MISSING
+  # The same packages where there is no checkout, and so no make.
+  command = onnx_files.MISSING.partition("--no-deps ")[2].partition("`")[0]
+  installed = makefile.partition("--no-deps")[2].partition("$(ONNX)")[0]
+  for package in command.split():
+    assert re.search(rf"\b{package}\b", installed), package
