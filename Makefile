@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # A file of versions, such as constraints.txt; by default the newest that fit.
 CONSTRAINTS ?=
+# Whether the site runs the tutorials: off or force.
+NOTEBOOKS ?= off
 
 .PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint types clean
 
@@ -49,10 +51,11 @@ bench: .venv
 	$(BIN)/python -m experiments.benchmarks.em
 	$(BIN)/python -m experiments.benchmarks.scae
 
-# The site, into docs/build/html; warnings are errors.
+# The site, into docs/build/html; warnings are errors. The tutorials show their stored
+# outputs; `make docs NOTEBOOKS=force` runs them instead, in a quarter of an hour.
 docs: .venv/docs
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html \
-	  docs docs/build/html
+	  -D nb_execution_mode=$(NOTEBOOKS) docs docs/build/html
 
 # The pictures of docs/figures; give DATA_DIR, which holds mnist/.
 figures: .venv

@@ -42,8 +42,11 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 add_module_names = False
 
-# Outputs of tutorials are stored; the site shows them and runs nothing.
+# Outputs of tutorials are stored, and the site shows them. With the option
+# `-D nb_execution_mode=force` it runs them, and shows what that gives.
 nb_execution_mode = "off"
+nb_execution_timeout = 1800  # seconds, for each cell
+nb_execution_raise_on_error = True
 # Widgets would bring scripts of other origins; the tutorials have none.
 nb_ipywidgets_js = {}
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]

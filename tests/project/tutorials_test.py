@@ -13,9 +13,18 @@ PATHS = sorted(FOLDER.glob("*.ipynb"))
 SHORT = {
   "agreement": {"num_updates = 200": "num_updates = 40"},
   "own_images": {"num_updates = 600": "num_updates = 120"},
-  "viewpoints": {},
-  "scae": {"num_images = 40": "num_images = 8"},
-  "generative": {"num_updates = 800": "num_updates = 150"},
+  "viewpoints": {
+    "elevations = (0, 4, 8)": "elevations = (0,)",
+    "num_updates = 250": "num_updates = 40",
+  },
+  "scae": {
+    "num_updates = 700": "num_updates = 60",
+    "num_images = 40": "num_images = 8",
+  },
+  "generative": {
+    "num_updates = 800": "num_updates = 150",
+    "num_steps = 300": "num_steps = 150",
+  },
   "rbm": {
     "num_sweeps = 500": "num_sweeps = 20",
     "num_temperatures = 1000": "num_temperatures = 200",
@@ -79,12 +88,23 @@ def _viewpoints(scope):
   assert scope["change"] < 0.05
   assert scope["gap"] > 0
   assert scope["error"] < 0.05
+  sizes = [scope["size"](scope[name]) for name in ("capsules", "cnn")]
+  assert max(sizes) < 1.1 * min(sizes)
+  assert scope["is_familiar"].sum() * 2 == (~scope["is_familiar"]).sum()
+  familiar, novel = np.transpose(list(scope["accuracies"].values()))
+  assert np.all(familiar > 0.25)
+  assert np.all(novel < familiar)
+  assert scope["heaviest"] > 0.2
 
 
 def _scae(scope):
   best = scope["explain"](scope["best"]).log_prob
   assert best > scope["explain"](scope["true"]).log_prob - 1
   assert min(scope["scores"][0.0]) > 0.7
+  values = np.asarray(scope["terms"]["image_log_prob"])
+  assert np.mean(values[-10:]) > values[0] + 10
+  assert scope["errors"]["parts"] < 0.3
+  assert all(value > 0.15 for value in scope["accuracies"].values())
 
 
 def _generative(scope):
@@ -95,6 +115,13 @@ def _generative(scope):
   np.testing.assert_allclose(np.sum(scope["routing"], axis=-1), 1, rtol=1e-5)
   assert scope["bounds"][100] > scope["bounds"][1]
   assert scope["accuracy"] > 0.3
+  # Parts of the faces are found, and hidden ones are not.
+  assert scope["presence_accuracy"] > 0.8
+  hidden = np.eye(4, dtype=bool)
+  assert np.all(np.asarray(scope["after"])[hidden] < 0.5)
+  assert np.all(np.asarray(scope["after"])[~hidden] > 0.5)
+  widths = np.asarray(scope["widths"])
+  assert np.all(widths[hidden] > 2 * widths[~hidden].mean())
 
 
 def _rbm(scope):
