@@ -52,7 +52,7 @@ bench: .venv
 	$(BIN)/python -m experiments.benchmarks.scae
 
 # The site, into docs/build/html; warnings are errors. The tutorials show their stored
-# outputs; `make docs NOTEBOOKS=force` runs them instead, in a quarter of an hour.
+# outputs; `make docs NOTEBOOKS=force` runs them instead, which takes minutes.
 docs: .venv/docs
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html \
 	  -D nb_execution_mode=$(NOTEBOOKS) docs docs/build/html
