@@ -20,7 +20,7 @@ def costs(
   *,
   rounds: int,
 ) -> dict[str, float]:
-  """Times a forward pass and a gradient of several networks, in turns.
+  """Times the class activations and a gradient of several networks, in turns.
 
   Args:
     forms: by name, a network and its loss, `(model, images, labels, key, step)
@@ -38,7 +38,7 @@ def costs(
   models = {name: model for name, (model, _) in forms.items()}
 
   def forward(name):
-    return lambda models: models[name](images)
+    return lambda models: models[name](images).activations
 
   def gradient(name):
     _, loss = forms[name]
