@@ -65,6 +65,7 @@ class MatrixCapsules(nnx.Module):
     start: str = "identity",
     data_amount: float | None = 100.0,
     routing_gradient: str = "all",
+    implementation: str | None = None,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -90,6 +91,9 @@ class MatrixCapsules(nnx.Module):
         `em.amount_of_data_scale`. None leaves costs as they are.
       routing_gradient: "all" for gradients through all iterations, "last" for
         those of the last M-step alone; see `em.em_routing`.
+      implementation: how the convolutional layers route: "loops", "at_once", or
+        None for the one that suits JAX's default devices; see
+        `layers.matrix.ConvMatrixCaps`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -191,6 +195,7 @@ class MatrixCapsules(nnx.Module):
         inverse_temperatures=temperatures,
         form=form_for(kernel**2 * below, above),
         betas=betas["layers"],
+        implementation=implementation,
         **routing,
       )
       for below, above, (kernel, stride) in zip(

@@ -3,6 +3,8 @@
 Axes: B batch, H W positions, I types below, J types above, P Q pose matrix.
 """
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +13,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels.routing import em, em_convolution
+from capjax.kernels.routing import em, em_convolution, windows
 from capjax.layers.capsules import Conv, Fixed
+
+# Numbers of the votes of an example that accelerators hold at once: with 2**22
+# an array of a batch of 16 has 256 MB, and a backward pass several of them.
+_AT_ONCE = 2**22
+IMPLEMENTATIONS = ("loops", "at_once")
 
 # In the authors' code: class capsules have more children than the others.
 _CLASS_MASS_FLOOR = 1e-5
@@ -97,7 +104,13 @@ class PrimaryMatrixCaps(nnx.Module):
 
 
 class ConvMatrixCaps(nnx.Module):
-  """A convolution of capsules: EM routing from windows to the layer above."""
+  """A convolution of capsules: EM routing from windows to the layer above.
+
+  On CPUs one type of children follows another, in loops whose numbers fit into
+  their caches. On accelerators many types are routed at once, in few and large
+  operations; the votes of an example that are held have at most 4M numbers, or
+  are those of one type.
+  """
 
   def __init__(
     self,
@@ -113,6 +126,7 @@ class ConvMatrixCaps(nnx.Module):
     gradient: str,
     betas: tuple[float, float],
     start: Start,
+    implementation: str | None = None,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -129,8 +143,19 @@ class ConvMatrixCaps(nnx.Module):
       gradient: "all" or "last", as for `em.em_routing`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
+      implementation: "loops", "at_once" as above, or None for the one that
+        suits JAX's default devices.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if the implementation is unknown.
     """
+    if implementation not in (None, *IMPLEMENTATIONS):
+      raise ValueError(
+        f"implementation is {implementation!r}; give None, 'loops' or "
+        "'at_once'."
+      )
+    self.implementation = implementation
     shape = (kernel_size, kernel_size, num_below, num_types)
     self.transforms = nnx.Param(
       _transforms(rngs, shape, pose_shape[1], start.identity, start.layers)
@@ -152,16 +177,35 @@ class ConvMatrixCaps(nnx.Module):
     activations: Float[Array, "B H W I"],
   ) -> em.EMOutput:
     """Returns capsules with leading axes [B oH oW]."""
-    return jax.vmap(
-      lambda poses, activations: em_convolution.em_convolution(
-        poses,
-        activations,
-        self.transforms[...],
-        self.beta_a[...],
-        self.beta_u[...],
-        **self.options,
-      )
-    )(poses, activations)
+    implementation = self.implementation
+    if implementation is None:
+      implementation = "loops" if jax.default_backend() == "cpu" else "at_once"
+    route = functools.partial(
+      em_convolution.em_convolution,
+      types_at_once=(
+        None if implementation == "loops" else self._types_at_once(poses)
+      ),
+      **self.options,
+    )
+    return jax.vmap(route, (0, 0, None, None, None))(
+      poses,
+      activations,
+      self.transforms[...],
+      self.beta_a[...],
+      self.beta_u[...],
+    )
+
+  def _types_at_once(self, poses):
+    *kernel, _, num_types, _, columns = self.transforms.shape
+    rows = poses.shape[-2]
+    seen = windows.over(
+      poses.shape[1:3],
+      kernel,
+      stride=self.options["stride"],
+      padding=self.options["padding"],
+    )
+    of_type = math.prod(seen.shape) * num_types * rows * columns
+    return max(_AT_ONCE // of_type, 1)
 
 
 class ClassMatrixCaps(nnx.Module):

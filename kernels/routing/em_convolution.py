@@ -8,15 +8,8 @@ children; I types of children below, J types of parents above; P Q pose matrix
 of a child, P R of a parent and D its numbers in a row; E the numbers of one row
 of all parents, J of each column. One example, no batch axis: `jax.vmap` adds
 it.
-
-Some code below is written for the speed of XLA on CPUs. Loops over a long last
-axis, J or E, become vector instructions; sums over an earlier axis do not, so
-they are written out. Operands computed outside of a loop of `jax.lax` are
-stored before it; otherwise XLA might recompute them for every number of every
-vote.
 """
 
-import functools
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,10 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
-from . import em
+from . import em, em_moments
 from . import windows as em_windows
-
-_FEW = 8  # terms of a sum that are written out; more are a matrix product
 
 
 def em_convolution(
@@ -45,6 +36,7 @@ def em_convolution(
   form: em.Form = em.PAPER,
   gradient: str = "all",
   forward_mode: bool = False,
+  types_at_once: int | None = None,
 ) -> em.EMOutput:
   """Routes from each window of children to J parents (Hinton et al., 2018).
 
@@ -75,14 +67,19 @@ def em_convolution(
     gradient: as for `em.em_routing`.
     forward_mode: whether `jax.jvp` works too, for example for Hessians: JAX
       then derives both modes, and the backward pass takes more memory and time.
+    types_at_once: types of children to take together, at most; the largest
+      number that divides I is taken. All their votes are then formed at once,
+      and the backward pass stores them: fewer and larger operations for
+      accelerators. None is the form for CPUs, of one type after another.
 
   Returns:
     For each position of the parents [oH oW ...]: poses [J P R], activations
     [J], variances [J P R], and the coefficients [kH kW I J] of the last M-step.
 
   Raises:
-    ValueError: if there are no inverse temperatures, the stride is below 1, the
-      padding or `gradient` is unknown, or no window fits.
+    ValueError: if there are no inverse temperatures, the stride or
+      `types_at_once` is below 1, the padding or `gradient` is unknown, or no
+      window fits.
 
   Differs from paper: as `em.em_routing`. In the authors' code, which has
   `em.OFFICIAL`, parents of different types do not compete (the shares of a
@@ -100,6 +97,8 @@ def em_convolution(
     }
   )
   em.require_iterations(inverse_temperatures, gradient=gradient)
+  if types_at_once is not None and types_at_once < 1:
+    raise ValueError(f"types_at_once is {types_at_once}; give at least 1.")
   dtype = poses.dtype
   accumulation = numerics.accumulation_dtype(poses, activations, transforms)
   poses, activations, transforms, beta_a, beta_u = (
@@ -121,25 +120,33 @@ def em_convolution(
       num_types, -1, inner, shape[2]
     ),
   )
+  one_by_one = types_at_once is None
+  if types_at_once is not None:
+    together = _largest_divisor(num_types, types_at_once)
+    chunks = jax.tree.map(
+      lambda x: x.reshape(-1, together, *x.shape[1:]), chunks
+    )
+  first = jax.tree.map(lambda x: x[0], chunks)
   rivals = windows.num_seeing() if form.even_over_positions else 1.0
   even = jnp.broadcast_to(1 / (num_parents * rivals), windows.shape)
   even = even.astype(accumulation)
 
   def pass_over(function):
     """Sums the results of the function over the types of children."""
-    function = jax.checkpoint(function)
+    function = jax.checkpoint(function if one_by_one else _summed(function))
 
     def add(total, chunk):
       return jax.tree.map(operator.add, total, function(chunk)), None
 
-    first = jax.tree.map(lambda x: x[0], chunks)
+    if len(chunks.poses) == 1:
+      return function(first)
     start = jax.tree.map(
       lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, first)
     )
     return jax.lax.scan(add, start, chunks)[0]
 
   def in_windows(chunk):
-    return _Seen(
+    return em_moments.Seen(
       windows.gather(chunk.poses),
       windows.gather(chunk.activations),
       chunk.transforms,
@@ -156,15 +163,17 @@ def em_convolution(
 
   def believed(parents):
     """Converts Gaussians to the quantities that the E-step needs."""
-    return _Beliefs(
+    return em_moments.Beliefs(
       parents.log_weights(),
       parents.means.reshape(shape),
       (1 / parents.variances).reshape(shape),
     )
 
   last = gradient == "last"
-  sums_of = _plain_moments if forward_mode else _moments
-  beliefs: _Beliefs | None = None
+  layout = em_moments.Layout(windows, num_parents, loops=one_by_one)
+  plain = forward_mode or not one_by_one
+  sums_of = em_moments.plain_moments if plain else em_moments.moments
+  beliefs: em_moments.Beliefs | None = None
   parents: em.Gaussians | None = None
   for inverse_temperature in inverse_temperatures:
     if parents is None:
@@ -177,9 +186,7 @@ def em_convolution(
       centre = jax.lax.stop_gradient(beliefs.means)
 
     def moments(chunk, beliefs=beliefs, centre=centre):
-      return sums_of(
-        in_windows(chunk), beliefs, centre, even, windows, num_parents, last
-      )
+      return sums_of(in_windows(chunk), beliefs, centre, even, layout, last)
 
     sums = pass_over(moments)
     flat = (windows.shape[1], -1, num_parents)
@@ -195,7 +202,7 @@ def em_convolution(
 
   @jax.checkpoint
   def coefficients(chunk):
-    shares = _shares(in_windows(chunk), beliefs, even, windows, num_parents)
+    shares = em_moments.shares(in_windows(chunk), beliefs, even, layout)
     return jax.lax.stop_gradient(shares) if last else shares
 
   assert parents is not None  # there is at least one iteration
@@ -204,7 +211,11 @@ def em_convolution(
   def as_matrices(x):
     return jnp.moveaxis(x.reshape(*grid, rows, columns, num_parents), -1, 2)
 
-  taken = jax.lax.map(coefficients, chunks)
+  each = coefficients if one_by_one else jax.vmap(coefficients)
+  if len(chunks.poses) == 1:
+    taken = each(first)
+  else:
+    taken = jax.lax.map(each, chunks)
   taken = taken.reshape(num_types, *kernel, *grid, num_parents)
   output = em.EMOutput(
     as_matrices(parents.means),
@@ -215,8 +226,22 @@ def em_convolution(
   return jax.tree.map(lambda x: x.astype(dtype), output)
 
 
+def _largest_divisor(number, limit):
+  return max(n for n in range(1, min(number, limit) + 1) if number % n == 0)
+
+
+def _summed(function):
+  """The sum over several types of a function of one."""
+
+  def of_several(chunk):
+    each = jax.vmap(function)(chunk)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
+
+  return of_several
+
+
 class _Chunk(NamedTuple):
-  """The children of one type; of all types with a leading axis I.
+  """The children of one type, or of several, with more axes in front.
 
   Attributes:
     poses: [H W P Q].
@@ -224,179 +249,6 @@ class _Chunk(NamedTuple):
     transforms: [T Q E].
   """
 
-  poses: Float[Array, "*I H W P Q"]
-  activations: Float[Array, "*I H W"]
-  transforms: Float[Array, "*I T Q E"]
-
-
-class _Seen(NamedTuple):
-  """The children of one type at all T places of the windows, or at one place.
-
-  Attributes:
-    poses: [T S P Q]; without the axis T at one place, as the others.
-    activations: [T S].
-    transforms: [T Q E].
-  """
-
-  poses: Float[Array, "*T S P Q"]
-  activations: Float[Array, "*T S"]
-  transforms: Float[Array, "*T Q E"]
-
-  def deviations(self, means, num_parents):
-    """Yields index (s, p, e) and [S J], votes minus means, at one place."""
-    m, w = self.poses, self.transforms
-    for p in range(m.shape[1]):
-      row = _row_votes(m[:, p], w) if len(w) > _FEW else None
-      for start in range(0, w.shape[1], num_parents):
-        e = slice(start, start + num_parents)
-        vote = _row_votes(m[:, p], w[:, e]) if row is None else row[:, e]
-        yield (slice(None), p, e), vote - means[:, p, e]
-
-
-class _Beliefs(NamedTuple):
-  """The quantities of the parents that the E-step reads.
-
-  Attributes:
-    log_weights: [S J], ln a_j - sum_d ln v_jd / 2.
-    means: [S P E].
-    precisions: [S P E], 1 / variances.
-  """
-
-  log_weights: Float[Array, "S J"]
-  means: Float[Array, "S P E"]
-  precisions: Float[Array, "S P E"]
-
-
-def _total(terms):
-  return functools.reduce(operator.add, terms)
-
-
-def _logits(seen, beliefs):
-  """Logit ln a_j N(u_ij; mu_j, v_j) of each vote, less a constant [T S J]."""
-  num_parents = beliefs.log_weights.shape[1]
-
-  def at_place(seen):
-    distances = _total(
-      jnp.square(deviation) * beliefs.precisions[entry]
-      for entry, deviation in seen.deviations(beliefs.means, num_parents)
-    )
-    return beliefs.log_weights - distances / 2
-
-  return jax.lax.map(at_place, seen)
-
-
-def _shares(seen, beliefs, even, windows, num_parents):
-  """The E-step: shares [T S J]; even shares before the first M-step."""
-  if beliefs is None:
-    return jnp.broadcast_to(even[..., None], (*even.shape, num_parents))
-  return em_windows.compete(_logits(seen, beliefs), windows)
-
-
-def _sums(seen, weights, centre):
-  """Mass, first and second moments of votes with weights [T S J]."""
-  wide = _widen(weights, centre)
-
-  def of_row(row):
-    poses, centre = row
-    first = second = 0.0
-    for m, w, weight in zip(poses, seen.transforms, wide, strict=True):
-      deviations = _row_votes(m, w) - centre
-      weighted = weight * deviations
-      first += weighted
-      second += weighted * deviations
-    return first, second
-
-  first, second = jax.lax.map(of_row, _rows(seen.poses, centre))
-  return _total(weights), jnp.moveaxis(first, 0, 1), jnp.moveaxis(second, 0, 1)
-
-
-def _rows(poses, *statistics):
-  """Moves the rows P of poses [T S P Q] and statistics [S P E] to the front."""
-  return jnp.moveaxis(poses, 2, 0), *(jnp.moveaxis(x, 1, 0) for x in statistics)
-
-
-def _row_votes(poses, transforms):
-  """Votes [S E] of one row of poses [S Q] by transforms [Q E]."""
-  if len(transforms) > _FEW:
-    return numerics.einsum("sq,qe->se", poses, transforms)
-  return _total(
-    poses[:, q, None] * transforms[q] for q in range(len(transforms))
-  )
-
-
-def _widen(x, centre):
-  """Repeats [T S J] for each column of the pose: [T S E]."""
-  return jnp.concatenate([x] * (centre.shape[-1] // x.shape[-1]), axis=-1)
-
-
-def _plain_moments(seen, beliefs, centre, even, windows, num_parents, fixed):
-  """Moments of the votes of the children in a window about a centre [S P E].
-
-  Gradients treat the centre and the even shares, or all if `fixed`, as
-  constants.
-  """
-  shares = _shares(seen, beliefs, even, windows, num_parents)
-  shares = jax.lax.stop_gradient(shares) if fixed else shares
-  return _sums(seen, seen.activations[..., None] * shares, centre)
-
-
-_moments = jax.custom_vjp(_plain_moments, nondiff_argnums=(4, 5, 6))
-
-
-def _moments_forward(seen, beliefs, centre, even, *options):
-  sums = _plain_moments(seen, beliefs, centre, even, *options)
-  return sums, (seen, beliefs, centre, even)
-
-
-def _moments_backward(windows, num_parents, fixed, arguments, cotangents):
-  seen, beliefs, centre, even = arguments
-  d_mass, d_first, d_second = cotangents
-
-  def d_weight(seen):
-    return d_mass + _total(
-      deviation * (d_first[entry] + deviation * d_second[entry])
-      for entry, deviation in seen.deviations(centre, num_parents)
-    )
-
-  d_weights = jax.lax.map(d_weight, seen)
-  fixed = fixed or beliefs is None
-  if fixed:
-    shares = _shares(seen, beliefs, even, windows, num_parents)
-    d_beliefs = jax.tree.map(jnp.zeros_like, beliefs)
-  else:
-    compete = functools.partial(em_windows.compete, windows=windows)
-    shares, pull = jax.vjp(compete, _logits(seen, beliefs))
-    (d_logits,) = pull(seen.activations[..., None] * d_weights)
-    # The centre is where the means are.
-    mass, first, second = _sums(seen, d_logits, centre)
-    d_beliefs = _Beliefs(mass, beliefs.precisions * first, -second / 2)
-    d_logits = _widen(d_logits, centre)
-  d_activations = jnp.sum(shares * d_weights, axis=-1)
-  weights = _widen(seen.activations[..., None] * shares, centre)
-
-  statistics = [centre, d_first, d_second]
-  if not fixed:
-    statistics.append(beliefs.precisions)
-
-  def add_row(total, row):
-    poses, centre, d_first, d_second, *precisions = row
-    d_poses, d_transforms = [], []
-    for t, (m, w) in enumerate(zip(poses, seen.transforms, strict=True)):
-      deviations = _row_votes(m, w) - centre
-      d_votes = weights[t] * (d_first + 2 * d_second * deviations)
-      if precisions:
-        d_votes -= d_logits[t] * deviations * precisions[0]
-      d_poses.append(numerics.einsum("se,qe->sq", d_votes, w))
-      d_transforms.append(numerics.einsum("sq,se->qe", m, d_votes))
-    return total + jnp.stack(d_transforms), jnp.stack(d_poses)
-
-  d_transforms, d_poses = jax.lax.scan(
-    add_row,
-    jnp.zeros_like(seen.transforms),
-    _rows(seen.poses, *statistics),
-  )
-  d_seen = _Seen(jnp.moveaxis(d_poses, 0, 2), d_activations, d_transforms)
-  return d_seen, d_beliefs, jnp.zeros_like(centre), jnp.zeros_like(even)
-
-
-_moments.defvjp(_moments_forward, _moments_backward)
+  poses: Float[Array, "*G H W P Q"]
+  activations: Float[Array, "*G H W"]
+  transforms: Float[Array, "*G T Q E"]

@@ -128,6 +128,12 @@ CASES = {
     _CONVOLUTION,
     largest=1e2,
   ),
+  "em_convolution.em_convolution of several types at once": Case(
+    functools.partial(_em_convolution, types_at_once=2),
+    _CONVOLUTION,
+    forward=False,
+    largest=1e2,
+  ),
   "windows.compete": Case(
     lambda logits: windows.compete(logits, _WINDOWS),
     {"logits": "4 4 J"},

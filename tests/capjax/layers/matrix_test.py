@@ -1,0 +1,77 @@
+"""Forms of layers of matrix capsules on accelerators."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+import tracing_loops
+from flax import nnx
+
+from capjax import matrix_capsules
+from capjax.layers import matrix
+
+
+def _num_turns(shape, num_classes, features, types):
+  """Of the loops in a loss and its gradient, of a batch of two."""
+
+  def make():
+    return matrix_capsules.MatrixCapsules(
+      shape,
+      num_classes,
+      features=features,
+      types=types,
+      implementation="at_once",
+      rngs=nnx.Rngs(0),
+    )
+
+  graph, state = nnx.split(nnx.eval_shape(make))
+
+  def loss(state, images):
+    return jnp.sum(nnx.merge(graph, state)(images).activations)
+
+  images = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  return tracing_loops.num_turns(jax.make_jaxpr(jax.grad(loss))(state, images))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  "network",
+  [
+    ((28, 28, 1), 10, 64, (8, 16, 16)),
+    ((32, 32, 2), 5, 32, (32, 32, 32)),
+  ],
+  ids=["68K", "310K"],
+)
+def test_loops_of_accelerators_turn_few_times(network):
+  assert 0 <= _num_turns(*network) <= 64
+
+
+def test_memory_bounds_the_types_at_once(monkeypatch):
+  small = ((28, 28, 1), 2, 4, (4, 4, 2))
+  assert _num_turns(*small) == 0
+  monkeypatch.setattr(matrix, "_AT_ONCE", 1)
+  one_by_one = _num_turns(*small)
+  # Two layers of 4 types, each with even shares, 3 iterations and gradients.
+  assert one_by_one >= 2 * 4 * (1 + 3 + 3)
+
+
+def test_both_implementations_agree():
+  images = jax.random.normal(jax.random.key(0), (2, 15, 15, 1))
+  outputs = [
+    matrix_capsules.MatrixCapsules(
+      (15, 15, 1),
+      2,
+      features=4,
+      types=(3, 2, 2),
+      padding="SAME",
+      implementation=implementation,
+      rngs=nnx.Rngs(0),
+    )(images)
+    for implementation in matrix.IMPLEMENTATIONS
+  ]
+  chex.assert_trees_all_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
+def test_another_implementation_is_refused():
+  with pytest.raises(ValueError, match="implementation is 'fast'; give None"):
+    matrix_capsules.MatrixCapsules(implementation="fast", rngs=nnx.Rngs(0))
