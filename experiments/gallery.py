@@ -19,8 +19,12 @@ from capjax.kernels.rendering import compositing
 from capjax import data, pretrained
 from capjax.data.viewpoint_solids import raytracing, solids, toys
 from capjax.kernels import geometry, rendering, routing
+from capjax.layers import routers
 
 from .figures import concepts, curves, grids
+from .figures import routings as figures
+from .records import pages
+from .records import routings as table
 
 _FOLDER = flags.DEFINE_string("folder", "docs/figures", "Where pictures go.")
 _RESULTS = flags.DEFINE_string("results", "results", "Holds records/*.jsonl.")
@@ -236,11 +240,28 @@ def likelihood(path: pathlib.Path) -> None:
   concepts.bars(values, path, label="nats of a test image")
 
 
+def routings(path: pathlib.Path) -> None:
+  """Properties of one small network with each routing, seed by seed."""
+  figures.properties(table.plotted(pages.read(_RESULTS.value)), path)
+
+
+def iterations(path: pathlib.Path) -> None:
+  """Accuracy against the iterations of routing, with the trained weights."""
+  named = pages.read(_RESULTS.value)
+  lines = {}
+  for name in routers.NAMES:
+    found = table.curve(named, name, "more_routing", "iteration_accuracy")
+    if len(found) > 1:
+      lines[name] = dict(enumerate(found, 1))
+  panel = curves.Panel("", "iterations", "accuracy (%)", lines)
+  curves.accuracy_curves([panel], path, chance=0.1)
+
+
 PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
   function.__name__: function
   for function in (
     overview, dimensions, agreement, em, parts, fields, moving, attacks, views,
-    unseen_shifts, few_labels, likelihood,
+    unseen_shifts, few_labels, likelihood, routings, iterations,
   )
 }  # fmt: skip
 

@@ -322,7 +322,7 @@ measurements: $(MEASUREMENTS:%=results/measurements/%.jsonl)
 results/measurements/routing_costs-0.jsonl: | .venv
 	mkdir -p $(@D)
 	$(BIN)/python -m experiments.measure_routings \
-	  $(presets)/capsnet/routings_digits.cfg --out=$@
+	  $(presets)/capsnet/routings_digits.cfg --rounds=200 --out=$@
 
 results/measurements/routing_fuzz-0.jsonl: | .venv
 	mkdir -p $(@D)
