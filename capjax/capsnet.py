@@ -220,7 +220,8 @@ class CapsNet(nnx.Module):
       capsules have two axes of positions before that of the types, and no
       activations but the lengths of their poses: None.
     """
-    found = [(self.primary(jax.nn.relu(self.conv(images))), None)]
+    primary = self.primary(jax.nn.relu(self.conv(images)))
+    found: list[tuple[jax.Array, jax.Array | None]] = [(primary, None)]
     for layer in self.hidden or ():
       poses, activations, _ = layer(*found[-1])
       found.append((poses, activations))

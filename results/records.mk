@@ -149,7 +149,6 @@ endef
 $(foreach routing,dynamic self inverted_attention variational self_attention em \
   uniform top1 sinkhorn heinsen_em heinsen_vectors prototype orthcaps,\
   $(eval $(call property,$(routing),--routing=$(routing))))
-$(eval $(call property,dynamic_5,--num_iterations=5))
 $(eval $(call property,dynamic_depth_2,--hidden_capsules=16))
 $(eval $(call property,dynamic_depth_3,--hidden_capsules=16$(comma)16))
 $(eval $(call property,uniform_depth_3,--routing=uniform --hidden_capsules=16$(comma)16))
