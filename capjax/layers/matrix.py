@@ -3,7 +3,6 @@
 Axes: B batch, H W positions, I types below, J types above, P Q pose matrix.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -180,13 +179,21 @@ class ConvMatrixCaps(nnx.Module):
     implementation = self.implementation
     if implementation is None:
       implementation = "loops" if jax.default_backend() == "cpu" else "at_once"
-    route = functools.partial(
-      em_convolution.em_convolution,
-      types_at_once=(
-        None if implementation == "loops" else self._types_at_once(poses)
-      ),
-      **self.options,
-    )
+    types_at_once = None
+    if implementation == "at_once":
+      types_at_once = self._types_at_once(poses)
+
+    def route(poses, activations, transforms, beta_a, beta_u):
+      return em_convolution.em_convolution(
+        poses,
+        activations,
+        transforms,
+        beta_a,
+        beta_u,
+        types_at_once=types_at_once,
+        **self.options,
+      )
+
     return jax.vmap(route, (0, 0, None, None, None))(
       poses,
       activations,
