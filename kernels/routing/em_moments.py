@@ -16,7 +16,8 @@ vote.
 
 import functools
 import operator
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,9 @@ class Seen(NamedTuple):
   activations: Float[Array, "*T S"]
   transforms: Float[Array, "*T Q E"]
 
-  def deviations(self, means, num_parents):
+  def deviations(
+    self, means: Float[Array, "S P E"], num_parents: int
+  ) -> Iterator[tuple[Any, Float[Array, "S J"]]]:
     """Yields index (s, p, e) and [S J], votes minus means, at one place."""
     m, w = self.poses, self.transforms
     for p in range(m.shape[1]):
@@ -105,7 +108,9 @@ def _logits(seen, beliefs, layout):
   return jax.lax.map(at_place, seen)
 
 
-def shares(seen, beliefs, even, layout):
+def shares(
+  seen: Seen, beliefs: Beliefs | None, even: Float[Array, "T S"], layout: Layout
+) -> Float[Array, "T S J"]:
   """The E-step: shares [T S J]; even shares before the first M-step."""
   if beliefs is None:
     return jnp.broadcast_to(even[..., None], (*even.shape, layout.num_parents))
@@ -165,7 +170,14 @@ def _widen(x, centre):
   return jnp.concatenate([x] * (centre.shape[-1] // x.shape[-1]), axis=-1)
 
 
-def plain_moments(seen, beliefs, centre, even, layout, fixed):
+def plain_moments(
+  seen: Seen,
+  beliefs: Beliefs | None,
+  centre: Float[Array, "S P E"],
+  even: Float[Array, "T S"],
+  layout: Layout,
+  fixed: bool,
+) -> tuple[Float[Array, "S J"], Float[Array, "S P E"], Float[Array, "S P E"]]:
   """Moments of the votes of the children in a window about a centre [S P E].
 
   Gradients treat the centre and the even shares, or all if `fixed`, as

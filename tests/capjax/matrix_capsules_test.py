@@ -200,6 +200,7 @@ class LayersTest(parameterized.TestCase):
         kernel = np.asarray(conv.kernel[...])
         np.testing.assert_allclose(kernel.std(), 0.8796 * scale, rtol=0.06)
 
+  @pytest.mark.long
   def test_layers_route_with_their_own_betas(self):
     model = _model()
     layer = model.layers[0]

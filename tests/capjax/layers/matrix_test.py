@@ -55,6 +55,7 @@ def test_memory_bounds_the_types_at_once(monkeypatch):
   assert one_by_one >= 2 * 4 * (1 + 3 + 3)
 
 
+@pytest.mark.long
 def test_both_implementations_agree():
   images = jax.random.normal(jax.random.key(0), (2, 15, 15, 1))
   outputs = [

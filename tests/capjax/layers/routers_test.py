@@ -159,6 +159,7 @@ class RoutersTest(chex.TestCase):
     name=routers.NAMES,
     check=[check_layer_routes_each_example, check_every_parameter_learns],
   )
+  @pytest.mark.long_after_first
   def test_layer(self, name, check):
     check(name)
 

@@ -52,7 +52,9 @@ def test_relaxed_presences_are_no_log_odds():
     check_features(of_probabilities)
 
 
-@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize(
+  "gaussian", [pytest.param(False, marks=pytest.mark.long), True]
+)
 def test_only_a_bound_is_called_elbo(gaussian):
   model, images = model_and_images(gaussian)
   names = generative.measure(model, images, jnp.zeros(2, int)).keys()

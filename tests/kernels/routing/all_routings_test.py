@@ -10,6 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import routing_rows
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
@@ -265,6 +266,7 @@ class RoutingsTest(parameterized.TestCase):
     check(_compiled(row.route), row, seed)
 
   @parameterized.product(name=tuple(_ROWS), check=_TRANSFORMED_CHECKS)
+  @pytest.mark.long_after_first
   def test_transformed(self, name, check):
     check(_ROWS[name].route)
 

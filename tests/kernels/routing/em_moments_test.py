@@ -42,6 +42,7 @@ def _run(types_at_once, gradient="all"):
 
 
 @pytest.mark.parametrize("gradient", ["all", "last"])
+@pytest.mark.long_after_first
 def test_types_at_once_are_those_one_after_another(gradient):
   want = _run(None, gradient)
   # 3 does not divide the 4 types, so that 2 are taken.
