@@ -19,11 +19,14 @@ jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Runs of the binaries start first, since they leave a core idle at the end.
+  """What takes longest starts first, since it leaves a core idle at the end.
 
+  Those are runs of the binaries, and exported graphs.
   `long_after_first` leaves one case of many to `make test`.
   """
-  items.sort(key=lambda item: "integration" not in item.path.parts)
+  items.sort(
+    key=lambda item: not {"exporting", "integration"} & {*item.path.parts}
+  )
   seen = set()
   for item in items:
     if item.get_closest_marker("long_after_first"):

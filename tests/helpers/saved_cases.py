@@ -34,7 +34,10 @@ SPECS = {
   ),
   "matrix": Spec(
     capjax.MatrixCapsules,
-    dict(image_shape=(20, 20, 2), num_classes=3, features=4, types=(2, 2, 2)),
+    dict(
+      image_shape=(20, 20, 2), num_classes=3, features=4, types=(2, 2, 2),
+      num_iterations=2,
+    ),
   ),
   "scae": Spec(
     capjax.SCAE,
