@@ -131,20 +131,7 @@ SUITES = (diagnostics,)
 
 def _layers(trained: Trained, images: np.ndarray) -> Scores:
   """Capsules that are never active, layer by layer."""
-  steps = trained.task.steps(images.shape[1:])
-
-  def measure(model, images, labels):
-    del labels
-    found = inspection.layer_activations(model, images)
-    return {str(n): x for n, x in enumerate(found)}
-
-  evaluate = tasks.make_evaluate(
-    measure,
-    train_step.sample_labelled(lambda _, image: steps(image)),
-    trained.config.batch_size,
-  )
-  labels = np.zeros(len(images), np.int32)
-  layers = evaluate(trained.model, images, labels).values()
+  layers = models.measure_layers(trained, images, inspection.layer_activations)
   return {
     "layer_dead": [float(diagnosing.dead_parents(x)) for x in layers],
     "layer_least_peak": [

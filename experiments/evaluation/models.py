@@ -180,6 +180,36 @@ def distinct_labels(
   return distinct
 
 
+def measure_layers(
+  trained: Trained,
+  images: np.ndarray,
+  activations: Callable[..., Sequence[jax.Array]],
+) -> list[np.ndarray]:
+  """What a function finds in each layer of capsules, of all images.
+
+  Args:
+    trained: the model.
+    images: test images, uint8 [N H W C].
+    activations: `(model, prepared images)` to an array [B ...] for each layer.
+
+  Returns:
+    An array [N ...] for each layer, from the first up.
+  """
+  steps = trained.task.steps(images.shape[1:])
+
+  def measure(model, images, labels):
+    del labels
+    return {str(n): x for n, x in enumerate(activations(model, images))}
+
+  evaluate = tasks.make_evaluate(
+    measure,
+    train_step.sample_labelled(lambda _, image: steps(image)),
+    trained.config.batch_size,
+  )
+  labels = np.zeros(len(images), np.int32)
+  return list(evaluate(trained.model, images, labels).values())
+
+
 def sample_affine_view(trained: Trained) -> train_step.Sample:
   """Samples affine views like those of affNIST, on the model's canvas."""
   size = canvas(trained)[:2]

@@ -179,21 +179,9 @@ def starvation(
     `dead_capsules`, the share of dead capsules among all.
   """
   del run
-  images, labels = models.first(trained, options.images or _NUM_IMAGES)
-  steps = trained.task.steps(images.shape[1:])
-
-  def measure(model, images, labels):
-    del labels
-    found = inspection.capsule_activations(model, images)
-    return {str(n): x for n, x in enumerate(found)}
-
-  evaluate = tasks.make_evaluate(
-    measure,
-    train_step.sample_labelled(lambda _, image: steps(image)),
-    trained.config.batch_size,
-  )
-  found = evaluate(trained.model, images, labels)
-  layers = [jnp.asarray(x) for x in found.values()]
+  images, _ = models.first(trained, options.images or _NUM_IMAGES)
+  found = models.measure_layers(trained, images, inspection.capsule_activations)
+  layers = [jnp.asarray(x) for x in found]
   sizes = [x.shape[1] for x in layers]
   dead = [float(diagnostics.dead_parents(x, threshold=_ALIVE)) for x in layers]
   return {
