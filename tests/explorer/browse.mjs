@@ -38,6 +38,21 @@ async function open(browser, options, hash = '') {
     window.addEventListener('answer', ({ detail: { graph, feeds, outputs } }) => {
       window.answers[graph] = { feeds, outputs };
     });
+    // Questions to the worker that have no answer yet, and all so far.
+    window.unanswered = 0;
+    window.asked = 0;
+    window.Worker = class extends window.Worker {
+      constructor(...given) {
+        super(...given);
+        this.addEventListener('message', () => { window.unanswered -= 1; });
+      }
+
+      postMessage(...given) {
+        window.unanswered += 1;
+        window.asked += 1;
+        super.postMessage(...given);
+      }
+    };
   });
   await page.goto(url + hash);
   return { page, context };
@@ -114,13 +129,24 @@ async function measuredAgain(page, name, before) {
   );
 }
 
+/** Waits until every question is answered and no new one has followed. */
+async function settled(page) {
+  const asked = () => page.evaluate(() => window.asked);
+  let before = -1;
+  for (let now = await asked(); now !== before; now = await asked()) {
+    before = now;
+    await page.waitForTimeout(100); // for what a message or a frame starts
+    await page.waitForFunction(() => window.unanswered === 0);
+  }
+}
+
 async function violations(page) {
   await page.addScriptTag({ path: axePath });
   const { violations: found } = await page.evaluate(() => window.axe.run(document));
   return found.map((x) => `${x.id}: ${x.nodes.map((n) => n.target.join(' ')).join(', ')}`);
 }
 
-const tools = { answer, draw, least, measuredAgain, pixels, times };
+const tools = { answer, draw, least, measuredAgain, pixels, settled, times };
 const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
 try {
   const wide = { viewport: { width: 1440, height: 1000 }, colorScheme: 'light' };

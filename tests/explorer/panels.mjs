@@ -2,10 +2,10 @@
 
 const SEVEN = [[[0.25, 0.25], [0.72, 0.25], [0.5, 0.55], [0.42, 0.85]]];
 
-async function classes(page, { answer, draw, measuredAgain, pixels, times, least }, timings) {
+async function classes(page, { answer, draw, measuredAgain, pixels, settled, times, least }, timings) {
   await page.click('#panel-classes [data-part="clear"]');
   await draw(page, '#panel-classes [data-part="pad"]', SEVEN);
-  await page.waitForTimeout(300);
+  await settled(page);
   const read = await answer(page, 'mnist_quarter-routing');
   timings.drawing = least(await times(page, 'classes drawing'));
   const picture = '#panel-classes [data-part="reconstruction"]';
@@ -31,25 +31,25 @@ async function classes(page, { answer, draw, measuredAgain, pixels, times, least
   await page.focus('#panel-classes [data-part="pad"]');
   await page.keyboard.press('Space');
   for (let n = 0; n < 8; n += 1) await page.keyboard.press('ArrowDown');
-  await page.waitForTimeout(300);
+  await settled(page);
   const keyed = await answer(page, 'mnist_quarter-routing');
   await page.locator('#panel-classes [data-part="seen"]').check();
   const seen = await pixels(page, '#panel-classes [data-part="pad"]');
   // A test image.
   await page.locator('#panel-classes [data-part="strip"] button').nth(7).click();
-  await page.waitForTimeout(300);
+  await settled(page);
   const tested = await answer(page, 'mnist_quarter-routing');
   return { read, decoded, shown, before, after, shares, agreements, keyed, seen, tested };
 }
 
-async function chains(page, { answer, draw, pixels, times, least }, timings) {
+async function chains(page, { answer, draw, pixels, settled, times, least }, timings) {
   await page.click('#panel-chains [data-part="run"]'); // pauses
-  await page.waitForTimeout(200);
+  await settled(page);
   timings.sweep = least(await times(page, 'chains sweep'));
   const running = Number(await page.locator('[data-part="sweeps"]').textContent());
   const step = async () => {
     await page.click('#panel-chains [data-part="step"]');
-    await page.waitForTimeout(200);
+    await settled(page);
   };
   const before = await pixels(page, '#panel-chains [data-part="spectrum"]');
   await step();
@@ -71,12 +71,12 @@ async function chains(page, { answer, draw, pixels, times, least }, timings) {
   return { running, before, after, free, held, keyed, released };
 }
 
-async function parts(page, { answer, draw, measuredAgain, pixels, times, least }, timings) {
+async function parts(page, { answer, draw, measuredAgain, pixels, settled, times, least }, timings) {
   const scene = '#panel-parts [data-part="scene"]';
   await measuredAgain(page, 'parts templates', 0);
   await page.click('#panel-parts [data-part="clear"]');
   await draw(page, '#panel-parts [data-part="pad"]', SEVEN);
-  await page.waitForTimeout(300);
+  await settled(page);
   const read = await answer(page, 'generative_mnist-model');
   const before = await answer(page, 'generative_mnist-decoder');
   timings.parts = least(await times(page, 'parts drawing'));
@@ -95,7 +95,7 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
     ring.x + ring.width / 2 + box.width / 10, ring.y + ring.height / 2, { steps: 8 },
   );
   await page.mouse.up();
-  await page.waitForTimeout(200);
+  await settled(page);
   const dragged = await answer(page, 'generative_mnist-decoder');
   timings.drag = least(await times(page, 'parts drag'));
   // Its knob turns it.
@@ -104,7 +104,7 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
   await page.mouse.down();
   await page.mouse.move(knob.x + knob.width / 2, knob.y + 60, { steps: 6 });
   await page.mouse.up();
-  await page.waitForTimeout(200);
+  await settled(page);
   const turned = await answer(page, 'generative_mnist-decoder');
   // By keyboard.
   await page.locator('#panel-parts [data-part="moves"] input').nth(1).focus();
@@ -116,7 +116,7 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
   timings.object = least(await times(page, 'parts slider'));
   const keyed = await answer(page, 'generative_mnist-decoder');
   await page.click('#panel-parts [data-part="reset"]');
-  await page.waitForTimeout(200);
+  await settled(page);
   const reset = await answer(page, 'generative_mnist-decoder');
   const shown = await pixels(page, scene);
   const { data, dims: [, count, ...rest] } = reset.outputs.shares;
@@ -125,7 +125,7 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
     Math.max(...data.slice(n * size, (n + 1) * size)));
   const brightest = light.indexOf(Math.max(...light));
   await page.locator('#panel-parts [data-part="templates"] input').nth(brightest).uncheck();
-  await page.waitForTimeout(200);
+  await settled(page);
   const without = await answer(page, 'generative_mnist-decoder');
   const hidden = await pixels(page, scene);
   await page.getByText('as objects expect').click();
@@ -137,13 +137,13 @@ async function parts(page, { answer, draw, measuredAgain, pixels, times, least }
   };
 }
 
-async function overlap(page, { answer, draw, pixels, times, least }, timings) {
+async function overlap(page, { answer, draw, pixels, settled, times, least }, timings) {
   const three = [[[0.3, 0.2], [0.65, 0.25], [0.45, 0.48], [0.7, 0.65], [0.3, 0.82]]];
   for (const [number, strokes] of [[1, SEVEN], [2, three]]) {
     await page.click(`#panel-overlap [data-part="clear-${number}"]`);
     await draw(page, `#panel-overlap [data-part="pad-${number}"]`, strokes);
   }
-  await page.waitForTimeout(400);
+  await settled(page);
   const read = await answer(page, 'multimnist_quarter-routing');
   timings.overlap = least(await times(page, 'overlap drawing'));
   const both = await pixels(page, '#panel-overlap [data-part="both"]');
@@ -152,10 +152,10 @@ async function overlap(page, { answer, draw, pixels, times, least }, timings) {
   const classes = await page.locator('#panel-overlap figcaption').allTextContents();
   await page.locator('#panel-overlap [data-part="apart"] input').first().focus();
   await page.keyboard.press('ArrowLeft');
-  await page.waitForTimeout(300);
+  await settled(page);
   const moved = await pixels(page, '#panel-overlap [data-part="both"]');
   await page.getByLabel('Next test image for the first digit').click();
-  await page.waitForTimeout(300);
+  await settled(page);
   const tested = await answer(page, 'multimnist_quarter-routing');
   return { read, both, decoded, alone, classes, moved, tested };
 }
