@@ -15,7 +15,7 @@ def available() -> int | None:
   stats = device.memory_stats()
   if stats and "bytes_limit" in stats:
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-  return _free_of_host() if device.platform == "cpu" else None
+  return available_on_host() if device.platform == "cpu" else None
 
 
 def require(
@@ -45,6 +45,43 @@ def require(
     )
 
 
+def require_on_host(
+  name: str,
+  shape: Sequence[int],
+  *,
+  remedy: str,
+  dtype: jax.typing.DTypeLike = jnp.float32,
+) -> None:
+  """As `require`, of an array in the memory of the host."""
+  size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available_on_host()
+  if free is not None and size > free:
+    raise ValueError(
+      f"{name} of [{' '.join(map(str, shape))}] take {as_text(size)} of "
+      f"memory, but {as_text(free)} are available; give {remedy}."
+    )
+
+
+def shortage(size: int) -> str:
+  """Why arrays of that many bytes cannot be on the host and on each device.
+
+  A quarter of what is free is left to training itself. On CPUs both copies are
+  in the memory of the host.
+
+  Returns:
+    A phrase that names the bytes; empty where there is enough, or unknown.
+  """
+  device, copies = jax.devices()[0], 1
+  places = [(device.device_kind, available())]
+  if device.platform == "cpu":
+    copies = 2
+  else:
+    places.append(("the host", available_on_host()))
+  for name, free in places:
+    if free is not None and 4 * copies * size > 3 * free:
+      return f"{as_text(size)}, and {name} has {as_text(free)} available"
+  return ""
+
+
 def as_text(size: int) -> str:
   """A number of bytes in units of 1000."""
   units = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -52,8 +89,8 @@ def as_text(size: int) -> str:
   return f"{size / 1000**power:.0f} {units[power]}"
 
 
-def _free_of_host() -> int | None:
-  """Bytes available to programs on Linux; elsewhere all memory of the host."""
+def available_on_host() -> int | None:
+  """Free bytes of the host, on Linux; elsewhere all of its memory."""
   free = None
   try:
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()

@@ -24,6 +24,7 @@ _EXTRAS = {
   "PIL": "train",
   "array_record": "data",
   "filelock": "train",
+  "grain": "data",
   "matplotlib": "train",
   "orbax": "train",
   "sklearn": "train",
@@ -34,6 +35,7 @@ _COMMANDS = {
   "evaluate": "evaluates a trained model",
   "export": "writes a trained model in other forms",
   "fetch": "fetches MNIST or Fashion-MNIST",
+  "write_records": "writes a data set as ArrayRecord files",
   "predict": "predicts the classes of image files",
 }
 

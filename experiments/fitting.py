@@ -19,7 +19,7 @@ from .evaluation import models, suites
 from .figures import grids
 from .run import directory, provenance
 from .run.invocation import FREE_FLAGS, Invocation
-from .training import banner, cards, loop, memory, train_step
+from .training import banner, cards, loop, memory, streaming, train_step
 from .training import task as tasks
 from .training.loop import LoopConfig
 
@@ -262,19 +262,29 @@ def optimise(
     model, task.optimizer, jax.random.key(config.seed), average=bool(decay)
   )
   checkpoints = tasks.saved_by(run, task, config)
+  update = train_step.make_update(
+    task.loss,
+    task.optimizer,
+    sample=task.sample,
+    batch_size=config.batch_size,
+    mesh=mesh,
+    average_decay=decay,
+    num_micro_batches=config.num_micro_batches,
+  )
+  if isinstance(train_set.images, data.StoredImages):
+    update = streaming.Streamed(
+      update,
+      task.sample,
+      train_set,
+      batch_size=config.batch_size,
+      num_steps=config.num_steps,
+      mesh=mesh,
+    )
   step, seconds = loop.fit(
     run,
     checkpoints,
     state,
-    update=train_step.make_update(
-      task.loss,
-      task.optimizer,
-      sample=task.sample,
-      batch_size=config.batch_size,
-      mesh=mesh,
-      average_decay=decay,
-      num_micro_batches=config.num_micro_batches,
-    ),
+    update=update,
     evaluate=tasks.make_evaluate(
       task.measure, task.sample_test, config.batch_size
     ),

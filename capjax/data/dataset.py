@@ -1,4 +1,4 @@
-"""The type of data sets: labelled images in memory."""
+"""The type of data sets: labelled images, in memory or in files."""
 
 import hashlib
 from typing import NamedTuple
@@ -8,12 +8,15 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32, UInt8
 from numpy.typing import ArrayLike
 
+from capjax.data.stored import StoredImages
+
 
 class Dataset(NamedTuple):
   """Labelled images; arrays may be read-only.
 
   Attributes:
-    images: uint8 [N H W C], intensities in 0..255.
+    images: uint8 [N H W C], intensities in 0..255; as `StoredImages` they stay
+      in their files, and are read where they are needed.
     labels: int32 [N], in 0..num_classes-1; or, of images that belong to several
       classes at once, int32 [N num_classes] of 0 and 1.
     num_classes: The number of classes of the data set.
@@ -25,7 +28,7 @@ class Dataset(NamedTuple):
       converted, examples held out.
   """
 
-  images: UInt8[np.ndarray, "N H W C"]
+  images: UInt8[np.ndarray, "N H W C"] | StoredImages
   labels: Int32[np.ndarray, " N"] | Int32[np.ndarray, "N J"]
   num_classes: int
   factors: dict[str, np.ndarray]
@@ -72,5 +75,18 @@ def fingerprint(dataset: Dataset) -> str:
   digest = hashlib.sha256()
   for array in (dataset.images, dataset.labels):
     digest.update(f"{array.dtype} {array.shape}\n".encode())
-    digest.update(np.ascontiguousarray(array).data)
+    for block in array.blocks() if isinstance(array, StoredImages) else [array]:
+      digest.update(np.ascontiguousarray(block).data)
   return digest.hexdigest()
+
+
+def select(dataset: Dataset, part: slice | np.ndarray) -> Dataset:
+  """Some of the examples; images in files stay there."""
+  images = dataset.images
+  return dataset._replace(
+    images=images.select(part)
+    if isinstance(images, StoredImages)
+    else images[part],
+    labels=dataset.labels[part],
+    factors={name: x[part] for name, x in dataset.factors.items()},
+  )

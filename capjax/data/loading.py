@@ -1,4 +1,4 @@
-"""Image data sets by name or path, whole and in memory."""
+"""Image data sets by name or path."""
 
 import os
 import pathlib
@@ -56,6 +56,7 @@ def load(
   *,
   image_size: tuple[int, int] | None = None,
   grayscale: bool = False,
+  stream: bool | None = False,
 ) -> Dataset:
   """Loads one split of a data set.
 
@@ -93,6 +94,10 @@ def load(
     image_size: Height and width to which images are resized (see
       `conversion.convert`); by default they keep their size.
     grayscale: Whether colours become intensities of grey.
+    stream: Whether images stay in their files, as `StoredImages`. Those of
+      `NAMES`, of an archive or of IDX files are in the host's memory even so,
+      but not on the device. None leaves them in files where twice their size
+      (once in the host's memory, once on the device) does not fit.
 
   Returns:
     The split; of one of `NAMES`, in the order of its source.
@@ -109,18 +114,19 @@ def load(
   conversion = Conversion(image_size, grayscale)
   if name.startswith(own.TFDS):
     name, folder = name.removeprefix(own.TFDS), _resolve(data_dir)
-    return own.load_prepared(name, folder, split, conversion)
+    return own.load_prepared(name, folder, split, conversion, stream)
   if name in _SPECS:
     dataset = _load_known(name, split, data_dir)
     images = dataset.images
     if name != "constellations":
-      images = converting.convert_all(images, conversion)
+      images = converting.convert_all(np.asarray(images), conversion)
     elif conversion != Conversion():
       raise ValueError(
         "constellations are points: leave out --image_size and --grayscale"
       )
     names = _SPECS[name].class_names
-    return dataset._replace(images=images, class_names=names)
+    dataset = dataset._replace(images=images, class_names=names)
+    return own.streamed(dataset, split, stream)
   if name.isidentifier() and own.find(name, data_dir) is None:
     inside = "" if data_dir is None else f"in {data_dir} or "
     raise ValueError(
@@ -128,7 +134,7 @@ def load(
       f"that name is {inside}in the working folder; give a path, "
       f"{own.TFDS}NAME, or the folder that holds {name} as --data_dir"
     )
-  return own.load(name, split, data_dir, conversion)
+  return own.load(name, split, data_dir, conversion, stream)
 
 
 def split_path(

@@ -1,6 +1,6 @@
 """Data of one's own: what a name stands for, and how a set is read and split.
 
-A name is a path to a folder of images, an `.npz` archive, IDX files or prepared
+A name is a path to a folder of images, an `.npz` archive, IDX files or
 ArrayRecord files; or `tfds:NAME[/CONFIG]`, a data set of TensorFlow Datasets.
 """
 
@@ -13,17 +13,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from capjax import memory
 from capjax.data import splitting
 from capjax.data.conversion import Conversion
 from capjax.data.dataset import Dataset
-from capjax.data.sources import idx, image_folder, npz, tfds
+from capjax.data.sources import idx, image_folder, npz, records, tfds
 from capjax.data.sources.source import Source
+from capjax.data.stored import StoredImages
 
 TFDS = "tfds:"
 _TFDS_NAME = re.compile(r"\w+(/[\w.-]+)?")
 _KINDS = (
   f"a folder of {image_folder.LAYOUT}, an .npz archive, IDX files or "
-  "ArrayRecord files of TensorFlow Datasets"
+  "ArrayRecord files of capjax.data.write_records or TensorFlow Datasets"
 )
 _MOST_CHANNELS = 3
 
@@ -51,6 +53,7 @@ def load(
   split: str,
   data_dir: str | os.PathLike[str] | None,
   conversion: Conversion,
+  stream: bool | None = False,
 ) -> Dataset:
   """Loads a split of data at a path.
 
@@ -62,6 +65,7 @@ def load(
     split: "train" or "test".
     data_dir: See `find`.
     conversion: What is done to every image.
+    stream: See `loading.load`.
 
   Raises:
     FileNotFoundError: There is nothing there, or a part is missing.
@@ -74,7 +78,7 @@ def load(
       f"nothing is at {name}{inside}; give {_KINDS}, or the folder that holds "
       "it as --data_dir"
     )
-  return choose(_open(path, conversion), split, str(path))
+  return choose(_open(path, conversion), split, str(path), stream)
 
 
 def from_arrays(
@@ -111,7 +115,11 @@ def from_arrays(
 
 
 def load_prepared(
-  name: str, folder: pathlib.Path, split: str, conversion: Conversion
+  name: str,
+  folder: pathlib.Path,
+  split: str,
+  conversion: Conversion,
+  stream: bool | None = False,
 ) -> Dataset:
   """Loads a split of any image classification set of TensorFlow Datasets.
 
@@ -121,6 +129,7 @@ def load_prepared(
       not there yet, which needs TensorFlow.
     split: "train" or "test".
     conversion: What is done to every image.
+    stream: See `loading.load`.
 
   Raises:
     FileNotFoundError: It is not there, and cannot be downloaded.
@@ -145,16 +154,20 @@ def load_prepared(
       f"downloaded: {reason}. Prepare it there, as ArrayRecord files, where "
       "there are a network and `pip install '.[data]' tensorflow-cpu`"
     )
-  return choose(tfds.open_prepared(version, conversion), split, str(version))
+  source = tfds.open_prepared(version, conversion)
+  return choose(source, split, str(version), stream)
 
 
-def choose(source: Source, split: str, where: str) -> Dataset:
+def choose(
+  source: Source, split: str, where: str, stream: bool | None = False
+) -> Dataset:
   """Reads a split of an opened data set.
 
   Args:
     source: The data set.
     split: "train" or "test".
     where: What holds it, for error messages.
+    stream: See `loading.load`.
 
   Raises:
     ValueError: It has fewer than two classes, or no examples to hold out.
@@ -181,15 +194,32 @@ def choose(source: Source, split: str, where: str) -> Dataset:
     part = source.test
     rows = np.arange(len(part.labels))
   rows = rows[splitting.mixed_order(part.labels[rows])]
-  images = part.read(rows)
+  images = StoredImages(part.read, rows)
   if images.shape[3] > _MOST_CHANNELS:
     raise ValueError(
       f"{where}: images have {images.shape[3]} channels; give 1 (grey), 2 (a "
       "stereo pair) or 3 (red, green, blue), as the last axis"
     )
-  return Dataset(
+  dataset = Dataset(
     images, part.labels[rows], count, {}, source.class_names, notes
   )
+  return streamed(dataset, split, stream)
+
+
+def streamed(dataset: Dataset, split: str, stream: bool | None) -> Dataset:
+  """A data set with its images in memory, or not; see `loading.load`."""
+  images, reason = dataset.images, ""
+  if stream is None:
+    reason = memory.shortage(images.nbytes)
+  if stream or reason:
+    if not isinstance(images, StoredImages):
+      images = StoredImages(images.__getitem__, np.arange(len(images)))
+    why = f", since they take {reason}" if reason else ""
+    note = f"{split} images are read while they are used{why}"
+    return dataset._replace(images=images, notes=(*dataset.notes, note))
+  if isinstance(images, StoredImages):
+    images = images.whole()
+  return dataset._replace(images=images)
 
 
 def _told(source: Source, test: np.ndarray) -> tuple[str, ...]:
@@ -217,6 +247,8 @@ def _open(path: pathlib.Path, conversion: Conversion) -> Source:
     version = tfds.find_any(path)
     if version:
       return tfds.open_prepared(version, conversion)
+    if records.is_folder(path):
+      return records.open_folder(path, conversion)
     return image_folder.open_folder(path, conversion)
   if path.suffix == ".npz":
     return npz.open_archive(path, conversion)

@@ -49,6 +49,12 @@ _IMAGE_SIZE = flags.DEFINE_list(
 _GRAYSCALE = flags.DEFINE_bool(
   "grayscale", False, "Turn colours into intensities of grey."
 )
+_STREAM = flags.DEFINE_bool(
+  "stream",
+  None,
+  "Read images from their files while training, instead of holding all in "
+  "memory; by default where they do not fit. The numbers are the same.",
+)
 limits.require_counts(_IMAGE_SIZE, example="32 or 37,23", at_most=2)
 SEED = flags.DEFINE_integer(
   "seed",
@@ -182,8 +188,16 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
   )
 
 
-def load(split: str, name: str | None = None) -> data.Dataset:
-  """The `train` or `test` set that the flags name, or that of another name."""
+def load(
+  split: str, name: str | None = None, stream: bool | None = None
+) -> data.Dataset:
+  """The `train` or `test` set that the flags name, or that of another name.
+
+  Args:
+    split: "train" or "test".
+    name: of another data set.
+    stream: whether images stay in their files; None as --stream says.
+  """
   size = _IMAGE_SIZE.value and [int(side) for side in _IMAGE_SIZE.value]
   return data.load(
     name or DATASET.value,
@@ -191,6 +205,7 @@ def load(split: str, name: str | None = None) -> data.Dataset:
     DATA_DIR.value,
     image_size=size and (size[0], size[-1]),
     grayscale=_GRAYSCALE.value,
+    stream=_STREAM.value if stream is None else stream,
   )
 
 

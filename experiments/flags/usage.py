@@ -17,7 +17,8 @@ _GROUPS = {
     "wandb",
   ),
   "Data": (
-    "dataset", "data_dir", "image_size", "grayscale", "num_validation",
+    "dataset", "data_dir", "stream", "image_size", "grayscale",
+    "num_validation",
     "viewpoints", "pad", "binary",
   ),
   "Evaluation": (

@@ -15,6 +15,7 @@ FREE_FLAGS = frozenset(
     "checkpoint_minutes",
     "figure_format",
     "wandb",
+    "stream",
     "preset",  # the flagfile stands for it
   }  # fmt: skip
 )

@@ -22,6 +22,7 @@ from ..training.task import Task, described
 # Iterations of mean field in the measures of a model that is trained without
 # mean field; the presets that use it have the same number.
 _MEASURED = 20
+_NUM_COUNTED = 100_000  # images whose pixels give the first biases
 
 
 @described
@@ -225,12 +226,14 @@ def diverged(metrics: dict[str, float], *, max_error: float) -> bool:
 def set_pixel_biases(model: Any, family: str, train: data.Dataset) -> None:
   """Sets the biases of the pixels from the statistics of the training set.
 
+  Those of a large set are from its first images.
+
   Args:
     model: the RBM, or another model whose `visible` are such biases.
     family: the family of the pixels, one of `rbm.FAMILIES`.
     train: the training set.
   """
-  images = train_step.as_intensities(jnp.asarray(train.images))
+  images = train_step.as_intensities(jnp.asarray(train.images[:_NUM_COUNTED]))
   model.visible[...] = rbm.independent_units(family, images)
 
 

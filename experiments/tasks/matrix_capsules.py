@@ -13,14 +13,14 @@ import numpy as np
 import optax
 from flax import nnx
 
-from capjax import losses, matrix_capsules
+from capjax import data, losses, matrix_capsules
 from capjax.data.sources import smallnorb
 from capjax.data.transforms import augment, stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
-from ..training import augmentation, loop, train_step
+from ..training import augmentation, train_step
 from ..training.task import Task, described
 from . import class_scores
 
@@ -85,7 +85,7 @@ def make_task(
     )
 
   def split(train, test):
-    kept = (loop.rows(x, known(x.factors)) for x in (train, test))
+    kept = (data.select(x, known(x.factors)) for x in (train, test))
     return tuple(kept)
 
   # Where validation uses test images, only novel viewpoints are a test.

@@ -81,7 +81,10 @@ def split_validation(
     )
 
   require_a_batch(total - count, batch_size)
-  return rows(dataset, slice(count, None)), rows(dataset, slice(None, count))
+  return (
+    data.select(dataset, slice(count, None)),
+    data.select(dataset, slice(None, count)),
+  )
 
 
 def require_a_batch(count: int, batch_size: int) -> None:
@@ -91,15 +94,6 @@ def require_a_batch(count: int, batch_size: int) -> None:
       f"{count} training examples make no batch of {batch_size}; give a "
       "smaller --batch_size"
     )
-
-
-def rows(dataset: data.Dataset, part: slice | np.ndarray) -> data.Dataset:
-  """Some of the examples."""
-  return dataset._replace(
-    images=dataset.images[part],
-    labels=dataset.labels[part],
-    factors={name: x[part] for name, x in dataset.factors.items()},
-  )
 
 
 def fit(
@@ -172,7 +166,9 @@ def fit(
   state, earlier = restored
   started = saved_at = time.monotonic()
   step = int(state.step)
-  images, labels = train_step.replicate((train.images, train.labels), mesh)
+  images, labels = train.images, train_step.replicate(train.labels, mesh)
+  if not isinstance(images, data.StoredImages):
+    images = train_step.replicate(images, mesh)
   window = windows.Window(
     update.zeros(state, images, labels), saved.window(step)
   )

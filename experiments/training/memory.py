@@ -92,8 +92,11 @@ def estimate(
     )
 
   state = jax.eval_shape(begin)
-  arrays = (dataset.images, dataset.labels)
-  batch = jax.eval_shape(sample, *arrays)
+  # By shape, which images in files have too.
+  images = jax.ShapeDtypeStruct(dataset.images.shape, dataset.images.dtype)
+  batch = jax.eval_shape(sample, images, dataset.labels)
+  in_files = isinstance(dataset.images, data.StoredImages)
+  arrays = dataset.labels if in_files else (images, dataset.labels)
   parts = {
     "model": state.model,
     "gradients": nnx.state(state.model, nnx.Param),

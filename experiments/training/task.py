@@ -17,7 +17,7 @@ from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
 from ..run import directory, progress
-from . import checkpoints, train_step
+from . import checkpoints, streaming, train_step
 from .loop import LoopConfig
 
 # Validation losses; the first one that is measured breaks ties.
@@ -180,15 +180,20 @@ def make_evaluate(
   sample: train_step.Sample,
   batch_size: int,
 ) -> Callable[..., dict[str, np.ndarray]]:
-  """`train_step.make_evaluate` on all devices, which tells of its progress."""
-  mesh = train_step.data_mesh(batch_size)
-  evaluate = train_step.make_evaluate(
-    measure, sample=sample, batch_size=batch_size, mesh=mesh
-  )
+  """`train_step.make_evaluate` on all devices, which tells of its progress.
 
-  def telling(*arguments, between=None, **options):
+  The images may be stored in files.
+  """
+  mesh = train_step.data_mesh(batch_size)
+  options = {"sample": sample, "batch_size": batch_size, "mesh": mesh}
+  in_memory = train_step.make_evaluate(measure, **options)
+  in_files = streaming.make_evaluate(measure, **options)
+
+  def telling(model, images, *arguments, between=None, **options):
+    stored = isinstance(images, data.StoredImages)
+    evaluate = in_files if stored else in_memory
     between = between or progress.Progress()
-    return evaluate(*arguments, between=between, **options)
+    return evaluate(model, images, *arguments, between=between, **options)
 
   return telling
 

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from capjax.data import as_intensities
 
-from . import micro_batches
+from . import micro_batches, order, streaming
 
 
 class TrainState(NamedTuple):
@@ -160,7 +160,8 @@ class Update(NamedTuple):
 
   Attributes:
     add: `(state, totals, images uint8 [N H W C], labels [N], num_steps) ->
-      (state, totals)`, with the metrics of the steps added to `totals`.
+      (state, totals)`, with the metrics of the steps added to `totals`. Of one
+      step, images may be its `streaming.Batch`.
     zeros: `(state, images, labels) -> totals` before the first step.
   """
 
@@ -221,33 +222,31 @@ def make_update(
   micro_batches.check(batch_size, num_micro_batches, mesh.size)
   split = NamedSharding(mesh, P("data"))
 
-  def batch(state, images, labels, order, sample_key):
+  def batch(state, images, labels, rows, keys):
+    if isinstance(images, streaming.Batch):
+      examples = images.examples(sample, keys, labels)
+      return jax.lax.with_sharding_constraint(examples, split)
     start = state.step % (len(images) // batch_size) * batch_size
-    indices = jax.lax.dynamic_slice(order, (start,), (batch_size,))
+    indices = jax.lax.dynamic_slice(rows, (start,), (batch_size,))
     indices = jax.lax.with_sharding_constraint(indices, split)
-    keys = jax.random.split(sample_key, batch_size)
     examples = jax.vmap(sample, (0, 0, None, None))(
       keys, indices, images, labels
     )
     return jax.lax.with_sharding_constraint(examples, split)
 
   def epoch_of(state, images):
-    """The order of the examples in the epoch of `state`, and a random key."""
-    order_key, step_key = jax.random.split(state.key)
+    """The order of the examples in the epoch of `state`; None of a batch."""
+    if isinstance(images, streaming.Batch):
+      return None
     epoch = state.step // (len(images) // batch_size)
-    order = jax.random.permutation(
-      jax.random.fold_in(order_key, epoch), len(images)
-    )
-    return order, step_key
+    return order.of_epoch(state.key, epoch, len(images))
 
   # Traced once, for the shapes of the metrics and for the loop.
   @functools.partial(jax.jit, inline=True)
-  def one(state, images, labels, order, step_key):
+  def one(state, images, labels, rows):
     """One update, and its metrics."""
-    sample_key, loss_key = jax.random.split(
-      jax.random.fold_in(step_key, state.step)
-    )
-    inputs, targets = batch(state, images, labels, order, sample_key)
+    keys, loss_key = order.keys_of_step(state.key, state.step, batch_size)
+    inputs, targets = batch(state, images, labels, rows, keys)
     graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
 
     def gradient_of(rest, inputs, targets, key):
@@ -294,14 +293,14 @@ def make_update(
 
     def next_of(_, carry):
       state, totals = carry
-      state, metrics = one(state, images, labels, *shuffled)
+      state, metrics = one(state, images, labels, shuffled)
       return state, jax.tree.map(jnp.add, totals, metrics)
 
     return jax.lax.fori_loop(0, num_steps, next_of, (state, totals))
 
   def zeros(state, images, labels):
     def first(state, images, labels):
-      return one(state, images, labels, *epoch_of(state, images))
+      return one(state, images, labels, epoch_of(state, images))
 
     _, shapes = jax.eval_shape(first, state, images, labels)
     return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)

@@ -30,7 +30,6 @@ from experiments.tasks import (
   transforming,
   vae,
 )
-from experiments.training import loop
 from experiments.training import task as tasks
 from experiments.training.augmentation import Placement
 
@@ -168,7 +167,7 @@ def _unparsed():
 def load(name):
   """The first training examples."""
   whole = data.load(_DATA.get(name, "digits"), "train")
-  return loop.rows(whole, slice(40))
+  return data.select(whole, slice(40))
 
 
 def first_update(task, dataset):

@@ -28,7 +28,7 @@ from experiments.training import (
 IMAGES = np.arange(20, dtype=np.uint8).reshape(-1, 1, 1, 1)
 LABELS = np.arange(20, dtype=np.int32)
 DATASET = data.Dataset(IMAGES, LABELS, 20, {})
-EMPTY = loop.rows(DATASET, slice(0, 0))
+EMPTY = data.select(DATASET, slice(0, 0))
 BATCH_SIZE = 4
 
 

@@ -1,0 +1,244 @@
+"""Labelled images in ArrayRecord files, of which any can be read alone.
+
+A folder holds `records.json` (shape, classes, sizes) and, for each split,
+`SPLIT.array_record`, a record being the bytes of an image [H W C] in C order,
+and `SPLIT_labels.npy`, the labels. Labels are apart from the images because all
+of them are needed before training begins.
+"""
+
+import importlib
+import json
+import math
+import os
+import pathlib
+import types
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from capjax.data import conversion as converting
+from capjax.data.conversion import Conversion
+from capjax.data.sources.source import Part, Source
+
+_ABOUT = "records.json"
+_BATCH_SIZE = 1024
+_KEYS = {"image_shape", "class_names", "sizes"}
+# Each image on its own, so that one is read without its neighbours.
+_OPTIONS = "group_size:1,zstd:1"
+_AGAIN = "write it again with capjax.data.write_records"
+
+Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
+
+
+def is_folder(path: pathlib.Path) -> bool:
+  """Whether a folder was written by `write`."""
+  return (path / _ABOUT).is_file()
+
+
+def write(
+  folder: str | os.PathLike[str],
+  train: Blocks,
+  test: Blocks | None = None,
+  *,
+  class_names: Sequence[str],
+) -> None:
+  """Writes labelled images as ArrayRecord files, block by block.
+
+  Training reads them with `--dataset=FOLDER`, a batch at a time if all of them
+  do not fit into memory. A block is written before the next one is asked for,
+  so a generator can give more than memory holds.
+
+  Args:
+    folder: The folder, which is made; it must not hold such files yet.
+    train: Images and labels of each block: uint8 [M H W C] or [M H W], and
+      integers [M] in 0..J-1, or [M J] of 0 and 1.
+    test: The same for testing; None holds out a fifth of each class when the
+      data are read.
+    class_names: The names of the J classes.
+
+  Raises:
+    FileExistsError: The folder holds such files.
+    ValueError: A block cannot be used, or array_record is not installed; what
+      was written so far is then no data set.
+  """
+  folder = pathlib.Path(folder).expanduser()
+  if is_folder(folder):
+    raise FileExistsError(
+      f"{folder} holds records already; give another folder, or remove it"
+    )
+  module = _package("array_record.python.array_record_module")
+  folder.mkdir(parents=True, exist_ok=True)
+  shape, sizes = None, {}
+  for split, blocks in (("train", train), ("test", test)):
+    if blocks is None:
+      continue
+    labels = []
+    writer = module.ArrayRecordWriter(str(_images(folder, split)), _OPTIONS)
+    for images, marks in blocks:
+      images, marks = _checked(images, marks, split, len(class_names))
+      if shape not in (None, images.shape[1:]):
+        raise ValueError(
+          f"an image of {split} is {_by(images.shape[1:])}, but the first one "
+          f"is {_by(shape)}; give images of one shape"
+        )
+      shape = images.shape[1:]
+      labels.append(marks)
+      for image in images:
+        writer.write(image.tobytes())
+    writer.close()
+    if not sum(map(len, labels)):
+      raise ValueError(f"{split} has no images; give at least one")
+    if len({x.shape[1:] for x in labels}) > 1:
+      raise ValueError(
+        f"the labels of {split} are [M] and [M J]; give one kind"
+      )
+    together = np.concatenate(labels)
+    np.save(_labels(folder, split), together)
+    sizes[split] = len(together)
+  about = {
+    "image_shape": shape, "class_names": list(class_names), "sizes": sizes,
+  }  # fmt: skip
+  # Written last: it says that the rest is whole.
+  temporary = folder / f"{_ABOUT}.partial"
+  temporary.write_text(json.dumps(about, indent=2) + "\n")
+  temporary.replace(folder / _ABOUT)
+
+
+def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
+  """Opens a folder that `write` wrote.
+
+  Args:
+    root: The folder.
+    conversion: What is done to every image.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: A file is damaged, or a package is missing.
+  """
+  about = _about(root)
+  shape, names = tuple(about["image_shape"]), tuple(about["class_names"])
+  parts = {
+    split: _open(root, split, size, shape, len(names), conversion)
+    for split, size in about["sizes"].items()
+  }
+  return Source(parts["train"], parts.get("test"), names)
+
+
+def _open(root, split, size, shape, num_classes, conversion) -> Part:
+  path = _images(root, split)
+  labels = _read_labels(_labels(root, split))
+  if not path.is_file():
+    raise FileNotFoundError(f"{path} is missing; restore it, or {_AGAIN}")
+  sources = _package("grain.sources")
+  try:
+    source = sources.ArrayRecordDataSource(str(path))
+    found = len(source)
+  # ArrayRecord's reader raises errors of several kinds.
+  except Exception as error:
+    raise _damaged(path, error) from None
+  if not size == found == len(labels):
+    raise ValueError(
+      f"{root}: {_ABOUT} counts {size} images of {split}, but {path.name} "
+      f"holds {found} and there are {len(labels)} labels; {_AGAIN}"
+    )
+  if labels.ndim == 1 and not 0 <= labels.min() <= labels.max() < num_classes:
+    raise ValueError(
+      f"{root}: labels of {split} are not all in 0..{num_classes - 1}; {_AGAIN}"
+    )
+
+  def read(rows):
+    images = np.empty((len(rows), *shape), np.uint8)
+    for start in range(0, len(rows), _BATCH_SIZE):
+      some = slice(start, start + _BATCH_SIZE)
+      try:
+        records = source.__getitems__(rows[some].tolist())
+      except Exception as error:
+        raise _damaged(path, error) from None
+      sizes = {len(x) for x in records} - {math.prod(shape)}
+      if sizes:
+        raise ValueError(
+          f"{path}: a record holds {min(sizes)} bytes, not an image of "
+          f"{_by(shape)}; {_AGAIN}"
+        )
+      joined = np.frombuffer(b"".join(records), np.uint8)
+      images[some] = joined.reshape(-1, *shape)
+    return converting.convert_all(images, conversion)
+
+  return Part(labels, read)
+
+
+def _about(root: pathlib.Path) -> dict:
+  path = root / _ABOUT
+  try:
+    about = json.loads(path.read_text())
+  except ValueError as error:
+    raise _damaged(path, error) from None
+  if not isinstance(about, dict) or not _KEYS <= about.keys():
+    raise ValueError(f"{path}: lacks {', '.join(sorted(_KEYS))}; {_AGAIN}")
+  return about
+
+
+def _read_labels(path: pathlib.Path) -> np.ndarray:
+  try:
+    return np.load(path, allow_pickle=False)
+  except FileNotFoundError:
+    raise FileNotFoundError(
+      f"{path} is missing; restore it, or {_AGAIN}"
+    ) from None
+  except (ValueError, EOFError) as error:
+    raise _damaged(path, error) from None
+
+
+def _checked(
+  images: ArrayLike, labels: ArrayLike, split: str, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """A block as uint8 [M H W C] and int32 [M] or [M J]."""
+  images, labels = np.asarray(images), np.asarray(labels)
+  if images.dtype != np.uint8 or images.ndim not in (3, 4):
+    raise ValueError(
+      f"images of {split} are {list(images.shape)} of {images.dtype}; give "
+      "uint8 [M H W C] or [M H W]"
+    )
+  if images.ndim == 3:
+    images = images[..., np.newaxis]
+  count = num_classes if labels.ndim == 1 else 2
+  shapes = {(len(images),), (len(images), num_classes)}
+  if (
+    labels.shape not in shapes
+    or labels.dtype.kind not in "iub"
+    or (labels.size and not 0 <= labels.min() <= labels.max() < count)
+  ):
+    raise ValueError(
+      f"labels of {split} are {list(labels.shape)} of {labels.dtype}; for "
+      f"{len(images)} images give as many integers in 0..{num_classes - 1}, or "
+      f"[{len(images)} {num_classes}] of 0 and 1"
+    )
+  return images, labels.astype(np.int32)
+
+
+def _images(folder: pathlib.Path, split: str) -> pathlib.Path:
+  return folder / f"{split}.array_record"
+
+
+def _labels(folder: pathlib.Path, split: str) -> pathlib.Path:
+  return folder / f"{split}_labels.npy"
+
+
+def _damaged(path: pathlib.Path, error: Exception) -> ValueError:
+  fault = " ".join(str(error).split())
+  return ValueError(f"{path}: cannot be read ({fault}); {_AGAIN}")
+
+
+def _by(shape: Sequence[int]) -> str:
+  return "x".join(map(str, shape))
+
+
+def _package(name: str) -> types.ModuleType:
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise ValueError(
+      f"{error}; ArrayRecord files need `pip install '.[data]'`, in the folder "
+      "of this repository"
+    ) from error

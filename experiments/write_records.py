@@ -1,0 +1,47 @@
+r"""Writes a data set as ArrayRecord files, which training can read as it goes.
+
+  capjax write_records --dataset=mnist --data_dir=DIR --out=FOLDER
+
+Afterwards --dataset=FOLDER trains on it. --image_size and --grayscale convert
+the images once, here. Data that do not fit into memory are read and written in
+parts; those of a program of your own go there by `capjax.data.write_records`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from absl import app, flags
+
+from capjax import data
+
+from .flags import limits, runs
+
+_OUT = flags.DEFINE_string("out", None, "Folder to write the files to.")
+
+
+def blocks(dataset: data.Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """The images and labels of a data set, some at a time, in its order."""
+  start = 0
+  for images in dataset.images.blocks():
+    yield images, dataset.labels[start : start + len(images)]
+    start += len(images)
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  with runs.clear_errors():
+    if not _OUT.value:
+      raise ValueError("give the folder to write to as --out=FOLDER")
+    train, test = (runs.load(split, stream=True) for split in ("train", "test"))
+    data.write_records(
+      _OUT.value, blocks(train), blocks(test), class_names=train.class_names
+    )
+    print(
+      f"wrote {len(train.labels):,} images to train on and "
+      f"{len(test.labels):,} to test to {_OUT.value}"
+    )
+
+
+if __name__ == "__main__":
+  limits.run(main)

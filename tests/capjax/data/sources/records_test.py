@@ -1,0 +1,161 @@
+"""Labelled images in ArrayRecord files."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from capjax import data
+
+NAMES = ("ant", "bee", "cat")
+
+
+def arrays(count=40, seed=0, shape=(5, 4, 3)):
+  rng = np.random.default_rng(seed)
+  images = rng.integers(0, 256, (count, *shape), np.uint8)
+  return images, np.arange(count) % len(NAMES)
+
+
+def in_blocks(images, labels, size=7):
+  for start in range(0, len(labels), size):
+    yield images[start : start + size], labels[start : start + size]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  path = tmp_path / "animals"
+  data.write_records(
+    path,
+    in_blocks(*arrays()),
+    in_blocks(*arrays(12, seed=1)),
+    class_names=NAMES,
+  )
+  return path
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_written_is_read(folder, stream):
+  want = {"train": arrays(), "test": arrays(12, seed=1)}
+  for split, (images, labels) in want.items():
+    got = data.load("animals", split, folder.parent, stream=stream)
+    assert isinstance(got.images, data.StoredImages) == stream
+    assert got.class_names == NAMES and got.num_classes == 3
+    assert got.labels.dtype == np.int32
+    found = {
+      x.tobytes(): y for x, y in zip(got.images, got.labels, strict=True)
+    }
+    assert found == {
+      x.tobytes(): y for x, y in zip(images, labels, strict=True)
+    }
+
+
+def test_both_ways_give_the_same_order(folder):
+  one, other = (
+    data.load(str(folder), "train", stream=x, grayscale=True, image_size=(3, 3))
+    for x in (False, True)
+  )
+  assert one.images.shape == other.images.shape == (40, 3, 3, 1)
+  np.testing.assert_array_equal(one.images, np.asarray(other.images))
+  np.testing.assert_array_equal(one.labels, other.labels)
+  assert data.fingerprint(one) == data.fingerprint(other)
+
+
+def test_a_fifth_is_held_out_and_labels_may_be_multi_hot(tmp_path):
+  images, labels = arrays(shape=(5, 4))
+  marks = np.eye(3, dtype=np.uint8)[labels] | np.eye(3, dtype=np.uint8)[0]
+  data.write_records(tmp_path / "a", [(images, marks)], class_names=NAMES)
+  train, test = (data.load(str(tmp_path / "a"), x) for x in ("train", "test"))
+  assert train.is_multi_hot and (len(train.labels), len(test.labels)) == (32, 8)
+  assert train.images.shape == (32, 5, 4, 1)
+  found = {x.tobytes(): y.tolist() for x, y in zip(*train[:2], strict=True)}
+  found |= {x.tobytes(): y.tolist() for x, y in zip(*test[:2], strict=True)}
+  assert found == {
+    x.tobytes(): y.tolist() for x, y in zip(images, marks, strict=True)
+  }
+
+
+def test_a_block_is_written_before_the_next_is_made(tmp_path):
+  """So that a generator may give more than memory holds."""
+  sizes = []
+
+  def blocks():
+    for n in range(2):
+      yield arrays(600, seed=n, shape=(100, 100, 3))
+      sizes.append((tmp_path / "train.array_record").stat().st_size)
+
+  data.write_records(tmp_path, blocks(), class_names=NAMES)
+  assert 10**7 < sizes[0] < sizes[1]  # of 18 MB each
+
+
+@pytest.mark.parametrize(
+  ("change", "words"),
+  [
+    (lambda x, y: (x / 255, y), "float64; give uint8"),
+    (lambda x, y: (x[0], y[:1]), r"\[5, 4, 3\] .* but|labels of train"),
+    (lambda x, y: (x, y + 1), r"0\.\.2"),
+    (lambda x, y: (x, y[1:]), r"\[39\] of int64; for 40 images"),
+    (lambda x, y: (x, y / 2), "of float64"),
+    (lambda x, y: (x, 2 * np.eye(3, dtype=int)[y]), "of 0 and 1"),
+    (lambda x, y: (x[:0], y[:0]), "no images"),
+    (lambda x, y: (x[:, 1:], y), "is 4x4x3, but the first one is 5x4x3"),
+  ],
+)
+def test_blocks_are_checked(tmp_path, change, words):
+  blocks = [arrays(), change(*arrays())]
+  if "no images" in words:
+    blocks = blocks[1:]
+  with pytest.raises(ValueError, match=words):
+    data.write_records(tmp_path, blocks, class_names=NAMES)
+  assert not (tmp_path / "records.json").exists()
+
+
+def test_other_records_are_not_overwritten(folder):
+  with pytest.raises(FileExistsError, match="another folder"):
+    data.write_records(folder, [arrays()], class_names=NAMES)
+  assert len(data.load(str(folder), "train").labels) == 40
+
+
+def cut(path):
+  path.write_bytes(path.read_bytes()[:-20])
+
+
+def recount(path):
+  about = json.loads(path.read_text())
+  about["sizes"]["train"] += 1
+  path.write_text(json.dumps(about))
+
+
+def reshape(path):
+  about = json.loads(path.read_text())
+  about["image_shape"] = [5, 4, 1]
+  path.write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+  ("name", "damage", "error", "words"),
+  [
+    ("train.array_record", cut, ValueError, "cannot be read"),
+    ("train.array_record", lambda p: p.unlink(), FileNotFoundError, "missing"),
+    ("train_labels.npy", cut, ValueError, "cannot be read"),
+    ("train_labels.npy", lambda p: p.unlink(), FileNotFoundError, "missing"),
+    ("test.array_record", lambda p: p.write_bytes(b"x"), ValueError, "cannot"),
+    ("records.json", cut, ValueError, "cannot be read"),
+    ("records.json", lambda p: p.write_text("{}"), ValueError, "lacks"),
+    ("records.json", recount, ValueError, "counts 41 images .* holds 40"),
+    ("records.json", reshape, ValueError, "60 bytes, not an image of 5x4x1"),
+  ],
+)
+def test_damage_is_told(folder, name, damage, error, words):
+  damage(folder / name)
+  with pytest.raises(error, match=words) as caught:
+    data.load(str(folder), "train", stream=True)
+  assert name in str(caught.value) or "array_record" in str(caught.value)
+  assert "write_records" in str(caught.value)
+
+
+def test_a_missing_package_is_named(folder, monkeypatch):
+  monkeypatch.setitem(sys.modules, "grain.sources", None)
+  with pytest.raises(ValueError, match=re.escape("pip install '.[data]'")):
+    data.load(str(folder), "train")

@@ -1,0 +1,107 @@
+"""Training on images that stay in their files, as real processes."""
+
+import pathlib
+import shutil
+import signal
+import time
+
+import numpy as np
+import processes
+import pytest
+
+from capjax import data
+
+STEPS = (
+  "--num_steps=20", "--eval_every=7", "--log_every=3", "--batch_size=64",
+  "--num_validation=500",
+)  # fmt: skip
+SMALL = (*processes.SMALL, *STEPS)  # 14 steps an epoch
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+  """The embedded digits as ArrayRecord files."""
+  folder = tmp_path_factory.mktemp("somewhere") / "digits_records"
+  train, test = (data.load("digits", split) for split in ("train", "test"))
+  data.write_records(
+    folder, [train[:2]], [test[:2]], class_names=train.class_names
+  )
+  return folder
+
+
+@pytest.fixture(scope="module")
+def in_memory(train, digits, tmp_path_factory):
+  """The metrics of a run with all images in memory."""
+  workdir = tmp_path_factory.mktemp("runs") / "run"
+  code, printed = train(workdir, *SMALL, f"--dataset={digits}")
+  assert code == 0, printed
+  assert "read while they are used" not in printed
+  return processes.metrics_of(workdir)
+
+
+@pytest.mark.long
+def test_a_run_from_files_is_one_from_memory(
+  train, start, digits, in_memory, tmp_path
+):
+  """Killed in its second epoch; it ends in memory, with the same flags."""
+  flags = (*SMALL, f"--dataset={digits}", "--checkpoint_every=16")
+  process = start(tmp_path / "run", *flags, "--stream")
+  while len(processes.metrics_of(tmp_path / "run")) < 8:
+    assert not process.has_ended()
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  before = len(processes.metrics_of(tmp_path / "run"))
+  code, printed = train(tmp_path / "run", *flags, "--stream")
+  assert code == 0, printed
+  assert "train images are read while they are used" in printed
+  assert processes.metrics_of(tmp_path / "run") == in_memory
+  assert 8 <= before <= len(in_memory)
+
+
+@pytest.mark.long
+def test_the_binary_writes_what_another_reads(train, tmp_path, digits):
+  code, printed = train(
+    tmp_path, f"--out={tmp_path / 'out'}", binary="write_records"
+  )
+  assert code == 0, printed
+  assert "wrote 1,437 images to train on and 360 to test" in printed
+  for split in ("train", "test"):
+    got, want = (data.load(str(x), split) for x in (tmp_path / "out", digits))
+    assert data.fingerprint(got) == data.fingerprint(want)
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_data(start, tmp_path):
+  """Of 200 MB of images, less than a third is ever in memory."""
+  shape, small, large = (64, 64, 3), 512, 16_384
+  block = np.random.default_rng(0).integers(0, 256, (512, *shape), np.uint8)
+  peaks = []
+  for count in (small, large):
+    folder = tmp_path / str(count)
+    blocks = ((block + np.uint8(n), block[:, 0, 0, 0] % 2)
+              for n in range(count // len(block)))  # fmt: skip
+    data.write_records(
+      folder, blocks, [(block[:64], np.arange(64) % 2)], class_names=["a", "b"]
+    )
+    process = start(
+      tmp_path / f"run_{count}", *processes.BASELINE, "--stream",
+      f"--dataset={folder}", "--num_steps=4", "--num_validation=64",
+    )  # fmt: skip
+    peaks.append(peak(process))
+    code, printed = process.wait()
+    assert code == 0, printed
+    shutil.rmtree(folder)
+  grown = peaks[1] - peaks[0]
+  assert grown < 200e6 / 3, f"{grown / 1e6:.0f} MB more"
+
+
+def peak(process):
+  """The most memory that a process had, in bytes, once it has ended."""
+  found, path = 0, pathlib.Path(f"/proc/{process._process.pid}/status")
+  while not process.has_ended():
+    lines = dict(x.split(":", 1) for x in path.read_text().splitlines())
+    # Absent where the process has ended and is not yet gathered.
+    found = max(found, 1024 * int(lines.get("VmHWM", "0").split()[0]))
+    time.sleep(0.02)
+  return found
