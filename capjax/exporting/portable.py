@@ -151,11 +151,13 @@ def _pad(x, value, config):
       end = x.shape[axis] - max(-after, 0)
       x = lax.slice_in_dim(x, max(-before, 0), end, axis=axis)
     shape = x.shape
-    edges = [
-      lax.broadcast(value, (*shape[:axis], max(count, 0), *shape[axis + 1 :]))
+    first, last = (
+      [lax.broadcast(value, (*shape[:axis], count, *shape[axis + 1 :]))]
+      if count > 0
+      else []
       for count in (before, after)
-    ]
-    pieces = [x for x in (edges[0], x, edges[1]) if x.shape[axis] != 0]
+    )
+    pieces = [*first, x, *last]
     if len(pieces) > 1:
       x = lax.concatenate(pieces, axis)
   return x

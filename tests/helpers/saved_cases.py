@@ -36,7 +36,7 @@ SPECS = {
     capjax.MatrixCapsules,
     dict(
       image_shape=(20, 20, 2), num_classes=3, features=4, types=(2, 2, 2),
-      num_iterations=2,
+      num_iterations=1,
     ),
   ),
   "scae": Spec(
