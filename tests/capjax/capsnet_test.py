@@ -267,6 +267,7 @@ class CapsNetTest(chex.TestCase):
       for got, value in zip(output, want, strict=True):
         np.testing.assert_allclose(got[b], value, atol=1e-5)
 
+  @pytest.mark.long
   def test_activations_of_hidden_capsules_are_passed_on(self):
     """Those of EM are no lengths of poses."""
     model = cases.capsnet(hidden_capsules=(6,), routing="em")
@@ -344,7 +345,7 @@ class CapsNetTest(chex.TestCase):
     dict(scale=None, lengths=(0.04, 0.25), gain=(0.5, 0.6)),
     dict(scale=1.0, lengths=(0.92, 1.0), gain=(0.001, 0.02)),
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_primary_capsules_start_within_reach(self, scale, lengths, gain):
     """At full width; without the authors' factor they start saturated."""
     model = capsnet.CapsNet(

@@ -139,6 +139,7 @@ def test_integers_and_other_sizes_are_refused_in_a_sentence(small):
 @pytest.mark.parametrize(
   ("low", "high"), [(0, 255), (-0.5, 0.5), (0, 1.01), (0, np.nan)]
 )
+@pytest.mark.long_after_first
 def test_other_intensities_are_refused_where_they_are_known(small, low, high):
   images = np.full((2, *_SHAPE), low, np.float32)
   images[1, 3, 4] = high

@@ -96,6 +96,7 @@ def test_loading_initialises_nothing(tmp_path, monkeypatch):
   assert keys and all(isinstance(x, jax.core.Tracer) for x in keys)
 
 
+@pytest.mark.long
 def test_a_loaded_model_is_in_evaluation_mode(tmp_path):
   path = tmp_path / "x.safetensors"
   capjax.save(saved_cases.trained("efficient"), path)

@@ -146,7 +146,7 @@ class ForwardTest(parameterized.TestCase):
   @parameterized.parameters(
     (_unmoved, "shift"), (_unmoved, "affine"), (_moved_before, "affine")
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_broken_copies_fail(self, broken, pose):
     with self.assertRaises(AssertionError):
       check_forward(broken, pose, "linear")

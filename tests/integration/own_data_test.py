@@ -143,6 +143,7 @@ def marks(tmp_path_factory):
 
 @pytest.mark.long_after_first
 @pytest.mark.parametrize("kind", ["capsules", "baseline"])
+@pytest.mark.long
 def test_several_classes_of_an_image_are_learnt(train, tmp_path, marks, kind):
   flags = (
     SMALL if kind == "capsules" else (*processes.BASELINE, "--max_shift=0")

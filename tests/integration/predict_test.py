@@ -32,6 +32,7 @@ def predict(folder, *words):
   return processes.Running("predict", *words).wait()
 
 
+@pytest.mark.long
 def test_files_are_predicted(folder):
   names = [str(folder / f"{n}.png") for n in range(3)]
   out = folder / "classes.csv"

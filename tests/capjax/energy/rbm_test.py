@@ -153,7 +153,7 @@ class LearningTest(parameterized.TestCase):
     (None, "gaussian", "bernoulli"), (2, "bernoulli", "gaussian"),
     (None, "gaussian", "gaussian"), (2, "gaussian", "gaussian"),
   )  # fmt: skip
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_gradient_of_gaussian_units(self, num_iterations, *units):
     """Statistics x and x^2, h and h^2."""
     worst = self._worst(
@@ -271,7 +271,7 @@ class LearningTest(parameterized.TestCase):
     return max(float(jnp.max(jnp.abs(a - b))) for a, b in pairs)
 
   @parameterized.parameters(0, 5)
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_the_module_is_differentiated_and_left_as_it_is(self, num_chains):
     model, images = _model(num_chains=num_chains), _images()
     before = jax.tree.map(np.array, model)
@@ -312,7 +312,7 @@ class LearningTest(parameterized.TestCase):
       )
 
   @parameterized.parameters("exact", "mean_field", "ascent")
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_learning_raises_the_exact_likelihood(self, positive):
     """On a model small enough for its partition function to be summed."""
     model = rbm.CapsuleRBM(

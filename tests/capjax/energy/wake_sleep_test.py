@@ -136,7 +136,7 @@ class LearningTest(parameterized.TestCase):
 
   @parameterized.parameters(None, 5)
   @widths.samples_of_float32
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_learning_raises_the_exact_likelihood(self, num_iterations):
     model = cases.model(1, scale=1.0)
     patterns = jnp.float32(np.array([[1, 1, 0, 0], [0, 0, 1, 1]]))

@@ -102,6 +102,7 @@ def test_one_pass_has_no_iterations():
   assert inspection.iterations(cases.efficient_capsnet(), images) is None
 
 
+@pytest.mark.long
 def test_hidden_capsules_are_seen():
   model = cases.perturbed(cases.capsnet(hidden_capsules=(6, 5)))
   images, _ = cases.batch()

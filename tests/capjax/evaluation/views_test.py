@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax.evaluation import views
@@ -197,6 +198,7 @@ class ViewsTest(chex.TestCase):
 
   @chex.variants(with_jit=True, without_jit=True)
   @parameterized.parameters("rotate", "scale")
+  @pytest.mark.long_after_first
   def test_many_parameters_at_once(self, name):
     view = self.variant(functools.partial(getattr(views, name), _noise(6, 7)))
     values = jnp.array([0.4, 1.0, 1.7])

@@ -92,6 +92,7 @@ def test_every_model_of_images_becomes_stablehlo(tmp_path, name):
       )
 
 
+@pytest.mark.long
 def test_the_generative_model_alone_has_a_decoder():
   arguments = dict(image_shape=(6, 6, 1), num_capsules=(2, 2), template_size=3)
   spec = specs.Spec(generative.GenerativeCapsules, arguments)

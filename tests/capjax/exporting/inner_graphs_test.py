@@ -65,6 +65,7 @@ def _matrix(pose):
   return np.eye(3) + np.vstack([np.reshape(pose, (2, 3)), np.zeros(3)])
 
 
+@pytest.mark.long
 def test_parts_are_where_objects_expect_them():
   rng = np.random.default_rng(0)
   poses = rng.normal(size=(2, 6)).astype(np.float32)

@@ -92,6 +92,7 @@ class GuidesTest(chex.TestCase):
     assert not np.allclose(other[1].poses, want.poses)
 
   @parameterized.parameters(False, True)
+  @pytest.mark.long_after_first
   def test_gradients_reach_every_parameter(self, gaussian):
     capsules, guide, images = generative_cases.small(gaussian)
 

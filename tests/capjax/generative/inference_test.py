@@ -113,7 +113,7 @@ _FAULTS = {
 
 class InferenceTest(chex.TestCase):
   @parameterized.parameters("adam", "lbfgs")
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_free_form_climbs_the_bound(self, name):
     capsules, guide, images = generative_cases.small()
     posteriors, _ = generative_cases.guide(guide, images)

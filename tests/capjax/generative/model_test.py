@@ -113,7 +113,7 @@ def _log_joint(capsules, layers, images):
 
 class GenerativeTest(chex.TestCase):
   @parameterized.parameters((0, _COUNTS), (1, _COUNTS), (0, (3, 2)))
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_selections_sum_out_as_numpyro_enumerates_them(self, seed, counts):
     capsules, draws = _model(seed, counts), _draws(seed, counts)
     layers, images = _layers(draws), draws["image"][:, 0]
@@ -176,6 +176,7 @@ class GenerativeTest(chex.TestCase):
       want = matrix(parents[b]) @ matrix(offsets[i])
       np.testing.assert_allclose(matrix(children[b, i]), want, atol=2e-3)
 
+  @pytest.mark.long
   def test_a_part_at_the_identity_is_its_template(self):
     capsules = generative.GenerativeCapsules(
       (9, 9, 1), num_capsules=(1,), template_size=5, rngs=nnx.Rngs(0)

@@ -202,6 +202,7 @@ class SetTransformerTest(chex.TestCase):
   def test_absent_is_nothing(self, form):
     check_absent_is_nothing(_run, **_FORMS[form])
 
+  @pytest.mark.long
   def test_absence_is_gradual(self):
     check_absence_is_gradual(_run)
 

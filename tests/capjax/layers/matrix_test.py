@@ -46,6 +46,7 @@ def test_loops_of_accelerators_turn_few_times(network):
   assert 0 <= _num_turns(*network) <= 64
 
 
+@pytest.mark.long
 def test_memory_bounds_the_types_at_once(monkeypatch):
   small = ((28, 28, 1), 2, 4, (4, 4, 2))
   assert _num_turns(*small) == 0

@@ -48,6 +48,7 @@ def check_kernels(parameters):
 
 
 @pytest.mark.parametrize("which", ["scae", "constellation"])
+@pytest.mark.long_after_first
 def test_kernels_are_cut_off_normals(which):
   check_kernels(_parameters(which))
 

@@ -224,6 +224,7 @@ class SCAETest(parameterized.TestCase):
     for path, x in found:
       self.assertGreater(_size(x), 0, path)
 
+  @pytest.mark.long
   def test_noise_needs_a_key(self):
     """The authors' code keeps the noise at test time."""
     model, images = _make(), _images()
@@ -258,6 +259,7 @@ class SCAETest(parameterized.TestCase):
     self.assertEqual(_size(nnx.state(gradient.objects, nnx.Param)), 0)
     self.assertGreater(_size(gradient.decoder.raw), 0)
 
+  @pytest.mark.long
   def test_probes_teach_nothing_else(self):
     gradient = _gradient(_make(), "probe_loss")
     for part in (gradient.encoder, gradient.decoder, gradient.objects):
@@ -272,7 +274,7 @@ class SCAETest(parameterized.TestCase):
     _loss_of_other_labels,
     _loss_of_other_presences,
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_broken_loss_fails(self, broken):
     with self.assertRaises(AssertionError):
       check_loss_matches_oracle(broken)

@@ -220,7 +220,7 @@ class LossTest(parameterized.TestCase):
     "mean_presence",
   )
   @widths.samples_of_float32
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_broken_loss_fails(self, fault):
     with self.assertRaises(AssertionError):
       check_loss_matches_oracle(functools.partial(_broken_loss, fault=fault))

@@ -159,6 +159,7 @@ def _histograms(tmp_path, activations, labels):
 
 @pytest.mark.parametrize("num_classes", [1, 3, 5, 10])
 @pytest.mark.filterwarnings("error")
+@pytest.mark.long_after_first
 def test_histograms_of_any_number_of_classes(num_classes, tmp_path):
   """Also where no example is of the last class."""
   rng = np.random.default_rng(0)

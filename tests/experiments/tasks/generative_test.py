@@ -55,6 +55,7 @@ def test_relaxed_presences_are_no_log_odds():
 @pytest.mark.parametrize(
   "gaussian", [pytest.param(False, marks=pytest.mark.long), True]
 )
+@pytest.mark.long
 def test_only_a_bound_is_called_elbo(gaussian):
   model, images = model_and_images(gaussian)
   names = generative.measure(model, images, jnp.zeros(2, int)).keys()

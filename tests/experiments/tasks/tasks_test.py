@@ -209,6 +209,7 @@ def test_tasks_need_no_flags(name):
 
 
 @pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.long_after_first
 def test_models_have_the_poses_and_scores_of_their_suites(name):
   """By shapes alone: of poses, and of what tells images of other data."""
   module, spec, options = _TASKS[name]

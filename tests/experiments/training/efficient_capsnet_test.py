@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
@@ -116,6 +117,7 @@ class EfficientTrainingTest(chex.TestCase):
     (check_learns, _without_gradient),
     (check_update_keeps_the_tree, _mode_left_on),
   )
+  @pytest.mark.long
   def test_broken_copy_fails(self, check, broken):
     with self.assertRaises(AssertionError):
       check(broken)

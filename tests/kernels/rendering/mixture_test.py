@@ -98,7 +98,7 @@ class ExplainImageTest(parameterized.TestCase):
   @parameterized.product(
     dtype=[jnp.float32, jnp.bfloat16], logit=[100.0, 1e4, -1e4]
   )
-  @pytest.mark.long_after_first
+  @pytest.mark.long
   def test_absent_parts_cover_nothing_at_any_logit(self, dtype, logit):
     """As if they were not among the parts."""
     image, parts, logits, presence, *rest = _inputs(dtype=dtype)

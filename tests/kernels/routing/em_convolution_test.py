@@ -194,6 +194,7 @@ class EMConvolutionTest(parameterized.TestCase):
     with self.assertRaises(AssertionError):
       check_children_share_themselves_out(types_alone.coefficients)
 
+  @pytest.mark.long
   def test_children_beyond_all_windows_change_nothing(self):
     poses, activations, *rest = _arguments()
     want = _energy((poses, activations, *rest))

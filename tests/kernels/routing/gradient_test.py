@@ -190,6 +190,7 @@ def check_last(route, step, arguments, **options):
 
 
 @pytest.mark.parametrize("name", _ROUTINGS)
+@pytest.mark.long_after_first
 def test_last_iteration_is_differentiated_alone(name):
   check_last(*_ROUTINGS[name], gradient="last")
   with pytest.raises(AssertionError):
