@@ -1,0 +1,40 @@
+"""What a task trained is restored as it is used."""
+
+import json
+
+import numpy as np
+import optax
+import pytest
+import saved_cases
+from flax import nnx
+
+from capjax import data
+from experiments.run import directory
+from experiments.tasks import capsnet
+from experiments.training import task as tasks
+from experiments.training.loop import LoopConfig
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_a_restored_model_is_in_evaluation_mode(tmp_path, averages):
+  spec = saved_cases.SPECS["efficient"]
+  task = capsnet.make_task(spec, optax.sgd(0.1))
+  images = saved_cases.images((12, 12, 1), 2)
+  some = data.Dataset(images, np.zeros(2, np.int32), 3, {})
+  run = directory.Run(str(tmp_path))
+  record = {"flags": {"average_decay": 0.9 if averages else 0.0}}
+  (tmp_path / "provenance.json").write_text(json.dumps(record))
+  config = LoopConfig(num_steps=1, batch_size=2)
+  model = spec.make(nnx.Rngs(0))
+  model.train()
+  assert not model.norms[0].use_running_average
+  saved = tasks.saved_by(run, task, config)
+  kept = (model, model) if averages else model
+  saved.save_best(3, kept, {task.chosen_by: 0.5, "loss": 1.0})
+  step, models, _ = tasks.restore_models(run, task, some, config)
+  assert step == 3 and len(models) == 1 + averages
+  for restored in models:
+    assert restored.norms[0].use_running_average
+    np.testing.assert_array_equal(
+      restored.norms[0].scale[...], model.norms[0].scale[...]
+    )
