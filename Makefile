@@ -50,6 +50,7 @@ bench: .venv
 	$(BIN)/python -m experiments.benchmarks.boltzmann
 	$(BIN)/python -m experiments.benchmarks.em
 	$(BIN)/python -m experiments.benchmarks.scae
+	$(BIN)/python -m experiments.benchmarks.streaming
 
 # The site, into docs/build/html; warnings are errors. The tutorials show their stored
 # outputs; `make docs NOTEBOOKS=force` runs them instead, which takes minutes.

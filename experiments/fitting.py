@@ -270,6 +270,7 @@ def optimise(
     mesh=mesh,
     average_decay=decay,
     num_micro_batches=config.num_micro_batches,
+    rematerialise=config.rematerialise,
   )
   if isinstance(train_set.images, data.StoredImages):
     update = streaming.Streamed(

@@ -9,7 +9,7 @@ from jaxtyping import Int, UInt8
 
 from capjax import memory
 
-_BLOCK = 2**24  # bytes that are read at a time, where all are read
+_BLOCK = 2**22  # bytes that are read at a time, where all are read
 
 
 class StoredImages:

@@ -125,6 +125,12 @@ NUM_MICRO_BATCHES = flags.DEFINE_integer(
   "memory; their gradients are averaged. --batch_size is the whole batch.",
   lower_bound=1,
 )
+REMATERIALISE = flags.DEFINE_bool(
+  "rematerialise",
+  False,
+  "For the gradient, compute again all but products of matrices and "
+  "convolutions, instead of keeping it in memory. The gradient is the same.",
+)
 START_FROM = flags.DEFINE_string(
   "start_from",
   None,
@@ -185,6 +191,7 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
     stop_accuracy=STOP_ACCURACY.value,
     average_decay=AVERAGE_DECAY.value,
     num_micro_batches=NUM_MICRO_BATCHES.value,
+    rematerialise=REMATERIALISE.value,
   )
 
 

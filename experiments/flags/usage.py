@@ -26,7 +26,7 @@ _GROUPS = {
     "compare_with", "allow_other_data", "figure_format",
   ),
   "Training": (
-    "num_steps", "batch_size", "num_micro_batches",
+    "num_steps", "batch_size", "num_micro_batches", "rematerialise",
     "weight_decay", "pretrain_steps",
     "pretrain_learning_rate", "slower_at", "slower_by", "max_error",
     "num_sweeps", "sweep", "num_chains",

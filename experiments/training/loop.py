@@ -38,6 +38,8 @@ class LoopConfig(NamedTuple):
       no average.
     num_micro_batches: parts of a batch that follow each other in an update, to
       save memory.
+    rematerialise: whether the gradient computes again all but products of
+      matrices and convolutions, to save memory.
   """
 
   num_steps: int
@@ -51,6 +53,7 @@ class LoopConfig(NamedTuple):
   stop_accuracy: float | None = None
   average_decay: float = 0.0
   num_micro_batches: int = 1
+  rematerialise: bool = False
 
 
 def split_validation(

@@ -1,4 +1,4 @@
-"""Updates that take less memory: batches in parts, one after the other."""
+"""Updates that take less memory: batches in parts, and repeated work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from capjax.layers.capsules import Fixed
 
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 # Variables that may move several times in an update, or never.
 _FREE = (nnx.BatchStat, nnx.RngState, Fixed)
 
@@ -22,6 +23,23 @@ def check(batch_size: int, num_parts: int, num_devices: int) -> None:
       f"num_micro_batches is {num_parts}; give a divisor of the "
       f"{batch_size // num_devices} examples that a device gets of a batch"
     )
+
+
+def rematerialised(function: Callable[..., Any]) -> Callable[..., Any]:
+  """A function with the same gradient, for which less is kept in memory.
+
+  Of the forward pass only products of matrices and convolutions are kept; all
+  else is computed again from them.
+
+  Args:
+    function: of arrays, without side effects.
+  """
+
+  def is_kept(primitive, *arguments, **options):
+    del arguments, options
+    return primitive.name in _PRODUCTS
+
+  return jax.checkpoint(function, policy=is_kept)
 
 
 def average(

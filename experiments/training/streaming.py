@@ -29,7 +29,7 @@ from capjax import data
 from . import order
 
 _THREADS = 4  # that read
-_AHEAD = 64_000_000  # bytes of batches that are read ahead
+AHEAD = 64_000_000  # bytes of batches that are read ahead
 _IN_FLIGHT = 8  # updates that a device may be behind
 
 Sample = Callable[..., tuple[Any, Any]]
@@ -139,7 +139,11 @@ def find_reads(
 
 
 def batches(
-  images: data.StoredImages, chosen: Chosen, numbers: range, mesh: Mesh
+  images: data.StoredImages,
+  chosen: Chosen,
+  numbers: range,
+  mesh: Mesh,
+  ahead: int = AHEAD,
 ) -> Iterator[Batch]:
   """Reads batches in turn, some of them ahead, by threads of Grain.
 
@@ -149,6 +153,7 @@ def batches(
     numbers: of the batches.
     mesh: the devices, each of which gets its part of every batch. A process
       reads only what its own devices get.
+    ahead: bytes of batches that are read ahead.
 
   Raises:
     ValueError: if Grain is not installed, or a file cannot be read any more.
@@ -179,7 +184,7 @@ def batches(
   num_bytes = max(1, len(own) * reads.shape[1] * math.prod(images.shape[1:]))
   options = grain.ReadOptions(
     num_threads=_THREADS,
-    prefetch_buffer_size=max(_THREADS, min(500, _AHEAD // num_bytes)),
+    prefetch_buffer_size=max(_THREADS, min(500, ahead // num_bytes)),
   )
   steps = grain.MapDataset.range(numbers.start, numbers.stop)
   for parts in steps.map(read).to_iter_dataset(options):
@@ -250,6 +255,7 @@ class Streamed:
     batch_size: int,
     num_steps: int,
     mesh: Mesh,
+    ahead: int = AHEAD,
   ):
     """Reads nothing yet.
 
@@ -260,10 +266,11 @@ class Streamed:
       batch_size: number of examples in a step.
       num_steps: the last step.
       mesh: the devices.
+      ahead: bytes of batches that are read ahead.
     """
     self._update, self._sample, self._train = update, sample, train
     self._batch_size, self._num_steps = batch_size, num_steps
-    self._mesh = mesh
+    self._mesh, self._ahead = mesh, ahead
     self._batches: Iterator[Batch] = iter(())
     self._step: int | None = None  # of the batch that comes next
     self._chosen: Steps | None = None
@@ -309,7 +316,7 @@ class Streamed:
     if step != self._step:
       numbers = range(step, self._num_steps)
       self._batches = batches(
-        self._train.images, self._chosen, numbers, self._mesh
+        self._train.images, self._chosen, numbers, self._mesh, self._ahead
       )
       self._step = step
 

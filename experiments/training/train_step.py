@@ -186,6 +186,7 @@ def make_update(
   mesh: Mesh,
   average_decay: float = 0.0,
   num_micro_batches: int = 1,
+  rematerialise: bool = False,
 ) -> Update:
   """Builds the jitted function that does many updates.
 
@@ -209,6 +210,8 @@ def make_update(
       part. The same as the whole batch where the loss is a mean over examples;
       statistics of a batch, as batch normalisation and the entropies of stacked
       capsule autoencoders take them, are those of each part.
+    rematerialise: whether the gradient computes again all but products of
+      matrices and convolutions, to keep less in memory.
 
   Returns:
     An `Update`. The steps of one call must lie within one epoch. The state is
@@ -258,7 +261,8 @@ def make_update(
         value, metrics = loss(model, inputs, targets, key, state.step)
         return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
 
-      gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(
+      wrap = micro_batches.rematerialised if rematerialise else lambda x: x
+      gradient, (metrics, rest) = jax.grad(wrap(of_parameters), has_aux=True)(
         parameters
       )
       return (gradient, metrics), rest

@@ -22,7 +22,7 @@ from capjax.data.conversion import Conversion
 from capjax.data.sources.source import Part, Source
 
 _ABOUT = "records.json"
-_BATCH_SIZE = 1024
+_READ = 2**20  # bytes that are read at a time, of at least one image
 _KEYS = {"image_shape", "class_names", "sizes"}
 # Each image on its own, so that one is read without its neighbours.
 _OPTIONS = "group_size:1,zstd:1"
@@ -149,8 +149,9 @@ def _open(root, split, size, shape, num_classes, conversion) -> Part:
 
   def read(rows):
     images = np.empty((len(rows), *shape), np.uint8)
-    for start in range(0, len(rows), _BATCH_SIZE):
-      some = slice(start, start + _BATCH_SIZE)
+    count = max(1, _READ // math.prod(shape))
+    for start in range(0, len(rows), count):
+      some = slice(start, start + count)
       try:
         records = source.__getitems__(rows[some].tolist())
       except Exception as error:

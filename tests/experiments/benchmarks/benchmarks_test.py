@@ -106,6 +106,20 @@ class BenchTest(parameterized.TestCase):
     rows = [line for line in done.stdout.splitlines() if " ms" in line]
     self.assertLen(rows, num_rows)
 
+  @pytest.mark.long
+  def test_training_from_files_is_timed(self):
+    words = ("--steps=2", "--batch=2", "--features=2", "--types=1")
+    done = subprocess.run(
+      [sys.executable, "-m", "experiments.benchmarks.streaming", *words],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+    )
+    self.assertEqual(done.returncode, 0, done.stderr)
+    rates = re.findall(r"([\d,]+) (?:images/s|from files)", done.stdout)
+    self.assertLen(rates, 5)
+    self.assertGreater(min(int(x.replace(",", "")) for x in rates), 0)
+
 
 if __name__ == "__main__":
   absltest.main()
