@@ -6,7 +6,7 @@ CONSTRAINTS ?=
 # Whether the site runs the tutorials: off or force.
 NOTEBOOKS ?= off
 
-.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench docs figures explorer explorer-serve lint types clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench bench-record docs figures explorer explorer-serve lint types clean
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -44,13 +44,21 @@ fuzz: .venv
 soak: .venv
 	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/soak.py
 
+# Every benchmark in turn, then one table of all; the results as JSON are in
+# $(BENCH). `make bench-record LOAD='otherwise idle'` writes results/benchmarks.md.
+BENCH := build/benchmarks.jsonl
+LOAD ?= otherwise idle
 bench: .venv
-	$(BIN)/python -m experiments.benchmarks.routing
-	$(BIN)/python -m experiments.benchmarks.capsnet
-	$(BIN)/python -m experiments.benchmarks.boltzmann
-	$(BIN)/python -m experiments.benchmarks.em
-	$(BIN)/python -m experiments.benchmarks.scae
+	mkdir -p $(dir $(BENCH)) && rm -f $(BENCH)
+	for name in routing capsnet boltzmann em scae; do \
+	  $(BIN)/python -m experiments.benchmarks.$$name --json=$(BENCH) || exit 1; \
+	done
 	$(BIN)/python -m experiments.benchmarks.streaming
+	$(BIN)/python -m experiments.benchmarks.table $(BENCH)
+
+bench-record: bench
+	$(BIN)/python -m experiments.benchmarks.table $(BENCH) --load='$(LOAD)' \
+	  --markdown=results/benchmarks.md
 
 # The site, into docs/build/html; warnings are errors. The tutorials show their stored
 # outputs; `make docs NOTEBOOKS=force` runs them instead, which takes minutes.

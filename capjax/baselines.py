@@ -33,6 +33,7 @@ class CapsNetBaseline(nnx.Module):
     pool: int = 1,
     dense_features: Sequence[int] = (328, 192),
     dropout: float = 0.5,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -48,6 +49,7 @@ class CapsNetBaseline(nnx.Module):
       dense_features: widths of the hidden dense layers.
       dropout: probability that a unit of the last hidden layer is dropped; the
         paper does not give it.
+      dtype: dtype of the products, as for `layers.dense.set_dtype`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -81,11 +83,12 @@ class CapsNetBaseline(nnx.Module):
     )
     widths = (height * width * channels[-1], *dense_features, num_classes)
     self.dense = nnx.List(
-      nnx.Linear(*sizes, rngs=rngs)
+      layers.Linear(*sizes, rngs=rngs)
       for sizes in zip(widths[:-1], widths[1:], strict=True)
     )
     self.pool = pool
     self.dropout = nnx.Dropout(dropout)
+    layers.dense.set_dtype(self, dtype)
 
   def __call__(
     self, images: Float[Array, "B H W C"], key: jax.Array | None = None
@@ -121,7 +124,7 @@ class CapsNetBaseline(nnx.Module):
       x = jax.nn.relu(conv(x))
       if self.pool > 1:
         x = nnx.max_pool(x, (self.pool,) * 2, strides=(self.pool,) * 2)
-    x = x.reshape(len(x), -1)
+    x = x.reshape(len(x), -1).astype(jnp.float32)
     for layer in self.dense[:-1]:
       x = jax.nn.relu(layer(x))
     return x
@@ -132,6 +135,7 @@ def multimnist_baseline(
   num_classes: int = 10,
   *,
   conv_kernels: Sequence[int] = (9, 5),
+  dtype: jax.typing.DTypeLike = jnp.float32,
   rngs: nnx.Rngs,
 ) -> CapsNetBaseline:
   """Makes the baseline on MultiMNIST of Sabour et al. (2017, section 6.2).
@@ -147,6 +151,7 @@ def multimnist_baseline(
     num_classes: J.
     conv_kernels: taps along each axis of the two convolutions; the authors'
       code has 5 and 5.
+    dtype: as for `CapsNetBaseline`.
     rngs: its `params` stream initialises the parameters.
 
   Returns:
@@ -163,6 +168,7 @@ def multimnist_baseline(
     pool=2,
     dense_features=(1024,),
     dropout=0.0,
+    dtype=dtype,
     rngs=rngs,
   )
 
@@ -173,6 +179,7 @@ def smallnorb_baseline(
   *,
   features: tuple[int, int] = (32, 64),
   dense_features: int = 1024,
+  dtype: jax.typing.DTypeLike = jnp.float32,
   rngs: nnx.Rngs,
 ) -> CapsNetBaseline:
   """Makes the baseline on smallNORB of Hinton et al. (2018, section 5).
@@ -187,6 +194,7 @@ def smallnorb_baseline(
     num_classes: J; 5 in the paper.
     features: channels of the two convolutions.
     dense_features: units of the dense layer.
+    dtype: as for `CapsNetBaseline`.
     rngs: its `params` stream initialises the parameters.
 
   Raises:
@@ -198,6 +206,7 @@ def smallnorb_baseline(
     conv_features=features,
     pool=2,
     dense_features=(dense_features,),
+    dtype=dtype,
     rngs=rngs,
   )
 
@@ -218,6 +227,7 @@ class ConvVAE(nnx.Module):
     num_latents: int = 40,
     features: tuple[int, int] = (32, 64),
     pixel_scale: float | None = None,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -229,6 +239,7 @@ class ConvVAE(nnx.Module):
       features: channels of the two convolutions.
       pixel_scale: standard deviation of Gaussian pixels about the same means;
         None for Bernoulli pixels, as in the paper.
+      dtype: dtype of the products, as for `layers.dense.set_dtype`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -251,14 +262,15 @@ class ConvVAE(nnx.Module):
         layers.Conv(first, second, 3, **down),
       ]
     )
-    self.code = nnx.Linear(size, 2 * num_latents, rngs=rngs)
-    self.decode_code = nnx.Linear(num_latents, size, rngs=rngs)
+    self.code = layers.Linear(size, 2 * num_latents, rngs=rngs)
+    self.decode_code = layers.Linear(num_latents, size, rngs=rngs)
     self.up = nnx.List(
       [
         layers.Conv(second, 4 * first, 3, padding="SAME", rngs=rngs),
         layers.Conv(first, 4 * channels, 3, padding="SAME", rngs=rngs),
       ]
     )
+    layers.dense.set_dtype(self, dtype)
 
   def encode(
     self, images: Float[Array, "B H W C"]
@@ -279,7 +291,8 @@ class ConvVAE(nnx.Module):
     x = images
     for conv in self.down:
       x = jax.nn.relu(conv(x))
-    means, log_variances = jnp.split(self.code(x.reshape(len(x), -1)), 2, -1)
+    x = x.reshape(len(x), -1).astype(jnp.float32)
+    means, log_variances = jnp.split(self.code(x), 2, -1)
     return means, log_variances
 
   def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
@@ -287,7 +300,8 @@ class ConvVAE(nnx.Module):
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
     x = jax.nn.relu(_unfold(self.up[0](x)))
     height, width, _ = self.image_shape
-    return _unfold(self.up[1](x))[:, :height, :width]
+    odds = self.up[1](x).astype(jnp.float32)
+    return _unfold(odds)[:, :height, :width]
 
   def activities(
     self, images: Float[Array, "B H W C"]

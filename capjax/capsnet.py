@@ -272,7 +272,7 @@ class Decoder(nnx.Module):
     sizes = (in_features, *hidden_features, math.prod(image_shape))
     options = DECODER_INITS[init]
     self.layers = nnx.List(
-      nnx.Linear(*pair, **options, rngs=rngs)
+      layers.Linear(*pair, **options, rngs=rngs)
       for pair in zip(sizes, sizes[1:], strict=False)
     )
     self.image_shape = tuple(image_shape)

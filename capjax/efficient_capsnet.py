@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from capjax import capsnet, layers
 from capjax.kernels import checks, numerics, routing
-from capjax.layers import tiling
+from capjax.layers import platforms, tiling
 
 # The default of Keras, which the authors use.
 _MOMENTUM = 0.99
@@ -161,9 +161,7 @@ class EfficientCapsNet(nnx.Module):
         spread=self.numbers_per_image,
         weights=0,
       )
-      parts = jax.lax.platform_dependent(
-        images, cpu=in_pieces, default=self._parts
-      )
+      parts = platforms.choose(images, cpu=in_pieces, default=self._parts)
     else:
       parts = self._parts(images)
     return self.classes(parts)

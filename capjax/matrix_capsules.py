@@ -66,6 +66,7 @@ class MatrixCapsules(nnx.Module):
     data_amount: float | None = 100.0,
     routing_gradient: str = "all",
     implementation: str | None = None,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -94,6 +95,8 @@ class MatrixCapsules(nnx.Module):
       implementation: how the convolutional layers route: "loops", "at_once", or
         None for the one that suits JAX's default devices; see
         `layers.matrix.ConvMatrixCaps`.
+      dtype: dtype of the convolutions, as for `layers.dense.set_dtype`; votes
+        and EM routing stay in float32.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -211,6 +214,7 @@ class MatrixCapsules(nnx.Module):
       betas=betas["classes"],
       **routing,
     )
+    layers.dense.set_dtype(self, dtype)
 
   def __call__(self, images: Float[Array, "B H W C"]) -> MatrixCapsulesOutput:
     """Finds the classes in images.

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax import losses
-from capjax.kernels import checks, geometry
+from capjax import layers, losses
+from capjax.kernels import checks, geometry, numerics
 
 POSES = {"shift": (2,), "affine": (3, 3)}
 OUTPUTS = {"linear": lambda x: x, "sigmoid": jax.nn.sigmoid}
@@ -64,6 +64,7 @@ class TransformingAutoencoder(nnx.Module):
     generation_units: int = 20,
     pose: str = "shift",
     output: str = "linear",
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters: kernels with variance 1 / fan in, biases 0.
@@ -76,6 +77,8 @@ class TransformingAutoencoder(nnx.Module):
       pose: `shift` or `affine`.
       output: `linear`, as in the paper, or the `sigmoid` of the sum, which
         other implementations use and which keeps images in [0, 1].
+      dtype: dtype of the products, as for `layers.dense.set_dtype`; moves are
+        in float32.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -99,13 +102,13 @@ class TransformingAutoencoder(nnx.Module):
     self.image_shape = tuple(image_shape)
     self.pose, self.output = pose, output
     num_pixels, pose_size = math.prod(image_shape), math.prod(POSES[pose])
-    self.recognition = nnx.Linear(
+    self.recognition = layers.Linear(
       num_pixels, num_capsules * recognition_units, rngs=rngs
     )
 
     def units(inputs, outputs):
       """Dense layers, one for each capsule."""
-      return nnx.Einsum(
+      return layers.Einsum(
         "bif,ifg->big",
         (num_capsules, inputs, outputs),
         (num_capsules, outputs),
@@ -115,10 +118,11 @@ class TransformingAutoencoder(nnx.Module):
 
     self.code = units(recognition_units, pose_size + 1)
     self.generation = units(pose_size, generation_units)
-    self.drawing = nnx.Einsum(
+    self.drawing = layers.Einsum(
       "big,igo->bo", (num_capsules, generation_units, num_pixels), rngs=rngs
     )
     self.drawing_bias = nnx.Param(jnp.zeros((num_capsules, num_pixels)))
+    layers.dense.set_dtype(self, dtype)
 
   def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
     """Infers poses and presences, before any transformation.
@@ -159,7 +163,8 @@ class TransformingAutoencoder(nnx.Module):
     """Renders images: sum_c p_c g_c, or its sigmoid."""
     units = self.generation(poses.reshape(*presences.shape, -1))
     weighted = presences[..., None] * jax.nn.sigmoid(units)
-    total = self.drawing(weighted) + presences @ self.drawing_bias[...]
+    bias = numerics.matmul(presences, self.drawing_bias[...])
+    total = self.drawing(weighted) + bias
     return OUTPUTS[self.output](total).reshape(-1, *self.image_shape)
 
   def __call__(

@@ -17,7 +17,7 @@ from capjax.scae.constellation import ConstellationAutoencoder
 from capjax.specs import Spec
 
 from . import launch
-from .flags import limits, optimizer, rates, runs
+from .flags import arithmetic, limits, optimizer, rates, runs
 from .tasks import constellation
 from .training.task import Task
 
@@ -95,6 +95,7 @@ def make_task() -> Task:
     num_blocks=_BLOCKS.value,
     num_heads=_HEADS.value,
     hidden=_HIDDEN.value,
+    dtype=arithmetic.dtype(),
   )
   return constellation.make_task(
     Spec(ConstellationAutoencoder, arguments),

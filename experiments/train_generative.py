@@ -17,7 +17,7 @@ from capjax.generative import amortised
 from capjax.specs import Spec
 
 from . import launch
-from .flags import augmentation, limits, optimizer, runs
+from .flags import arithmetic, augmentation, limits, optimizer, runs
 from .tasks import generative
 from .training.task import Task
 
@@ -119,6 +119,7 @@ def make_task() -> Task:
     scale_prior=_SCALE_PRIOR.value,
     off_scale=_OFF_SCALE.value,
     gaussian_poses=_GAUSSIAN_POSES.value,
+    dtype=arithmetic.dtype(),
   )
   temperature = None
   if last is not None:

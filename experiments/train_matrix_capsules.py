@@ -17,7 +17,7 @@ from capjax.matrix_capsules import COORDINATES, FORMS, STARTS, MatrixCapsules
 from capjax.specs import Spec
 
 from . import launch
-from .flags import limits, optimizer, rates, runs
+from .flags import arithmetic, limits, optimizer, rates, runs
 from .tasks import matrix_capsules
 from .training.task import Task
 
@@ -170,7 +170,11 @@ def _spec() -> Spec:
   """The network, without its image shape and classes."""
   if _MODEL.value == "baseline":
     first, second = map(int, _CNN_FEATURES.value)
-    arguments = dict(features=(first, second), dense_features=_CNN_DENSE.value)
+    arguments = dict(
+      features=(first, second),
+      dense_features=_CNN_DENSE.value,
+      dtype=arithmetic.dtype(),
+    )
     return Spec(baselines.smallnorb_baseline, arguments)
   arguments = dict(
     features=_FEATURES.value,
@@ -184,6 +188,7 @@ def _spec() -> Spec:
     start=_START.value,
     final_inverse_temperature=_FINAL_INVERSE_TEMPERATURE.value,
     data_amount=_DATA_AMOUNT.value or None,
+    dtype=arithmetic.dtype(),
   )
   return Spec(MatrixCapsules, arguments)
 

@@ -14,7 +14,7 @@ from capjax.scae import SCAE, SCRIPT_WEIGHTS, Weights
 from capjax.specs import Spec
 
 from . import launch
-from .flags import augmentation, limits, optimizer, runs
+from .flags import arithmetic, augmentation, limits, optimizer, runs
 from .tasks import scae
 from .training.task import Task
 
@@ -113,6 +113,7 @@ def make_task() -> Task:
     normalise=_NORMALISE.value,
     masking=_MASKING.value,
     edges=_EDGES.value,
+    dtype=arithmetic.dtype(),
   )
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
   return scae.make_task(

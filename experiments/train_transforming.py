@@ -17,7 +17,7 @@ from capjax.specs import Spec
 from capjax.transforming import OUTPUTS, POSES, TransformingAutoencoder
 
 from . import launch
-from .flags import limits, optimizer, runs
+from .flags import arithmetic, limits, optimizer, runs
 from .tasks import transforming
 from .training.task import Task
 
@@ -91,6 +91,7 @@ def make_task() -> Task:
     generation_units=_GENERATION_UNITS.value,
     pose=_POSE.value,
     output=_OUTPUT.value,
+    dtype=arithmetic.dtype(),
   )
   return transforming.make_task(
     Spec(TransformingAutoencoder, arguments),

@@ -15,7 +15,7 @@ from capjax import baselines
 from capjax.specs import Spec
 
 from . import launch
-from .flags import limits, optimizer, runs
+from .flags import arithmetic, limits, optimizer, runs
 from .tasks import vae
 from .training.task import Task
 
@@ -35,7 +35,9 @@ flags.set_default(runs.BATCH_SIZE, 100)
 def make_task() -> Task:
   """The task that the flags describe."""
   arguments = dict(
-    num_latents=_NUM_LATENTS.value, pixel_scale=_PIXEL_SCALE.value
+    num_latents=_NUM_LATENTS.value,
+    pixel_scale=_PIXEL_SCALE.value,
+    dtype=arithmetic.dtype(),
   )
   return vae.make_task(
     Spec(baselines.ConvVAE, arguments), optimizer.make_optimizer()

@@ -5,6 +5,9 @@ derivative is infinite at zero see a harmless operand there (double `where`).
 Sums are accumulated in at least float32; results have the dtype of the input.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,22 +20,53 @@ def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
   return jnp.result_type(*arrays, jnp.float32)
 
 
-def einsum(
-  subscripts: str, *operands: Float[Array, "..."]
-) -> Float[Array, "..."]:
-  """Computes `jnp.einsum` in full precision.
+def precision() -> str | None:
+  """How far products round their operands, as `precision` of JAX's products.
 
-  On accelerators the default rounds the operands of products to fewer digits
-  than float32 has.
+  None, with which they follow `jax.default_matmul_precision`, where that is
+  set; else "highest", since JAX's own default keeps fewer digits than float32
+  has on accelerators. On CPUs no setting rounds.
+  """
+  stated = jax.config.jax_default_matmul_precision
+  return "highest" if stated is None else None
+
+
+@contextlib.contextmanager
+def full_products() -> Iterator[None]:
+  """Lets JAX's own products round as `precision` says; also a decorator."""
+  stated = jax.config.jax_default_matmul_precision
+  with jax.default_matmul_precision("highest" if stated is None else stated):
+    yield
+
+
+def einsum(
+  subscripts: str,
+  *operands: Float[Array, "..."],
+  dtype: jax.typing.DTypeLike | None = None,
+) -> Float[Array, "..."]:
+  """Computes `jnp.einsum`, of operands that are rounded as `precision` says.
 
   Args:
     subscripts: subscripts of the operands and the result, such as "ij,jk->ik".
     operands: any number of arrays; in float32 two are of magnitude up to 1e17.
+    dtype: to which the operands, and the sums, are rounded before; None for
+      neither.
 
   Returns:
     The sums of products, in the dtype to which the operands promote.
   """
-  return jnp.einsum(subscripts, *operands, precision="highest")
+  given = jnp.result_type(*operands)
+  if dtype is not None:
+    operands = tuple(x.astype(dtype) for x in operands)
+  sums = jnp.einsum(subscripts, *operands, precision=precision())
+  return sums.astype(given)
+
+
+def matmul(
+  a: Float[Array, "..."], b: Float[Array, "..."]
+) -> Float[Array, "..."]:
+  """Computes `jnp.matmul`, of operands that are rounded as `precision` says."""
+  return jnp.matmul(a, b, precision=precision())
 
 
 def safe_norm(

@@ -196,9 +196,11 @@ def parse_agreement(
   weights = jnp.minimum(masses_a, masses_b)
   total = jnp.sum(weights, axis=-1, keepdims=True)
   weights /= jnp.where(total > 0, total, 1)
-  agreement = jnp.einsum("...t,...tj,...tj->...", weights, choices_a, choices_b)
-  shares_a = jnp.einsum("...t,...tj->...j", weights, choices_a)
-  shares_b = jnp.einsum("...t,...tj->...j", weights, choices_b)
+  agreement = numerics.einsum(
+    "...t,...tj,...tj->...", weights, choices_a, choices_b
+  )
+  shares_a = numerics.einsum("...t,...tj->...j", weights, choices_a)
+  shares_b = numerics.einsum("...t,...tj->...j", weights, choices_b)
   chance = jnp.sum(shares_a * shares_b, axis=-1)
   # If all parts choose one parent, 1 - chance is 0 up to rounding.
   decided = 1 - chance > 1e-5

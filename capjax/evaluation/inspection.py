@@ -117,7 +117,7 @@ def vote_distances(
 
   def of_iteration(weights):
     total = jnp.sum(weights, axis=1)[..., None]
-    means = jnp.einsum("bij,bijd->bjd", weights, found.votes)
+    means = numerics.einsum("bij,bijd->bjd", weights, found.votes)
     means /= jnp.where(total > 0, total, 1)
     return numerics.safe_norm(found.votes - means[:, None])
 
@@ -131,7 +131,7 @@ def logit_changes(found: Iterations) -> Float[Array, "R B"]:
   (2017) adds to the logits b_ij, v_j being the pose after the iteration (a
   figure of its appendix). Of dynamic routing alone.
   """
-  changes = jnp.einsum("bijd,rbjd->rbij", found.votes, found.poses)
+  changes = numerics.einsum("bijd,rbjd->rbij", found.votes, found.poses)
   return jnp.mean(jnp.abs(changes), axis=(2, 3))
 
 

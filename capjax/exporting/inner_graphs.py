@@ -61,8 +61,8 @@ def routing_by_iteration(
   def one(image):
     prepared = steps(image.astype(jnp.float32) / 255)[None]
     parts = model.primary(jax.nn.relu(model.conv(prepared)))[0]
-    votes = jnp.matmul(
-      parts.reshape(num_parts, 1, part_size), transforms, precision="highest"
+    votes = numerics.matmul(
+      parts.reshape(num_parts, 1, part_size), transforms
     ).reshape(num_parts, num_classes, pose_size)
     outputs = [
       routing.dynamic_routing(

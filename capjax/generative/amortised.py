@@ -5,10 +5,13 @@ Smith et al. (2020), section 2.2; model and guide are in `model` and `guides`.
 
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules
+from capjax.layers import dense
 
 
 def amortised_capsules(
@@ -24,6 +27,7 @@ def amortised_capsules(
   scale_prior: float | None = None,
   off_scale: float = 2.0,
   gaussian_poses: bool = False,
+  dtype: jax.typing.DTypeLike = jnp.float32,
   rngs: nnx.Rngs,
 ) -> guides.AmortisedCapsules:
   """Constructs a generative model and its guide, with initialised parameters.
@@ -42,6 +46,8 @@ def amortised_capsules(
     off_scale: as for `GenerativeCapsules`.
     gaussian_poses: whether the guide has Gaussian poses instead of point
       estimates.
+    dtype: dtype of the products of the guide, as for `layers.dense.set_dtype`;
+      the model, its likelihoods and the samples are in float32.
     rngs: its `params` stream initialises the parameters.
 
   Raises:
@@ -79,4 +85,5 @@ def amortised_capsules(
   guide = guides.CapsuleGuide(encoders, temperature=temperature)
   if gaussian_poses:
     guide.add_scales(rngs=rngs)
+  dense.set_dtype(guide, dtype)
   return guides.AmortisedCapsules(capsules, guide)

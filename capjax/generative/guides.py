@@ -112,8 +112,8 @@ class PartEncoder(nnx.Module):
     self.positions = nnx.Param(
       nnx.initializers.normal(0.1)(rngs.params(), (height, width, sizes[-1]))
     )
-    self.maps = nnx.Linear(sizes[-1], num_parts * 8, rngs=rngs)
-    self.log_scales: nnx.Linear | None = nnx.data(None)
+    self.maps = layers.Linear(sizes[-1], num_parts * 8, rngs=rngs)
+    self.log_scales: layers.Linear | None = nnx.data(None)
 
   def __call__(self, images: Float[Array, "B H W C"]) -> Posterior:
     """Infers the parts in images.
@@ -134,17 +134,17 @@ class PartEncoder(nnx.Module):
     x = x.reshape(len(x), -1, x.shape[-1])
     maps = self.maps(x).reshape(*x.shape[:2], -1, 8)
     weights = numerics.softmax(maps[..., 0], axis=1)
-    read = jnp.einsum("bni,bnid->bid", weights, maps[..., 1:])
+    read = numerics.einsum("bni,bnid->bid", weights, maps[..., 1:])
     if self.log_scales is None:
       return Posterior(read[..., 0], read[..., 1:])
     logs = self.log_scales(x).reshape(*weights.shape, 6)
-    logs = jnp.einsum("bni,bnid->bid", weights, logs)
+    logs = numerics.einsum("bni,bnid->bid", weights, logs)
     return Posterior(read[..., 0], read[..., 1:], logs)
 
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
     """Makes poses Gaussian, with this initial standard deviation."""
     inputs, outputs = self.maps.kernel.shape
-    self.log_scales = nnx.Linear(
+    self.log_scales = layers.Linear(
       inputs, outputs // 8 * 6, **_constant(scale), rngs=rngs
     )
 
@@ -381,11 +381,13 @@ class _EachMLP(nnx.Module):
     shape = (num_capsules, hidden, outputs)
     self.output_kernel = nnx.Param(kernel_init(rngs.params(), shape))
     self.output_bias = nnx.Param(bias_init(rngs.params(), shape[::2]))
+    self.dtype: jax.typing.DTypeLike | None = None
 
   def __call__(self, codes):
-    x = jnp.einsum("bkf,kfh->bkh", codes, self.hidden_kernel[...])
+    product = functools.partial(numerics.einsum, dtype=self.dtype)
+    x = product("bkf,kfh->bkh", codes, self.hidden_kernel[...])
     x = jax.nn.elu(x + self.hidden_bias[...])
-    x = jnp.einsum("bkh,kho->bko", x, self.output_kernel[...])
+    x = product("bkh,kho->bko", x, self.output_kernel[...])
     return x + self.output_bias[...]
 
 

@@ -7,7 +7,9 @@ from capjax.layers import (
   conv_capsules,
   convolution,
   custom_routing,
+  dense,
   matrix,
+  platforms,
   routers,
   tiling,
 )
@@ -19,12 +21,15 @@ from capjax.layers.capsules import (
   PrimaryCaps,
 )
 from capjax.layers.conv_capsules import ConvCaps
+from capjax.layers.dense import Einsum, Linear
 
 __all__ = [
   "Conv",
   "ConvCaps",
   "DenseCaps",
+  "Einsum",
   "Fixed",
+  "Linear",
   "PrimaryCaps",
   "agreement",
   "attention",
@@ -33,7 +38,9 @@ __all__ = [
   "conv_capsules",
   "convolution",
   "custom_routing",
+  "dense",
   "matrix",
+  "platforms",
   "route_by_agreement",
   "routers",
   "tiling",

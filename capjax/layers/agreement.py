@@ -4,10 +4,10 @@ Axes: I parts below, J objects above, C pose of a part, D pose of an object.
 """
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import routing
+from capjax.kernels import numerics, routing
+from capjax.layers import platforms
 
 # The name of the batch axis, over which layers map routings.
 BATCH_AXIS = "batch"
@@ -57,7 +57,7 @@ def route_by_agreement(
   }
 
   def store_votes(poses, transforms, bias):
-    votes = jnp.einsum("ic,ijcd->ijd", poses, transforms, precision="highest")
+    votes = numerics.einsum("ic,ijcd->ijd", poses, transforms)
     output = routing.dynamic_routing(votes, bias=bias, **options)
     # As the other forms return it, where transforms are wider than poses.
     return jax.tree.map(lambda x: x.astype(poses.dtype), output)
@@ -76,7 +76,7 @@ def route_by_agreement(
       **options,
     )
 
-  return jax.lax.platform_dependent(
+  return platforms.choose(
     poses,
     transforms,
     bias,

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax.kernels import numerics
+from capjax.layers.dense import Linear
 
 Masking = Literal["log_presence", "near_hard"]
 # Subtracted from the logit of an absent token in the authors' code.
@@ -76,7 +77,7 @@ class MultiHeadAttention(nnx.Module):
       (value_size, features),
     )
     self.query, self.key, self.value, self.output = (
-      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs) for size in sizes
+      Linear(*size, kernel_init=kernel_init, rngs=rngs) for size in sizes
     )
     self.num_heads = num_heads
     self.masking = masking
@@ -310,7 +311,7 @@ class SetTransformer(nnx.Module):
       "rngs": rngs,
     }
     self.embed, self.widen = (
-      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs)
+      Linear(*size, kernel_init=kernel_init, rngs=rngs)
       for size in ((in_features, width), (width, out_features))
     )
     self.blocks = nnx.List(
@@ -353,7 +354,7 @@ class _Finish(nnx.Module):
   def __init__(self, width, hidden, layer_norm, kernel_init, rngs):
     hidden = 2 * width if hidden is None else hidden
     self.hidden, self.output = (
-      nnx.Linear(*size, kernel_init=kernel_init, rngs=rngs)
+      Linear(*size, kernel_init=kernel_init, rngs=rngs)
       for size in ((width, hidden), (hidden, width))
     )
     self.norms = nnx.List(_norm(width, rngs) for _ in range(2 * layer_norm))
@@ -411,9 +412,9 @@ def _attend_near_hard(
 
 def _products(queries, keys):
   """Scaled products [S Q N] of queries and keys."""
-  products = jnp.einsum("qsd,nsd->sqn", queries, keys)
+  products = numerics.einsum("qsd,nsd->sqn", queries, keys)
   return products * keys.shape[-1] ** -0.5
 
 
 def _read(weights, values):
-  return jnp.einsum("sqn,nse->qse", weights, values)
+  return numerics.einsum("sqn,nse->qse", weights, values)

@@ -136,11 +136,8 @@ class SelfRouting(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    logits = jnp.einsum(
-      "ic,ijc->ij",
-      poses.reshape(len(poses), -1),
-      self.weights[...],
-      precision="highest",
+    logits = numerics.einsum(
+      "ic,ijc->ij", poses.reshape(len(poses), -1), self.weights[...]
     )
     output = attention.self_routing(
       custom_routing.linear_votes(poses, transforms),

@@ -10,7 +10,8 @@ every convolution becomes matrix products:
 * `tiling.spectral`: products at each frequency of larger tiles; the 9x9 kernel
   at stride 2 of CapsNet then takes a third of the multiplications.
 
-The first two take a large batch in pieces that stay in the cache.
+The first two take a large batch in pieces that stay in the cache. Which form is
+taken follows from the sizes, and from whether there is a gradient.
 
 Axes: B batch, H W image, C channels in, D channels out, S stride.
 """
@@ -22,8 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from capjax.kernels import numerics
 from capjax.kernels.routing import windows as em_windows
-from capjax.layers import tiling
+from capjax.layers import platforms, tiling
 
 
 def conv2d(
@@ -53,7 +55,7 @@ def conv2d(
       images.shape[1:3], kernel.shape[:2], stride=stride
     )
     images = jnp.pad(images, ((0, 0), *around, (0, 0)))
-  return jax.lax.platform_dependent(
+  return platforms.choose(
     images,
     kernel,
     cpu=functools.partial(_on_cpu, stride=stride),
@@ -74,6 +76,7 @@ def direct(
     (stride, stride),
     "VALID",
     dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    precision=numerics.precision(),
   )
 
 
@@ -113,7 +116,7 @@ def patches(
     ]
     # As a matrix: with more axes a CPU takes eight times as long for gradients.
     windows = jnp.stack(windows, axis=3).reshape(-1, window)
-    outputs = windows @ kernel.reshape(-1, filters)
+    outputs = numerics.matmul(windows, kernel.reshape(-1, filters))
     return outputs.reshape(len(images), rows, columns, filters)
 
   window = height * width * channels
@@ -124,19 +127,42 @@ def patches(
 
 
 def _on_cpu(images, kernel, *, stride):
+  # Alone, the forward pass is dear where a kernel is transformed for few
+  # images; with gradients, for which pieces are copied again, that pays.
+  alone = _fastest(images, kernel, stride, winograd=1.9, spectral=3.1)
+  trained = _fastest(images, kernel, stride, winograd=1.1, spectral=1.25)
+  if alone is trained:
+    return alone(images, kernel)
+  convolve = jax.custom_jvp(alone)
+  convolve.defjvp(functools.partial(jax.jvp, trained))
+  return convolve(images, kernel)
+
+
+def _fastest(images, kernel, stride, **factors):
+  """The form of the lowest cost: a function of images and kernel.
+
+  Transforms move more memory than their arithmetic says, hence the factors.
+  """
   rows, columns = tiling.output_size(images, kernel, stride=stride)
-  sums = len(images) * rows * columns * math.prod(kernel.shape)
-  # Transforms move more memory than their arithmetic says, hence the factors.
   costs = {
-    patches: sums,
-    tiling.winograd: 1.1 * tiling.winograd_cost(images, kernel, stride=stride),
-    tiling.spectral: 1.25 * tiling.spectral_cost(images, kernel, stride=stride),
+    patches: len(images) * rows * columns * math.prod(kernel.shape),
+    tiling.winograd: factors["winograd"]
+    * tiling.winograd_cost(images, kernel, stride=stride),
+    tiling.spectral: factors["spectral"]
+    * tiling.spectral_cost(images, kernel, stride=stride),
   }
-  form = min(costs, key=costs.get)
-  # Narrow types would spoil the transforms, and are slow on CPUs besides.
-  wide = jnp.promote_types(images.dtype, jnp.float32)
-  outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
-  return outputs.astype(images.dtype)
+  return _of_form(min(costs, key=costs.__getitem__), stride)
+
+
+@functools.lru_cache
+def _of_form(form, stride):
+  def convolve(images, kernel):
+    # Narrow types would spoil the transforms, and are slow on CPUs besides.
+    wide = jnp.promote_types(images.dtype, jnp.float32)
+    outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
+    return outputs.astype(images.dtype)
+
+  return convolve
 
 
 def _check(images, kernel, stride, padding):

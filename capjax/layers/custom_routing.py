@@ -102,10 +102,9 @@ def stored_votes(
   poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
 ) -> Float[Array, "I J D"]:
   """Votes u_i W_ij of vectors [I C], or of matrices [I P Q] in rows."""
-  product = functools.partial(jnp.einsum, precision="highest")
   if poses.ndim == 2:
-    return product("ic,ijcd->ijd", poses, transforms)
-  votes = product("ipq,ijqr->ijpr", poses, transforms)
+    return numerics.einsum("ic,ijcd->ijd", poses, transforms)
+  votes = numerics.einsum("ipq,ijqr->ijpr", poses, transforms)
   return votes.reshape(*votes.shape[:2], -1)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from capjax.kernels import numerics
 from capjax.kernels.routing import em, em_convolution, windows
 from capjax.layers.capsules import Conv, Fixed
 
@@ -288,9 +289,7 @@ class ClassMatrixCaps(nnx.Module):
     return jax.vmap(self._votes)(poses)
 
   def _votes(self, poses):
-    votes = jnp.einsum(
-      "hwipq,ijqr->hwijpr", poses, self.transforms[...], precision="highest"
-    )
+    votes = numerics.einsum("hwipq,ijqr->hwijpr", poses, self.transforms[...])
     votes = votes.reshape(*votes.shape[:4], -1)
     votes += self.offsets[...][:, :, None, None]
     return votes.reshape(-1, *votes.shape[-2:])

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from capjax.kernels import numerics
+
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
 # Points, besides infinity, where `winograd` evaluates polynomials. Whole
@@ -63,7 +65,7 @@ def winograd(
       stride=stride,
       tile=_WINOGRAD_TILE,
       transforms=_evaluations(*taps),
-      product=jnp.matmul,
+      product=numerics.matmul,
     )
 
   return in_pieces(
@@ -193,7 +195,9 @@ def _multiply_tiles(images, kernel, *, stride, tile, transforms, product):
 
   def transform(matrix, x):
     channels = x.shape[-1]
-    x = matrix.astype(x.dtype) @ x.reshape(matrix.shape[1], -1)
+    x = numerics.matmul(
+      jnp.asarray(matrix, x.dtype), x.reshape(matrix.shape[1], -1)
+    )
     return x.reshape(len(matrix), -1, channels)
 
   pixels = _cut(images, 1, tile, valid[0], grid[0])
@@ -217,8 +221,10 @@ def _complex_product(a, b):
   Three real products instead of four (Gauss).
   """
   (a, b), (c, d) = jnp.split(a, 2), jnp.split(b, 2)
-  common = (a + b) @ c
-  return jnp.concatenate([common - b @ (c + d), common + a @ (d - c)])
+  common = numerics.matmul(a + b, c)
+  return jnp.concatenate(
+    [common - numerics.matmul(b, c + d), common + numerics.matmul(a, d - c)]
+  )
 
 
 def _cut(x, axis, tile, valid, count):

@@ -13,7 +13,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from capjax import losses
+from capjax import layers, losses
 from capjax.data.transforms import augment
 from capjax.kernels import checks, rendering
 from capjax.kernels.matching import sparsity
@@ -64,6 +64,7 @@ class SCAE(nnx.Module):
     normalise: Literal["none", "votes", "all"] = "none",
     masking: Literal["log_presence", "near_hard"] = "log_presence",
     edges: bool = False,
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -84,6 +85,8 @@ class SCAE(nnx.Module):
       masking: of absent parts, as for `attention.SetTransformer`.
       edges: whether parts explain the edges of images instead of the images;
         for photographs.
+      dtype: dtype of the products of dense layers and convolutions, as for
+        `layers.dense.set_dtype`; poses, drawing and likelihoods are in float32.
       rngs: its `params` stream initialises the parameters.
     """
     checks.image_shape(image_shape)
@@ -118,12 +121,13 @@ class SCAE(nnx.Module):
       rngs=rngs,
     )
     self.prior_probe, self.posterior_probe = (
-      nnx.Linear(
+      layers.Linear(
         num_objects, num_classes, kernel_init=voting.draw_kernel(), rngs=rngs
       )
       for _ in range(2)
     )
     self.edges = edges
+    layers.dense.set_dtype(self, dtype)
 
   def targets(self, images: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
     """Returns the targets of the parts: the images or their edges."""

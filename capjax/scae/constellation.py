@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from capjax.kernels import numerics
 from capjax.kernels.matching import sparsity, vote_mixture
-from capjax.layers import attention
+from capjax.layers import attention, dense
 from capjax.scae import voting
 
 Sparsity = Literal["soft", "hard"]
@@ -62,7 +63,7 @@ class Constellation(NamedTuple):
   def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
     """The share of the points that are `there` assigned to each object."""
     won = jax.nn.one_hot(self.objects(), self.logits.shape[1])
-    counts = jnp.einsum("bmk,bm->bk", won, there)
+    counts = numerics.einsum("bmk,bm->bk", won, there)
     return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
 
 
@@ -81,6 +82,7 @@ class ConstellationAutoencoder(nnx.Module):
     code: int = 32,
     hidden: int = 128,
     masking: attention.Masking = "log_presence",
+    dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters; the sizes are those of the authors' code.
@@ -95,6 +97,8 @@ class ConstellationAutoencoder(nnx.Module):
       code: length of an object's code.
       hidden: hidden units of the networks of an object.
       masking: how absent points are ignored, as for `SetTransformer`.
+      dtype: dtype of the products of dense layers, as for
+        `layers.dense.set_dtype`; poses and likelihoods are in float32.
       rngs: its `params` stream initialises the parameters.
     """
     self.voters = voting.Voters(
@@ -111,6 +115,7 @@ class ConstellationAutoencoder(nnx.Module):
       masking=masking,
       rngs=rngs,
     )
+    dense.set_dtype(self, dtype)
 
   def __call__(
     self,

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers
 from capjax.kernels import checks, geometry, numerics, rendering
+from capjax.layers import platforms
 from capjax.scae import voting
 
 _POSE = 6
@@ -106,7 +107,7 @@ class PartEncoder(nnx.Module):
     """
     for conv in self.convs:
       images = jax.nn.relu(conv(images))
-    maps = self.maps(images + self.bias[...])
+    maps = self.maps(images + self.bias[...]).astype(jnp.float32)
     maps = maps.reshape(
       len(maps), -1, self.num_parts, maps.shape[-1] // self.num_parts
     )
@@ -169,7 +170,7 @@ class Templates(nnx.Module):
     self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
     self.temperature = None if has_alphas else nnx.Param(_initial_number(rngs))
     self.hidden, self.color = (
-      nnx.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
+      layers.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
       for size in ((num_features, 32), (32, channels))
     )
     self.background = nnx.Param(_initial_number(rngs))
@@ -203,7 +204,7 @@ class Templates(nnx.Module):
     def explain(arguments):
       return choose(self._explain_image(*arguments))
 
-    return jax.lax.platform_dependent(
+    return platforms.choose(
       (images, parts.poses, parts.presence, self.colors(parts.features)),
       cpu=lambda arguments: jax.lax.map(explain, arguments),
       default=jax.vmap(explain),

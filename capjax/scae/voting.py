@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from capjax.kernels import geometry
+from capjax.kernels import geometry, numerics
 from capjax.layers import attention
 
 _POSE = 6  # raw numbers of a pose
@@ -186,7 +186,8 @@ class _OfEach(nnx.Module):
     self.kernel = nnx.Param(draw_kernel(batch_axis=0)(rngs.params(), shape))
     zeros = jnp.zeros((num_objects, features))
     self.bias = nnx.Param(zeros) if bias else None
+    self.dtype: jax.typing.DTypeLike | None = None
 
   def __call__(self, x: Float[Array, "B K in"]) -> Float[Array, "B K out"]:
-    x = jnp.einsum("bki,kio->bko", x, self.kernel[...])
+    x = numerics.einsum("bki,kio->bko", x, self.kernel[...], dtype=self.dtype)
     return x if self.bias is None else x + self.bias[...]

@@ -22,7 +22,7 @@ from capjax.energy import rbm
 
 from ..flags import limits
 from ..training import train_step
-from . import harness
+from . import harness, rows
 
 _BATCH = flags.DEFINE_integer(
   "batch", 100, "Number of images and of chains.", lower_bound=1
@@ -161,6 +161,8 @@ def main(argv: Sequence[str]) -> None:
   print(f"NumPy, capsule by capsule: {1e3 * theirs:.1f} ms an iteration")
   for (positive, sweep), run in forms.items():
     own = min(run(_STEPS.value) for _ in range(3))
+    setting = f"batch {_BATCH.value}, {positive}, {sweep} sweeps"
+    rows.note(rows.Row("capsule RBM, step", setting, own, theirs, floor))
     print(
       f"ours, {positive}, {sweep} sweeps: {1e3 * own:.1f} ms an iteration, "
       f"{theirs / own:.1f}x faster; floor {1e3 * floor:.1f} ms (flops)"

@@ -25,7 +25,7 @@ from capjax.layers import convolution
 
 from ..flags import limits
 from ..training import train_step
-from . import harness, step_cost, textbook
+from . import harness, rows, step_cost, textbook
 
 _BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
 limits.require_counts(_BATCHES, example="1,32")
@@ -106,10 +106,18 @@ def main(argv: Sequence[str]) -> None:
     flops, transfer = floors(batch, ceilings)
     ours = step_cost.in_process(time_step, capjax.CapsNet, batch, _STEPS.value)
     text = f"  batch {batch}: ours {ours.describe(batch)}"
+    row = rows.Row(
+      "CapsNet, step",
+      f"batch {batch}",
+      ours.seconds,
+      floor=max(flops, transfer),
+    )
     if _TEXTBOOK.value:
       theirs = step_cost.in_process(time_step, TextbookCapsNet, batch, 1)
+      row = row._replace(textbook=theirs.seconds)
       ratio = theirs.seconds / ours.seconds
       text += f"; textbook {theirs.describe(batch)}, {ratio:.1f}x slower"
+    rows.note(row)
     print(
       f"{text}; floor of the direct sums {flops:.3f} s (flops), "
       f"{transfer:.3f} s (bytes)",
@@ -139,6 +147,15 @@ def _bench_primary(batch: int, rate: float) -> None:
   for name, (functions, rounds, products) in passes.items():
     theirs, ours = harness.measure_all(functions, images, kernel, rounds=rounds)
     floor = products * 2 * batch * 36 * kernel.size / rate
+    rows.note(
+      rows.Row(
+        "convolution 9x9, stride 2, 256 to 256",
+        f"batch {batch}, {name}",
+        ours.seconds,
+        theirs.seconds,
+        floor,
+      )
+    )
     print(
       f"  batch {batch}, {name}: XLA's {theirs.seconds:.3f} s "
       f"{theirs.temporary_bytes / 1e6:.0f} MB, ours {ours.seconds:.3f} s "

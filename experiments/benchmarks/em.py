@@ -24,9 +24,9 @@ from capjax import losses, matrix_capsules
 
 from ..flags import limits
 from ..training import train_step
-from . import harness, step_cost, textbook
+from . import harness, rows, step_cost, textbook
 
-_BATCHES = flags.DEFINE_list("batches", ["1", "16", "64"], "Batch sizes.")
+_BATCHES = flags.DEFINE_list("batches", ["1", "16"], "Batch sizes.")
 _LAYERS = flags.DEFINE_list(
   "layers",
   ["14:32:32:2", "14:8:16:2", "6:16:16:1"],
@@ -138,6 +138,13 @@ def main(argv: Sequence[str]) -> None:
     cost = step_cost.in_process(time_step, name, _STEPS.value)
     size = "x".join(map(str, shape))
     text = cost.describe(batch)
+    rows.note(
+      rows.Row(
+        f"matrix capsules of {name}, step",
+        f"{size}, batch {batch}",
+        cost.seconds,
+      )
+    )
     print(f"step of {name}, {size}, batch {batch}: {text}", flush=True)
   print(f"H:I:J:stride {harness.COLUMNS}")
   for layer in _LAYERS.value:
@@ -162,6 +169,7 @@ def main(argv: Sequence[str]) -> None:
         batch,
         tuple(functools.partial(f, stride=stride) for f in (theirs, ours)),
         arguments,
+        system=f"EM routing {layer} (H:I:J:stride)",
         floors=functools.partial(floors, batch, votes, numbers, ceilings),
         memory=1e9 * _MEMORY.value,
       )

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from . import rows
+
 # Header of the rows of `race`, after the label.
 COLUMNS = (
   "batch pass              textbook          ours   faster  leaner"
@@ -68,6 +70,7 @@ def race(
   forms: tuple[Callable[..., Any], Callable[..., Any]],
   arguments: Sequence[jax.Array],
   *,
+  system: str,
   floors: Callable[[bool], tuple[float, float]],
   memory: float = math.inf,
 ) -> None:
@@ -78,6 +81,7 @@ def race(
     batch: number of examples.
     forms: the textbook's function and ours, with the same arguments.
     arguments: the arguments; gradients are with respect to each of them.
+    system: what is computed, for the table of all benchmarks.
     floors: `with gradients -> (seconds, seconds)`, lower bounds from the
       operations and from the bytes.
     memory: bytes that the textbook form may use in addition to its arguments;
@@ -95,6 +99,16 @@ def race(
     else:
       (own,) = measure_all([ours], *arguments)
     flops, transfer = floors(backward)
+    kind = "with gradients" if backward else "forward"
+    rows.note(
+      rows.Row(
+        system,
+        f"batch {batch}, {kind}",
+        own.seconds,
+        theirs.seconds,
+        max(flops, transfer),
+      )
+    )
     print(
       f"{label} {batch:5d} {'fwd+grad' if backward else 'forward':9s}"
       f"{_format(theirs)} {_format(own)}"
@@ -151,6 +165,7 @@ def copy_rate(size: int = 2**25, rounds: int = 10) -> float:
 def rates() -> tuple[float, float]:
   """Prints and returns the device's rates: operations and bytes per second."""
   operations, transfer = matmul_rate(), copy_rate()
+  rows.note(rows.machine(operations, transfer))
   print(
     f"device {jax.devices()[0].device_kind}, jax {jax.__version__}; ceilings "
     f"measured now: float32 matmul {operations / 1e9:.0f} GFLOP/s, memory "

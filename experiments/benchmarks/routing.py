@@ -76,6 +76,7 @@ def main(argv: Sequence[str]) -> None:
         batch,
         (textbook.dynamic_routing, ours),
         (poses, transforms),
+        system=f"dynamic routing of {num_parts} parts",
         floors=functools.partial(floors, batch, num_parts, ceilings),
       )
 

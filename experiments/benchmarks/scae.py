@@ -23,7 +23,7 @@ from capjax import scae
 from capjax.kernels import geometry, rendering
 
 from ..flags import limits
-from . import harness, textbook
+from . import harness, rows, textbook
 
 _BATCH = flags.DEFINE_integer("batch", 128, "Images.", lower_bound=1)
 _CANVAS = flags.DEFINE_integer(
@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> None:
     return jnp.sum(nnx.merge(graph, decoder, rest).log_prob(images, parts))
 
   decoder = nnx.state(model.decoder, nnx.Param)
-  rows = {
+  parts = {
     "whole step": (step, (parameters, state, images, labels, key)),
     "encoder, gradient": (jax.grad(encode), (parameters,)),
     "image likelihood": (explain, (decoder, output.parts)),
@@ -120,19 +120,23 @@ def main(argv: Sequence[str]) -> None:
       (decoder, output.parts),
     ),
   }
+  pixels = batch * _NUM_PARTS.value * side**2 * 2 * 4
+  operations = num_operations(nnx.to_pure_dict(parameters), batch)
+  floor = operations / flops, 2 * pixels / transfer
+  setting = f"{side}x{side}, batch {batch}"
   print(f"batch {batch:28d}      seconds  images/s  temporary MB")
-  for name, (function, arguments) in rows.items():
+  for name, (function, arguments) in parts.items():
     (cost,) = harness.measure_all([function], *arguments)
+    row = rows.Row(f"SCAE, {name}", setting, cost.seconds)
+    rows.note(row._replace(floor=max(floor)) if function is step else row)
     print(
       f"{name:30s} {1e3 * cost.seconds:9.1f} ms {batch / cost.seconds:9.0f}"
       f" {cost.temporary_bytes / 1e6:13.1f}",
       flush=True,
     )
-  pixels = batch * _NUM_PARTS.value * side**2 * 2 * 4
-  operations = num_operations(nnx.to_pure_dict(parameters), batch)
   print(
-    f"{'floor':30s} {1e3 * operations / flops:9.1f} ms of products, "
-    f"{1e3 * 2 * pixels / transfer:.1f} ms of bytes"
+    f"{'floor':30s} {1e3 * floor[0]:9.1f} ms of products, "
+    f"{1e3 * floor[1]:.1f} ms of bytes"
   )
 
   templates = jnp.concatenate(
@@ -152,6 +156,7 @@ def main(argv: Sequence[str]) -> None:
       templates,
       poses,
     )
+    rows.note(rows.Row(f"SCAE, {name}", setting, own.seconds, other.seconds))
     print(
       f"{name:30s} {1e3 * own.seconds:9.1f} ms, textbook "
       f"{1e3 * other.seconds:.1f} ms: {other.seconds / own.seconds:.2f}x faster"

@@ -13,7 +13,7 @@ from capjax import baselines, capsnet, losses
 from capjax.layers import routers
 from capjax.specs import Spec
 
-from . import limits, runs
+from . import arithmetic, limits, runs
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
@@ -141,18 +141,12 @@ limits.require_counts(
   example="512,1024",
   at_least=0,
 )
-_BFLOAT16 = flags.DEFINE_bool(
-  "bfloat16",
-  False,
-  "Compute convolutions in bfloat16, which is faster on accelerators.",
-)
-
 
 _CNN_FLAGS = (
   "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
 )  # fmt: skip
 _CAPSULE_FLAGS = (
-  "reconstruction", "part_size", "pose_size", "decoder_features", "bfloat16",
+  "reconstruction", "part_size", "pose_size", "decoder_features",
 )  # fmt: skip
 _CAPSNET_FLAGS = (
   "routing", "num_iterations", "leaky", "routing_gradient", "conv_features",
@@ -187,6 +181,7 @@ def spec() -> Spec:
       pool=_CNN_POOL.value,
       dense_features=_whole(_CNN_DENSE.value),
       dropout=_CNN_DROPOUT.value,
+      dtype=arithmetic.dtype(),
     )
     return Spec(baselines.CapsNetBaseline, arguments)
   decoder = _whole(_DECODER_FEATURES.value) if reconstruction_weight() else ()
@@ -194,7 +189,7 @@ def spec() -> Spec:
     part_size=_PART_SIZE.value,
     pose_size=_POSE_SIZE.value,
     decoder_features=decoder,
-    dtype="bfloat16" if _BFLOAT16.value else "float32",
+    dtype=arithmetic.dtype(),
   )
   if _MODEL.value == "efficient":
     return Spec(capjax.EfficientCapsNet, arguments)

@@ -26,8 +26,8 @@ _OPEN = frozenset(
   {
     "workdir", "data_dir", "seed", "num_steps", "log_every", "eval_every",
     "checkpoint_every", "checkpoint_minutes", "compilation_cache",
-    "deterministic", "verbosity", "figure_format",
-    "wandb",
+    "deterministic", "precision", "verbosity", "figure_format",
+    "wandb", "profile",
   }
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from capjax.kernels import checks
 from ..run import atomic_files, directory, metrics
 from ..run.invocation import FREE_FLAGS, Invocation
 from ..training.loop import LoopConfig
-from . import limits, presets
+from . import arithmetic, limits, presets
 
 WORKDIR = flags.DEFINE_string(
   "workdir",
@@ -157,6 +157,14 @@ _FIGURE_FORMAT = flags.DEFINE_enum(
   "figure_format", "png", ["png", "pdf"], "Format of figures."
 )
 
+_PROFILE = flags.DEFINE_integer(
+  "profile",
+  0,
+  "Number of updates, after those that compile, of which a trace is written "
+  "to the folder trace in --workdir; 0 for none.",
+  lower_bound=0,
+)
+
 _WANDB = flags.DEFINE_string(
   "wandb",
   None,
@@ -191,6 +199,7 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
     stop_accuracy=STOP_ACCURACY.value,
     average_decay=AVERAGE_DECAY.value,
     num_micro_batches=NUM_MICRO_BATCHES.value,
+    profile=_PROFILE.value,
     rematerialise=REMATERIALISE.value,
   )
 
@@ -279,6 +288,7 @@ def flag_name(word: str) -> str:
 
 def configure() -> None:
   """Applies the flags that JAX reads at its start."""
+  arithmetic.configure()
   if DETERMINISTIC.value:
     options = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in options:

@@ -14,7 +14,7 @@ _GROUPS = {
   "Run": (
     "workdir", "preset", "seed", "start_from", "deterministic",
     "compilation_cache", "checkpoint_every", "checkpoint_minutes", "log_every",
-    "wandb",
+    "wandb", "profile",
   ),
   "Data": (
     "dataset", "data_dir", "stream", "image_size", "grayscale",
@@ -34,6 +34,7 @@ _GROUPS = {
 }  # fmt: skip
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _OF_MODULES = {
+  "arithmetic": "Training",
   "optimizer": "Training",
   "rates": "Training",
   "augmentation": "Data",

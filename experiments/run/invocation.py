@@ -14,6 +14,7 @@ FREE_FLAGS = frozenset(
     "compilation_cache",
     "checkpoint_minutes",
     "figure_format",
+    "profile",
     "wandb",
     "stream",
     "preset",  # the flagfile stands for it

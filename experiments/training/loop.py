@@ -11,7 +11,7 @@ import numpy as np
 from capjax import data
 
 from ..run import directory, interrupts
-from . import checkpoints, printing, train_step, windows
+from . import checkpoints, printing, profiling, train_step, windows
 
 _MAX_RESTARTS = 20  # in one process
 
@@ -38,6 +38,8 @@ class LoopConfig(NamedTuple):
       no average.
     num_micro_batches: parts of a batch that follow each other in an update, to
       save memory.
+    profile: number of updates, after those that compile, of which a trace is
+      written to the folder `trace` of the run; 0 for none.
     rematerialise: whether the gradient computes again all but products of
       matrices and convolutions, to save memory.
   """
@@ -53,6 +55,7 @@ class LoopConfig(NamedTuple):
   stop_accuracy: float | None = None
   average_decay: float = 0.0
   num_micro_batches: int = 1
+  profile: int = 0
   rematerialise: bool = False
 
 
@@ -219,6 +222,7 @@ def fit(
   with (
     interrupts.Interrupts() as signals,
     printing.Lines(step, num_steps) as lines,
+    profiling.Trace(run.workdir / "trace", config.profile, lines.say) as trace,
   ):
     if step:
       lines.say(f"resuming from step {step} of {num_steps}")
@@ -232,7 +236,9 @@ def fit(
         while step < stop:
           count = min(stop - step, epoch - step % epoch, window.calls_for())
           is_first = window.first is None
+          count = count if is_first else trace.begin(count)
           state = window.add(update, state, images, labels, count)
+          trace.end(count)
           if is_first:
             lines.say(f"first update after {window.first:.1f} s (it compiles)")
           step += count

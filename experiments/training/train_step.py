@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capjax.data import as_intensities
+from capjax.layers import platforms
 
 from . import micro_batches, order, streaming
 
@@ -63,8 +64,13 @@ def init(
   average: bool = False,
 ) -> TrainState:
   """The state before the first step; with `average`, weights are averaged."""
-  model = jax.tree.map(_strongly_typed, model)
-  opt_state = optimizer.init(nnx.state(model, nnx.Param))
+
+  @jax.jit  # one program, where there would be one for each shape
+  def begin(model):
+    model = jax.tree.map(_strongly_typed, model)
+    return model, optimizer.init(nnx.state(model, nnx.Param))
+
+  model, opt_state = begin(model)
   first = None
   if average:  # a copy, since updates donate the buffers of both
     first = jax.tree.map(jnp.copy, nnx.state(model, _AVERAGED))
@@ -246,6 +252,7 @@ def make_update(
 
   # Traced once, for the shapes of the metrics and for the loop.
   @functools.partial(jax.jit, inline=True)
+  @platforms.known(mesh.devices.flat[0].platform)
   def one(state, images, labels, rows):
     """One update, and its metrics."""
     keys, loss_key = order.keys_of_step(state.key, state.step, batch_size)
@@ -338,6 +345,7 @@ def make_evaluate(
   split = NamedSharding(mesh, P("data"))
 
   @jax.jit
+  @platforms.known(mesh.devices.flat[0].platform)
   def run(model, indices, numbers, *data):
     def sample_one(index, number):
       return sample(jax.random.fold_in(jax.random.key(0), number), index, *data)

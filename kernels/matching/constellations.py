@@ -24,8 +24,6 @@ from .. import checks, numerics
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 _DECIDED = 0.9  # least probability of an assignment that counts as certain
-# Products keep float32 on every platform, where the default may round more.
-_exact_products = jax.default_matmul_precision("highest")
 
 
 class Templates(NamedTuple):
@@ -108,7 +106,7 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
   )
 
 
-@_exact_products
+@numerics.full_products()
 def update(
   log_assignments: Float[Array, "R N"],
   points: Float[Array, "M 2"],
@@ -215,7 +213,7 @@ def sinkhorn(
   return jax.lax.fori_loop(0, num_sweeps, sweep, log_weights)
 
 
-@_exact_products
+@numerics.full_products()
 def infer(
   key: PRNGKeyArray,
   points: Float[Array, "M 2"],

@@ -4,7 +4,6 @@ Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -14,9 +13,6 @@ from jaxtyping import Array, Float
 from .. import checks, numerics
 from . import linear_votes
 from .output import RoutingOutput
-
-# Products keep float32 on every platform, where the default may round more.
-_matmul = functools.partial(jnp.matmul, precision="highest")
 
 
 def dynamic_routing(
@@ -156,7 +152,8 @@ def transform_and_route(
 
   def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
     def agreement(consensus, transforms):
-      beliefs = _matmul(consensus, transforms).reshape(chunk_poses.shape)
+      beliefs = numerics.matmul(consensus, transforms)
+      beliefs = beliefs.reshape(chunk_poses.shape)
       return jnp.sum(beliefs * chunk_poses, axis=0)
 
     logits = for_each_parent(agreement, consensus, chunk_transforms)
@@ -166,7 +163,8 @@ def transform_and_route(
   @jax.checkpoint
   def chunk_input(chunk_poses, chunk_transforms, consensus):
     def weighted_sum(coefficients, transforms):
-      return _matmul(transforms, (coefficients * chunk_poses).reshape(-1))
+      weighted = (coefficients * chunk_poses).reshape(-1)
+      return numerics.matmul(transforms, weighted)
 
     coefficients = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
     return for_each_parent(weighted_sum, coefficients, chunk_transforms)

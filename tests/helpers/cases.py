@@ -97,9 +97,10 @@ def assert_equally_often(counts):
 
 
 def precisions(jaxpr):
-  """Of all products in a jaxpr and in those within."""
+  """Of all products and convolutions in a jaxpr and in those within."""
+  products = jax.lax.dot_general_p, jax.lax.conv_general_dilated_p
   for equation in jaxpr.eqns:
-    if equation.primitive is jax.lax.dot_general_p:
+    if equation.primitive in products:
       yield equation.params["precision"]
     for inner in jax.tree.leaves(list(equation.params.values())):
       if hasattr(inner, "eqns"):

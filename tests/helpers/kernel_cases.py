@@ -31,5 +31,6 @@ NOT_OF_ARRAYS = {
   "linear_votes.require_iterations", "linear_votes.route_by_agreement",
   "windows.over", "windows.same_padding", "constellations.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
-  "numerics.accumulation_dtype", "selection.check_scales",
+  "numerics.accumulation_dtype", "numerics.full_products",
+  "numerics.precision", "selection.check_scales",
 }  # fmt: skip

@@ -186,9 +186,12 @@ MUTANTS = [
     ("theta = jnp.deg2rad(degrees)", "theta = -jnp.deg2rad(degrees)"),
   ),
   *_of(
-    _STEP,
+    ("experiments/training/order.py", _STEP[1]),
     ("jax.random.fold_in(order_key, epoch)", "order_key"),
-    ("jax.random.fold_in(step_key, state.step)", "step_key"),
+    ("jax.random.fold_in(step_key, step)", "step_key"),
+  ),
+  *_of(
+    _STEP,
     ("lambda total: total / num_steps", "lambda total: total"),
   ),
   Mutant(

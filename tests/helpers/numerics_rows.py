@@ -97,6 +97,9 @@ CASES = {
     {"x": "I J", "y": "J D"},
     largest=1e17,
   ),
+  "numerics.matmul": Case(
+    numerics.matmul, {"a": "I J", "b": "J D"}, largest=1e17
+  ),
   "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
   "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
   "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),

@@ -178,25 +178,42 @@ class ConvolutionTest(chex.TestCase):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
   @parameterized.parameters(
-    ((128, 28, 28, 1), (9, 9, 1, 256), 1, "patches"),
-    ((128, 20, 20, 256), (9, 9, 256, 256), 2, "spectral"),
-    ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral"),
-    ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd"),
-    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "patches"),
-    ((1, 9, 9, 8), (1, 1, 8, 8), 1, "patches"),
+    ((128, 28, 28, 1), (9, 9, 1, 256), 1, "patches", "patches"),
+    ((128, 20, 20, 256), (9, 9, 256, 256), 2, "spectral", "spectral"),
+    ((32, 20, 20, 256), (9, 9, 256, 256), 2, "patches", "spectral"),
+    ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral", "spectral"),
+    ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd", "winograd"),
+    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "patches", "patches"),
+    ((1, 9, 9, 8), (1, 1, 8, 8), 1, "patches", "patches"),
   )
-  def test_form_follows_the_sizes(self, images, kernel, stride, want):
-    """As measured on CPUs."""
-    owner = convolution if want == "patches" else tiling
-    arguments = (
+  def test_form_follows_the_sizes(self, images, kernel, stride, alone, trained):
+    """As measured on CPUs, without a gradient and with one."""
+    arguments = [
       jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (images, kernel)
-    )
-    form = getattr(owner, want)
-    with mock.patch.object(owner, want, side_effect=form) as called:
-      jax.eval_shape(
-        functools.partial(convolution.conv2d, stride=stride), *arguments
-      )
-    called.assert_called_once()
+    ]
+
+    def convolve(images, kernel):
+      return jnp.sum(convolution.conv2d(images, kernel, stride=stride))
+
+    for function, want in ((convolve, alone), (jax.grad(convolve, 1), trained)):
+      owner = convolution if want == "patches" else tiling
+      form = getattr(owner, want)
+      with mock.patch.object(owner, want, side_effect=form) as called:
+        jax.eval_shape(function, *arguments)
+      called.assert_called_once()
+
+  def test_forms_of_a_value_with_its_gradient_are_one(self):
+    """The value is then that of the form that is differentiated."""
+    images, kernel = _case((8, 20, 20, 64), (9, 9, 16))
+
+    def total(images, kernel):
+      return jnp.sum(jnp.cos(convolution.conv2d(images, kernel, stride=2)))
+
+    value, slopes = jax.jit(jax.value_and_grad(total, (0, 1)))(images, kernel)
+    np.testing.assert_allclose(value, jax.jit(total)(images, kernel), rtol=1e-4)
+    _, change = jax.jvp(total, (images, kernel), slopes)
+    squares = sum(jnp.sum(jnp.square(x)) for x in slopes)
+    np.testing.assert_allclose(change, squares, rtol=1e-3)
 
   @parameterized.product(
     form=[

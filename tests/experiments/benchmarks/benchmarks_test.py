@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 
 import capjax
 from capjax.layers import routers
-from experiments.benchmarks import capsnet, harness
+from experiments.benchmarks import capsnet, harness, rows
 
 _ROOT = processes.ROOT
 
@@ -35,7 +35,13 @@ class BenchTest(parameterized.TestCase):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
       harness.race(
-        "here", 7, forms, [jnp.ones(99)], floors=lambda _: (0.1, 0.2), memory=0
+        "here",
+        7,
+        forms,
+        [jnp.ones(99)],
+        system="a sort",
+        floors=lambda _: (0.1, 0.2),
+        memory=0,
       )
     rows = printed.getvalue().splitlines()
     self.assertLen(rows, 2)
@@ -95,16 +101,27 @@ class BenchTest(parameterized.TestCase):
   )
   @pytest.mark.long
   def test_forms_race(self, name, words, num_rows):
+    path = self.create_tempfile()
     # In processes of their own: benchmarks share names of flags.
     done = subprocess.run(
-      [sys.executable, "-m", f"experiments.benchmarks.{name}", *words],
+      [
+        sys.executable,
+        "-m",
+        f"experiments.benchmarks.{name}",
+        f"--json={path.full_path}",
+        *words,
+      ],
       cwd=_ROOT,
       capture_output=True,
       text=True,
     )
     self.assertEqual(done.returncode, 0, done.stderr)
-    rows = [line for line in done.stdout.splitlines() if " ms" in line]
-    self.assertLen(rows, num_rows)
+    (machine,), found = rows.read(path.full_path)
+    self.assertGreater(machine.flops, 0)
+    self.assertLen(found, num_rows - (name in ("boltzmann", "scae")))
+    self.assertGreater(min(row.ours for row in found), 0)
+    lines = [line for line in done.stdout.splitlines() if " ms" in line]
+    self.assertLen(lines, num_rows)
 
   @pytest.mark.long
   def test_training_from_files_is_timed(self):

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +32,7 @@ from experiments.tasks import (
   vae,
 )
 from experiments.training import task as tasks
+from experiments.training import train_step
 from experiments.training.augmentation import Placement
 
 _CAPSNET = Spec(
@@ -125,6 +127,15 @@ _TASKS = {
   "vae": (vae, _VAE, {}),
 }  # fmt: skip
 _DATA = {"constellation": "constellations"}
+_HIGHEST = (jax.lax.Precision.HIGHEST,) * 2
+_DEFAULT = (jax.lax.Precision.DEFAULT,) * 2
+# Those whose models draw: places in images are exact whatever is set.
+_DRAWING = ("scae", "generative")
+# One of each model that may compute in bfloat16.
+_BFLOAT16 = (
+  "capsnet", "capsnet_baseline", "scae", "generative", "matrix_capsules",
+  "constellation", "transforming", "vae",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _TASKS)
@@ -233,3 +244,69 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
     assert scores and all(x.shape == (4,) for x in scores.values())
   else:
     assert name == "constellation" or name.startswith("multimnist")
+
+
+@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.long_after_first
+def test_all_products_round_as_the_setting_of_jax_says(name):
+  module, spec, options = _TASKS[name]
+  task = module.make_task(spec, optax.adam(1e-3), **options)
+  dataset = load(name)
+  shape = dataset.images.shape[1:]
+
+  def found():
+    """The precisions of the products of a loss, its gradient and measures."""
+    model = task.describe(shape, dataset.num_classes).shapes()
+    keys = jax.random.split(jax.random.key(0), 4)
+    make = jax.vmap(task.sample, (0, 0, None, None))
+    tested = jax.vmap(task.sample_test, (0, 0, None, None))
+    data = jnp.arange(4), jnp.asarray(dataset.images), dataset.labels
+    batch, test_batch = (jax.eval_shape(f, keys, *data) for f in (make, tested))
+
+    def of_both(model, batch, test_batch):
+      graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+
+      def loss(parameters):
+        model = nnx.merge(graph, parameters, rest, copy=True)
+        return task.loss(model, *batch, keys[0], jnp.int32(1))[0]
+
+      return jax.grad(loss)(parameters), task.measure(model, *test_batch)
+
+    traced = jax.make_jaxpr(of_both)(model, batch, test_batch)
+    return set(cases.precisions(traced))
+
+  assert found() == {_HIGHEST}
+  with jax.default_matmul_precision("default"):
+    places = {_HIGHEST} if name.startswith(_DRAWING) else set()
+    assert found() == {_DEFAULT} | places
+
+
+@pytest.mark.parametrize("name", _BFLOAT16)
+@pytest.mark.long
+def test_a_short_training_in_bfloat16_ends_near_float32(name):
+  module, spec, options = _TASKS[name]
+  dataset = data.load(_DATA.get(name, "digits"), "train")
+  mesh = train_step.data_mesh(32)
+
+  def losses_of(dtype):
+    """Mean losses of the first and of the last 10 of 60 updates."""
+    optimizer = optax.adam(3e-3)
+    task = module.make_task(
+      spec.with_arguments(dtype=dtype), optimizer, **options
+    )
+    model = tasks.make_model(task, dataset)
+    task.begin(model, dataset, dataset)
+    update = train_step.make_update(
+      task.loss, optimizer, sample=task.sample, batch_size=32, mesh=mesh
+    )
+    state = train_step.init(model, optimizer, jax.random.key(0))
+    means = []
+    for count in (10, 40, 10):
+      state, metrics = update(state, dataset.images, dataset.labels, count)
+      means.append(float(metrics["loss"]))
+    return means[0], means[-1]
+
+  (first, want), (_, got) = losses_of("float32"), losses_of("bfloat16")
+  assert got != want
+  # A quarter of what was learned, or 2%, where little was.
+  assert abs(got - want) <= max(abs(first - want) / 4, 0.02 * abs(want))

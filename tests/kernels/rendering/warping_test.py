@@ -266,6 +266,20 @@ class WarpTest(chex.TestCase):
       draw = jax.jit(lambda template, pose: _warp(template, pose, (6, 7)))
       check_grads(draw, (template, pose), order=1)
 
+  @parameterized.parameters(1, 2)
+  def test_values_with_and_without_a_gradient_agree(self, channels):
+    template, pose = _case(0)
+    template = template[..., :1] * jnp.arange(1.0, channels + 1)
+
+    def draw(template, pose):
+      return _warp(template, pose, (6, 7))
+
+    alone = draw(template, pose)
+    chex.assert_trees_all_close(
+      jax.vjp(draw, template, pose)[0], alone, atol=1e-6
+    )
+    assert np.max(np.abs(alone)) > 0.1
+
   @parameterized.named_parameters(
     ("on_grid_points", jnp.eye(3)),
     ("zero_scale", jnp.diag(jnp.array([0.0, 0.0, 1.0]))),

@@ -1,0 +1,107 @@
+"""Dense layers whose products are rounded as those of capsules are.
+
+Flax's own round float32 by JAX's default, which keeps fewer digits on
+accelerators than `kernels.numerics.precision` says.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from capjax.kernels import numerics
+
+
+class Linear(nnx.Linear):
+  """A dense layer over the last axis.
+
+  With `dtype` bfloat16 the inputs and the kernel are rounded to it, and so is
+  their product before the bias is added. Parameters stay in float32.
+  """
+
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    *,
+    dtype: jax.typing.DTypeLike | None = None,
+    rngs: nnx.Rngs,
+    **options: Any,
+  ):
+    """Initialises the parameters.
+
+    Args:
+      in_features: length of the inputs.
+      out_features: length of the outputs.
+      dtype: dtype of the product, such as bfloat16; None for that of the inputs
+        and the kernel.
+      rngs: its `params` stream initialises the parameters.
+      **options: initialisers, as for `nnx.Linear`.
+    """
+    super().__init__(
+      in_features, out_features, dtype=dtype, rngs=rngs, **options
+    )
+
+  def __call__(self, inputs: Float[Array, "*batch in"]) -> Float[Array, "..."]:
+    kernel = self.kernel[...]
+    product = numerics.einsum("...i,io->...o", inputs, kernel, dtype=self.dtype)
+    return product + self.bias[...]
+
+
+class Einsum(nnx.Einsum):
+  """A dense layer of any axes, as `nnx.Einsum`; otherwise as `Linear`."""
+
+  def __init__(
+    self,
+    subscripts: str,
+    kernel_shape: tuple[int, ...],
+    bias_shape: tuple[int, ...] | None = None,
+    *,
+    dtype: jax.typing.DTypeLike | None = None,
+    rngs: nnx.Rngs,
+    **options: Any,
+  ):
+    """Initialises the parameters.
+
+    Args:
+      subscripts: of the inputs, the kernel and the outputs.
+      kernel_shape: shape of the kernel.
+      bias_shape: shape of the bias, the last axes of the outputs; None for no
+        bias.
+      dtype: as for `Linear`.
+      rngs: its `params` stream initialises the parameters.
+      **options: initialisers, as for `nnx.Einsum`.
+    """
+    super().__init__(
+      subscripts, kernel_shape, bias_shape, dtype=dtype, rngs=rngs, **options
+    )
+
+  def __call__(self, inputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    outputs = numerics.einsum(
+      self.einsum_str, inputs, self.kernel[...], dtype=self.dtype
+    )
+    return outputs if self.bias is None else outputs + self.bias[...]
+
+
+def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:
+  """Sets the dtype of the products of all dense layers and convolutions.
+
+  Norms, sums and results stay in float32, as do the parameters.
+
+  Args:
+    model: a new module, which is changed.
+    dtype: bfloat16, or float32, which leaves the module as it is.
+
+  Raises:
+    ValueError: if it is another.
+  """
+  if jnp.dtype(dtype) not in (jnp.float32, jnp.bfloat16):
+    raise ValueError(f"dtype is {dtype}; give 'float32' or 'bfloat16'.")
+  if jnp.dtype(dtype) == jnp.float32:
+    return
+  norms = (nnx.BatchNorm, nnx.LayerNorm)
+  model.set_attributes(
+    lambda path, module: not isinstance(module, norms), dtype=dtype
+  )

@@ -1,0 +1,100 @@
+"""Rows of the table of all benchmarks, as lines of a JSON file.
+
+Each benchmark is a process of its own, and appends to the file of `--json`.
+`python -m experiments.benchmarks.table FILE` makes the table.
+"""
+
+import json
+import math
+import pathlib
+import platform
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib
+from absl import flags
+
+_JSON = flags.DEFINE_string(
+  "json", None, "File to which each result is appended as a line of JSON."
+)
+
+
+class Row(NamedTuple):
+  """A computation of one system, timed in ours and in a textbook form.
+
+  Attributes:
+    system: what is computed.
+    setting: its sizes.
+    ours: seconds of our form.
+    textbook: seconds of the textbook form; None where it was not timed.
+    floor: seconds that the operations or the bytes take at the ceilings,
+      whichever is more; None where it is not known.
+  """
+
+  system: str
+  setting: str
+  ours: float
+  textbook: float | None = None
+  floor: float | None = None
+
+
+class Machine(NamedTuple):
+  """Where a benchmark ran.
+
+  Attributes:
+    device: kind of device.
+    versions: of Python, jax and jaxlib.
+    flops: operations per second of a matrix product.
+    bandwidth: bytes per second of a sum in place.
+  """
+
+  device: str
+  versions: str
+  flops: float
+  bandwidth: float
+
+
+def machine(flops: float, bandwidth: float) -> Machine:
+  """The machine of this process, with the ceilings that it measured."""
+  versions = (
+    f"Python {platform.python_version()}, jax {jax.__version__}, "
+    f"jaxlib {jaxlib.__version__}"
+  )
+  kind = jax.devices()[0].device_kind
+  return Machine(kind, versions, flops, bandwidth)
+
+
+def note(result: Row | Machine) -> None:
+  """Appends a result to the file of --json, if there is one."""
+  if flags.FLAGS.is_parsed() and _JSON.value:
+    known = {
+      name: None if _is_nan(x) else x for name, x in result._asdict().items()
+    }
+    with pathlib.Path(_JSON.value).open("a") as file:
+      file.write(json.dumps({"kind": type(result).__name__, **known}) + "\n")
+
+
+def read(path: str) -> tuple[list[Machine], list[Row]]:
+  """The machines and the rows of a file.
+
+  Raises:
+    ValueError: if a line is not one of them.
+  """
+  kinds: dict[str, type[Any]] = {"Machine": Machine, "Row": Row}
+  found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+  lines = pathlib.Path(path).read_text().splitlines()
+  for number, line in enumerate(lines, 1):
+    try:
+      known = json.loads(line)
+      kind = known.pop("kind")
+      found[kind].append(kinds[kind](**known))
+    except (ValueError, KeyError, TypeError) as error:
+      raise ValueError(
+        f"line {number} of {path} is no result of a benchmark; delete the "
+        "file and run the benchmarks again"
+      ) from error
+  return found["Machine"], found["Row"]
+
+
+def _is_nan(value: Any) -> bool:
+  return isinstance(value, float) and math.isnan(value)

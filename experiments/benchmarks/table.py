@@ -1,0 +1,115 @@
+r"""Prints one table of all benchmarks, of the file that they wrote.
+
+python -m experiments.benchmarks.scae --json=bench.jsonl
+python -m experiments.benchmarks.table bench.jsonl
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from ..flags import limits
+from . import rows
+
+_MARKDOWN = flags.DEFINE_string(
+  "markdown", None, "File that gets the table as Markdown."
+)
+_LOAD = flags.DEFINE_string(
+  "load",
+  "otherwise idle",
+  "What else the machine did, which the Markdown says.",
+)
+_HEADER = (
+  "system", "setting", "ours (ms)", "textbook (ms)", "times faster",
+  "floor (ms)", "times floor",
+)  # fmt: skip
+
+
+def cells(row: rows.Row) -> list[str]:
+  """The text of a row; what was not timed or is not known is a dash."""
+
+  def milliseconds(seconds):
+    return "-" if seconds is None else f"{1e3 * seconds:.4g}"
+
+  def ratio(above, below):
+    return "-" if None in (above, below) else f"{above / below:.2f}"
+
+  return [
+    row.system,
+    row.setting,
+    milliseconds(row.ours),
+    milliseconds(row.textbook),
+    ratio(row.textbook, row.ours),
+    milliseconds(row.floor),
+    ratio(row.ours, row.floor),
+  ]
+
+
+def describe(machines: Sequence[rows.Machine]) -> str:
+  """The device and the versions, and the ceilings from least to most."""
+  kinds = dict.fromkeys(f"{x.device}, {x.versions}" for x in machines)
+
+  def span(values, unit):
+    low, high = (f"{x / 1e9:.0f}" for x in (min(values), max(values)))
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+  flops = span([x.flops for x in machines], "GFLOP/s")
+  transfer = span([x.bandwidth for x in machines], "GB/s")
+  return (
+    f"{'; '.join(kinds)}; ceilings measured with it: float32 matmul {flops}, "
+    f"memory {transfer}"
+  )
+
+
+def plain(lines: Sequence[Sequence[str]]) -> str:
+  """Columns of equal width."""
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  return "\n".join(
+    "  ".join(
+      cell.ljust(width) if number < 2 else cell.rjust(width)
+      for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ).rstrip()
+    for line in lines
+  )
+
+
+def markdown(
+  machines: Sequence[rows.Machine], found: Sequence[rows.Row], load: str
+) -> str:
+  """The page of one run."""
+  lines = [_HEADER, ["---"] * 2 + ["---:"] * 5, *map(cells, found)]
+  table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  return f"""# One run of the benchmarks
+
+{describe(machines)}; {load}. `make bench-record` writes this page.
+
+Times are of one call or training step, forward, loss, backward and update. The
+floor is the time that the fewest operations take at the rate of a large matrix
+product, or the fewest bytes at the rate of the memory, whichever is more; fast
+convolutions need fewer operations than the direct sum that it counts. Single
+figures vary by a tenth and more, so read the ratios.
+
+{table}
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) != 2:
+    raise app.UsageError("give the file that the benchmarks wrote")
+  try:
+    machines, found = rows.read(argv[1])
+  except (OSError, ValueError) as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+  if not machines or not found:
+    raise app.UsageError(f"{argv[1]} has no results")
+  print(describe(machines))
+  print(plain([_HEADER, *map(cells, found)]))
+  if _MARKDOWN.value:
+    text = markdown(machines, found, _LOAD.value)
+    pathlib.Path(_MARKDOWN.value).write_text(text)
+
+
+if __name__ == "__main__":
+  limits.run(main)

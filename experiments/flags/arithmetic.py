@@ -1,0 +1,37 @@
+"""Flags of the precision of products."""
+
+import jax
+from absl import flags
+
+_PRECISION = flags.DEFINE_enum(
+  "precision",
+  None,
+  ["highest", "high", "default"],
+  "How far accelerators round the float32 operands of all products: highest "
+  "keeps float32; high takes TF32 on GPUs and three bfloat16 on TPUs; default "
+  "TF32 and bfloat16. By default what JAX_DEFAULT_MATMUL_PRECISION says, else "
+  "highest. CPUs never round.",
+)
+_BFLOAT16 = flags.DEFINE_bool(
+  "bfloat16",
+  False,
+  "Compute convolutions and dense layers in bfloat16, which is faster on "
+  "accelerators; parameters, routing, likelihoods and sums stay in float32.",
+)
+
+
+def configure() -> None:
+  """Sets the precision of products, where --precision says one."""
+  if _PRECISION.value:
+    jax.config.update("jax_default_matmul_precision", _PRECISION.value)
+
+
+def dtype() -> str:
+  """The dtype of convolutions and dense layers."""
+  return "bfloat16" if _BFLOAT16.value else "float32"
+
+
+def refuse_bfloat16(why: str) -> None:
+  """Ends a binary whose model has no form in bfloat16, with the reason."""
+  if _BFLOAT16.value:
+    raise ValueError(f"--bfloat16 is not for this model: {why}")
