@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
 
 _PACKAGE = "capjax."
@@ -27,6 +28,9 @@ _RENAMED = {
   "capjax.energy.rbm.CapsuleRBM": {"visible_shape": "image_shape"},
   "capjax.energy.helmholtz.CapsuleHM": {"visible_shape": "image_shape"},
 }
+# Shapes by maker, arguments and precision: a start asks for them often, and
+# each time they take as long to trace as the model.
+_SHAPES: dict[tuple[Callable[..., nnx.Module], str, bool], nnx.Module] = {}
 
 
 class Spec(NamedTuple):
@@ -65,6 +69,17 @@ class Spec(NamedTuple):
 
   def shapes(self) -> nnx.Module:
     """The model with shapes and dtypes in place of arrays; fast, no memory."""
+    try:
+      arguments = json.dumps(self.arguments, sort_keys=True)
+    except TypeError:  # such as a function
+      return self._traced()
+    key = self.maker, arguments, jax.config.jax_enable_x64
+    if key not in _SHAPES:
+      _SHAPES[key] = self._traced()
+    # A copy, whose mode the caller may change.
+    return jax.tree.map(lambda x: x, _SHAPES[key])
+
+  def _traced(self) -> nnx.Module:
     return nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
 
   def as_json(self) -> dict[str, Any]:

@@ -4,9 +4,11 @@ import json
 import shutil
 
 import cases
+import jax
 import numpy as np
 import processes
 import pytest
+import saved_cases
 from flax import nnx
 
 import capjax
@@ -209,3 +211,20 @@ def test_other_data_are_refused_unless_allowed(train, tmp_path):
   code, printed = train(run, *flags, f"--data_dir={tmp_path / 'other'}")
   assert code == 1
   assert "data.json: the run was started with another data (test)" in printed
+
+
+def test_shapes_are_kept_and_their_owner_may_change_them():
+  spec = saved_cases.SPECS["efficient"]
+  first = spec.shapes()
+  first.train()
+  first.extra = 1
+  second = spec.shapes()
+  second.eval()
+  assert not first.norms[0].use_running_average
+  assert second.norms[0].use_running_average
+  assert not hasattr(second, "extra")
+  wider = spec.with_arguments(num_classes=7).shapes()
+  assert cases.num_parameters(wider) > cases.num_parameters(second)
+  with jax.enable_x64(True):
+    leaves = jax.tree.leaves(spec.shapes())
+    assert np.dtype(np.float64) in {x.dtype for x in leaves}
