@@ -10,22 +10,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jaxtyping import Array
 
-_KNOWN: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-  "platform", default=None
+_KNOWN: contextvars.ContextVar[tuple[str | None, int]] = contextvars.ContextVar(
+  "platform", default=(None, 1)
 )
 
 
 @contextlib.contextmanager
-def known(platform: str) -> Iterator[None]:
+def known(platform: str, num_devices: int = 1) -> Iterator[None]:
   """Traces the forms for one platform alone; a decorator too.
 
   What is traced within also runs on other platforms, in the form of this one.
 
   Args:
     platform: `cpu`, or another as `jax.Device.platform` names it.
+    num_devices: number of devices among which batches are split, in order.
   """
-  token = _KNOWN.set(platform)
+  token = _KNOWN.set((platform, num_devices))
   try:
     yield
   finally:
@@ -42,7 +44,38 @@ def choose(
     cpu: the form for CPUs.
     default: the form for all others.
   """
-  platform = _KNOWN.get()
+  platform, _ = _KNOWN.get()
   if platform is None:
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
   return (cpu if platform == "cpu" else default)(*arguments)
+
+
+def split(x: Array) -> Array:
+  """Gives each device its part of a batch: [B ...] becomes [devices B' ...].
+
+  Loops over B' then take an example of each device at a time; those over B
+  would gather the whole batch on every device. One part where the batch is not
+  split evenly.
+  """
+  _, devices = _KNOWN.get()
+  parts = devices if len(x) % devices == 0 else 1
+  return x.reshape(parts, -1, *x.shape[1:])
+
+
+def map_examples(function: Callable[[Any], Any], arguments: Any) -> Any:
+  """Computes `jax.lax.map`, on each device over its own part of a batch.
+
+  Args:
+    function: of one example, without effects.
+    arguments: a pytree of arrays with leading axis B.
+
+  Returns:
+    The results, with leading axis B.
+  """
+  parts = jax.tree.map(lambda x: split(x).swapaxes(0, 1), arguments)
+  if jax.tree.leaves(parts)[0].shape[1] == 1:
+    return jax.lax.map(function, arguments)
+  found = jax.lax.map(jax.vmap(function), parts)
+  return jax.tree.map(
+    lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), found
+  )

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from capjax.kernels import numerics
+from capjax.layers import platforms
 
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
@@ -160,15 +161,23 @@ def in_pieces(
     The result of the function for the whole batch.
   """
   most = max(1, max(_PIECE, weights) // spread)
-  if len(images) <= most:
+  parts = platforms.split(images)  # [devices B' H W C]
+  devices, count = parts.shape[:2]
+  if count <= most:
     return function(images)
   # The length that leaves the last piece least empty.
-  length = min(range(most, most // 2, -1), key=lambda n: -len(images) % n)
-  missing = -len(images) % length
-  pieces = jnp.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0)))
-  pieces = pieces.reshape(-1, length, *images.shape[1:])
-  outputs = jax.lax.map(jax.checkpoint(function), pieces)
-  return outputs.reshape(-1, *outputs.shape[2:])[: len(images)]
+  length = min(range(most, most // 2, -1), key=lambda n: -count % n)
+  pieces = jnp.pad(parts, ((0, 0), (0, -count % length), *((0, 0),) * 3))
+  pieces = pieces.reshape(devices, -1, length, *images.shape[1:])
+
+  def of_all(pieces):
+    outputs = function(pieces.reshape(-1, *images.shape[1:]))
+    return outputs.reshape(devices, length, *outputs.shape[1:])
+
+  outputs = jax.lax.map(jax.checkpoint(of_all), pieces.swapaxes(0, 1))
+  outputs = outputs.swapaxes(0, 1)  # [devices pieces length ...]
+  outputs = outputs.reshape(devices, -1, *outputs.shape[3:])[:, :count]
+  return outputs.reshape(len(images), *outputs.shape[2:])
 
 
 def output_size(

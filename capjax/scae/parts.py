@@ -4,6 +4,7 @@ The part capsule autoencoder of Kosiorek et al. (2019), section 2.2. Axes:
 B batch, M parts, U V template, H W C image, F special features.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -206,7 +207,7 @@ class Templates(nnx.Module):
 
     return platforms.choose(
       (images, parts.poses, parts.presence, self.colors(parts.features)),
-      cpu=lambda arguments: jax.lax.map(explain, arguments),
+      cpu=functools.partial(platforms.map_examples, explain),
       default=jax.vmap(explain),
     )
 

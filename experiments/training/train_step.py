@@ -252,7 +252,7 @@ def make_update(
 
   # Traced once, for the shapes of the metrics and for the loop.
   @functools.partial(jax.jit, inline=True)
-  @platforms.known(mesh.devices.flat[0].platform)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
   def one(state, images, labels, rows):
     """One update, and its metrics."""
     keys, loss_key = order.keys_of_step(state.key, state.step, batch_size)
@@ -345,7 +345,7 @@ def make_evaluate(
   split = NamedSharding(mesh, P("data"))
 
   @jax.jit
-  @platforms.known(mesh.devices.flat[0].platform)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
   def run(model, indices, numbers, *data):
     def sample_one(index, number):
       return sample(jax.random.fold_in(jax.random.key(0), number), index, *data)

@@ -10,7 +10,7 @@ import numpy as np
 import widths
 from absl.testing import absltest, parameterized
 
-from capjax.layers import convolution, tiling
+from capjax.layers import convolution, platforms, tiling
 
 
 @functools.cache
@@ -99,6 +99,20 @@ class TilingTest(chex.TestCase):
   @parameterized.parameters(1, 3, 6, 7, 8)
   def test_pieces(self, count):
     check_pieces(tiling.in_pieces, count)
+
+  @parameterized.parameters(2, 6, 14, 7)
+  def test_pieces_of_two_devices(self, count):
+    """Each piece has as many images of each device; 7 cannot be shared."""
+
+    def in_pieces(function, images, **sizes):
+      def of_both(images):
+        halves = jnp.split(images, 2) if count % 2 == 0 else [images]
+        return jnp.concatenate([function(half) for half in halves])
+
+      with platforms.known("cpu", 2):
+        return tiling.in_pieces(of_both, images, **sizes)
+
+    check_pieces(in_pieces, count)
 
   @parameterized.parameters(
     (check_precise_on_primary_capsules, _half_precision),

@@ -1,0 +1,68 @@
+"""What devices send to each other in an update."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import processes
+import pytest
+
+# Prints the shapes of all arrays that an update gathers, by model.
+_CODE = r"""
+import json, re
+import jax, numpy as np, optax
+from flax import nnx
+import capjax
+from capjax.specs import Spec
+from experiments.tasks import capsnet, scae
+from experiments.training import train_step
+
+def gathered(task, size):
+  images = np.zeros((64, size, size, 1), np.uint8)
+  labels = np.arange(64, dtype=np.int32) % 10
+  mesh = train_step.data_mesh(32)
+  model = task.describe((size, size, 1), 10).make(nnx.Rngs(0))
+  state = train_step.init(model, task.optimizer, jax.random.key(0))
+  arrays = train_step.replicate((state, images, labels), mesh)
+  update = train_step.make_update(
+    task.loss, task.optimizer, sample=task.sample, batch_size=32, mesh=mesh
+  )
+  state, *data = arrays
+  lowered = update.add.lower(state, update.zeros(*arrays), *data, 1)
+  text = lowered.compile().as_text()
+  found = re.findall(r"\w+\[([\d,]*)\]\S* all-gather(?:-start)?\(", text)
+  return [[int(n) for n in x.split(",") if n] for x in found]
+
+adam = optax.adam(1e-3)
+small = dict(num_parts=3, num_objects=4, template_size=4, encoder_features=8)
+print(json.dumps({
+  "devices": jax.device_count(),
+  "scae": gathered(scae.make_task(Spec(capjax.SCAE, small), adam), 28),
+  "capsnet": gathered(
+    capsnet.make_task(
+      Spec(capjax.CapsNet, dict(conv_features=16, num_types=2)), adam
+    ),
+    28,
+  ),
+}))
+"""
+
+
+@pytest.mark.long
+def test_devices_keep_their_images_to_themselves():
+  done = subprocess.run(
+    [sys.executable, "-c", _CODE],
+    cwd=processes.ROOT,
+    env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  gathered = json.loads(done.stdout.splitlines()[-1])
+  assert gathered["devices"] == 2
+  assert gathered["scae"] == []
+  assert gathered["capsnet"], "the pattern finds no gathering"
+  # Scores of the classes, for the accuracy; of no image, and of no capsule.
+  assert all(math.prod(shape) <= 32 * 10 for shape in gathered["capsnet"])
