@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 def available() -> int | None:
   """Free bytes of the first device; None where that is unknown."""
-  device = jax.devices()[0]
+  device = jax.local_devices()[0]
   stats = device.memory_stats()
   if stats and "bytes_limit" in stats:
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)

@@ -3,6 +3,7 @@
 `fit` trains on arrays; `complete` is what it shares with the binaries.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -17,10 +18,19 @@ from capjax.saved import TrainedModel
 
 from .evaluation import models, suites
 from .figures import grids
-from .run import directory, provenance
+from .run import directory, processes, provenance
 from .run.invocation import FREE_FLAGS, Invocation
-from .training import banner, cards, loop, memory, streaming, train_step
+from .training import (
+  banner,
+  cards,
+  loop,
+  memory,
+  placing,
+  streaming,
+  train_step,
+)
 from .training import task as tasks
+from .training.checkpoints import Checkpoints
 from .training.loop import LoopConfig
 
 # In the place of a binary's name, in the records of a run that `fit` made.
@@ -47,6 +57,9 @@ def fit(
   the optimiser are recorded: give the same to resume. `evaluate` takes the
   folder, with the arrays as an `.npz` archive.
 
+  Where `jax.distributed.initialize` has connected several processes, all call
+  this together with the same arguments; they train on all devices.
+
   Args:
     task: made by `make_task` of a module of `experiments.tasks`, for example
       `capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.adam(1e-3))`.
@@ -68,8 +81,9 @@ def fit(
       diverged.
   """
   config = LoopConfig(**options)
-  _check(config)
+  loop.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
+  processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
   complete(
     task,
@@ -86,6 +100,7 @@ def fit(
   return saved.load(run.workdir)
 
 
+@processes.silent_but_first()
 def complete(
   task: tasks.Task,
   run: directory.Run,
@@ -101,8 +116,12 @@ def complete(
   flags_of_size: Callable[[Sequence[int]], str] = lambda shape: "batch_size",
   on_length: Callable[[], str] = lambda: "",
   about: Mapping[str, Mapping[str, Any]] = {},
-) -> models.Trained:
+) -> None:
   """Trains, or resumes, restores the best model, and writes all records.
+
+  Several processes call this together, and train on all their devices. Process
+  0 writes the files and, at the end, evaluates the model on its own devices,
+  for which the others wait.
 
   Args:
     task: the task to train for.
@@ -136,6 +155,7 @@ def complete(
     "model": tasks.model_record(task, train_set),
     **about,
   }
+  processes.require_same("data or model", records)
   if task.split:
     train_set, validation = task.split(train_set, test)
     loop.require_a_batch(len(train_set.images), config.batch_size)
@@ -143,8 +163,10 @@ def complete(
     train_set, validation = loop.split_validation(
       train_set, config.num_validation, config.batch_size
     )
-  memory.check(task, train_set, config, remedy=flags_of_size)
-  run.lock(invocation)
+  processes.together(
+    lambda: memory.check(task, train_set, config, remedy=flags_of_size)
+  )
+  processes.by_first(run.lock, invocation)
   if run.lengthened_from:
     print(
       f"lengthened from {run.lengthened_from[-1]:,} to {config.num_steps:,} "
@@ -152,7 +174,7 @@ def complete(
       flush=True,
     )
   for name, record in records.items():
-    run.note(name, record)
+    processes.by_first(run.note, name, record)
   spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
   told = banner.lines(
     device=provenance.device(),
@@ -168,8 +190,8 @@ def complete(
   print("\n".join(told), flush=True)
   if source is not None:
     digest = source.card.get("sha256")
-    name = pathlib.PurePath(source_name).name
-    run.note("start_from", {"name": name, "sha256": digest})
+    origin = {"name": pathlib.PurePath(source_name).name, "sha256": digest}
+    processes.by_first(run.note, "start_from", origin)
   step, seconds = optimise(
     task,
     run,
@@ -179,9 +201,34 @@ def complete(
     source=source,
     source_name=source_name,
   )
-  trained = models.restore(
-    run, task, config, test, load_train=load_train, data_dir=data_dir
-  )
+
+  def restore():
+    return models.restore(
+      run, task, config, test, load_train=load_train, data_dir=data_dir
+    )
+
+  finish = functools.partial(_finish, run, restore, records, step, seconds)
+  processes.by_first_patiently(finish)
+
+
+def _finish(
+  run: directory.Run,
+  restore: Callable[[], models.Trained],
+  records: Mapping[str, Mapping[str, Any]],
+  step: int,
+  seconds: float,
+) -> None:
+  """Evaluates the reported model of a trained run; writes its summary.
+
+  Args:
+    run: the run.
+    restore: gives the reported model.
+    records: entries of the summary.
+    step: the number of updates.
+    seconds: that they took.
+  """
+  trained = restore()
+  task, config = trained.task, trained.config
   reported = (
     "the last"
     if tasks.reports_last(task, config)
@@ -209,7 +256,7 @@ def complete(
       **run.noted("start_from"),
     }
   )
-  cards.write(run, task, trained.model, test)
+  cards.write(run, task, trained.model, trained.test)
   if "test_accuracy" in metrics:
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "
@@ -220,7 +267,6 @@ def complete(
     for name in filter(lambda name: name.startswith("test_"), metrics):
       print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
   print(f"figures are in {run.workdir / 'figures'}")
-  return trained
 
 
 def optimise(
@@ -247,7 +293,9 @@ def optimise(
   Returns:
     The number of updates and the seconds spent, summed over resumed processes.
   """
-  mesh = train_step.data_mesh(config.batch_size)
+  mesh = placing.data_mesh(
+    config.batch_size, model_parallel=config.model_parallel
+  )
   model = tasks.make_model(task, train_set, config.seed)
   earlier = task.begin(model, train_set, validation) or 0.0
   if source is not None:
@@ -287,7 +335,7 @@ def optimise(
     state,
     update=update,
     evaluate=tasks.make_evaluate(
-      task.measure, task.sample_test, config.batch_size
+      task.measure, task.sample_test, config.batch_size, mesh
     ),
     train=train_set,
     validation=validation,
@@ -298,15 +346,24 @@ def optimise(
     restart=task.restart,
     warn=task.warn,
   )
+  chosen_by = None if tasks.reports_last(task, config) else task.chosen_by
+  processes.by_first(_plot_curves, run, checkpoints, chosen_by)
+  return step, earlier + seconds
+
+
+def _plot_curves(
+  run: directory.Run,
+  checkpoints: Checkpoints,
+  chosen_by: str | None,
+) -> None:
   lines = run.metrics()
   if lines:  # without lines the file was lost, which resuming warns about
     grids.learning_curves(
       lines,
       run.figure("learning_curves"),
       reported=checkpoints.best_step(),
-      chosen_by=None if tasks.reports_last(task, config) else task.chosen_by,
+      chosen_by=chosen_by,
     )
-  return step, earlier + seconds
 
 
 def _invocation(config: LoopConfig) -> Invocation:
@@ -334,19 +391,3 @@ def _invocation(config: LoopConfig) -> Invocation:
 
 def _as_text(options) -> str:
   return ", ".join(f"{n}={x!r}" for n, x in options.items() if x is not None)
-
-
-def _check(config: LoopConfig) -> None:
-  """Raises a ValueError for options out of range."""
-  for name in (
-    "num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every",
-    "num_micro_batches",
-  ):  # fmt: skip
-    value = getattr(config, name)
-    if value is not None and value < 1:
-      raise ValueError(f"{name} is {value}; give at least 1.")
-  if not 0 <= config.average_decay < 1:
-    raise ValueError(
-      f"average_decay is {config.average_decay}; give 0 for no average, or a "
-      "decay below 1 such as 0.999."
-    )

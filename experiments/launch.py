@@ -12,8 +12,8 @@ from capjax.saved import TrainedModel
 
 from . import fitting
 from .evaluation import models
-from .flags import lengths, limits, runs
-from .run import directory
+from .flags import hosts, lengths, limits, runs
+from .run import directory, processes
 from .training import task as tasks
 
 
@@ -43,13 +43,29 @@ def _source(
   """
   if not runs.START_FROM.value:
     return None
-  if (run.workdir / "checkpoints").exists():
-    if tasks.saved_by(run, task, runs.loop_config()).has_state():
-      return None
+  if processes.by_first(_has_state, run, task):
+    return None
   trained = pretrained.load_any(runs.START_FROM.value)
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
   saved_models.fitting(spec.shapes(), trained)  # fails now if nothing fits
   return trained
+
+
+def _has_state(run: directory.Run, task: tasks.Task) -> bool:
+  """Whether there is a training state to resume from."""
+  if not (run.workdir / "checkpoints").exists():
+    return False
+  return tasks.saved_by(run, task, runs.loop_config()).has_state()
+
+
+def _prepare(
+  make_task: Callable[[], tasks.Task],
+) -> tuple[tasks.Task, data.Dataset, data.Dataset]:
+  """The task, and both sets: what is missing is told before training."""
+  task = make_task()
+  if runs.loop_config().num_validation == 0:
+    runs.refuse("--num_validation=0", ["stop_accuracy"])
+  return task, runs.load("train"), runs.load("test")
 
 
 def train(make_task: Callable[[], tasks.Task]) -> None:
@@ -61,22 +77,22 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
   """
   with runs.clear_errors(), runs.naming_the_default():
     runs.configure()
-    task = make_task()
-    config = runs.loop_config()
-    if config.num_validation == 0:
-      runs.refuse("--num_validation=0", ["stop_accuracy"])
-    train_set = runs.load("train")
-    test = runs.load("test")  # fails now if it is missing, not after training
+    hosts.initialise()  # before anything uses a device
+    processes.require_same("flags", runs.invocation().flags)
+    task, train_set, test = processes.together(lambda: _prepare(make_task))
+    stored = [
+      isinstance(x.images, data.StoredImages) for x in (train_set, test)
+    ]
+    processes.require_same("whether images stay in files (--stream)", stored)
     run = runs.open_run(runs.WORKDIR.value)
-    source = _source(run, task, train_set)
     fitting.complete(
       task,
       run,
       train_set,
       test,
-      config,
+      runs.loop_config(),
       invocation=runs.invocation(),
-      source=source,
+      source=_source(run, task, train_set),
       source_name=runs.START_FROM.value or "",
       load_train=lambda: runs.load("train"),
       data_dir=runs.DATA_DIR.value,

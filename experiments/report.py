@@ -17,7 +17,15 @@ from collections.abc import Iterable, Sequence
 from absl import app, flags
 
 from .evaluation import suites
-from .records import densities, pages, published, routings, sweeps, tables
+from .records import (
+  densities,
+  pages,
+  published,
+  routings,
+  scaling,
+  sweeps,
+  tables,
+)
 from .records import records as archive
 
 _CHECK = flags.DEFINE_bool(
@@ -39,6 +47,7 @@ _RESULTS = flags.DEFINE_string(
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 ROUTINGS = "<!-- routings:begin -->", "<!-- routings:end -->"
+SCALING = "<!-- scaling:begin -->", "<!-- scaling:end -->"
 _TITLE = """# Results
 
 Every metric and curve of the records in this folder; written by `python -m
@@ -278,6 +287,8 @@ def main(argv: Sequence[str]) -> None:
       text = new.get(path) or path.read_text("utf-8")
       if ROUTINGS[0] in text:
         text = replace_block(text, routings.table(named), ROUTINGS)
+      if SCALING[0] in text:
+        text = replace_block(text, scaling.table(named), SCALING)
       new[path] = pages.fill(text, named)
   except (OSError, ValueError) as error:
     sys.exit(str(error))

@@ -22,6 +22,7 @@ from capjax.specs import Spec
 from . import fitting, launch
 from .flags import boltzmann as flagged
 from .flags import limits, runs
+from .run import processes
 from .tasks import helmholtz
 from .training import memory
 from .training import task as tasks
@@ -86,9 +87,11 @@ def _fit_layer(
 ) -> tuple[Stack, float]:
   """Trains a layer's RBM in a folder of its own; see `helmholtz.FitLayer`."""
   run = runs.open_run(f"{workdir}/layer_{number}")
-  memory.check(task, train, config, remedy=limits.flags_of_size)
-  run.lock(runs.invocation())
-  run.note("model", record)
+  processes.together(
+    lambda: memory.check(task, train, config, remedy=limits.flags_of_size)
+  )
+  processes.by_first(run.lock, runs.invocation())
+  processes.by_first(run.note, "model", record)
   _, seconds = fitting.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)
   return stack, seconds

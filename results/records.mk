@@ -3,7 +3,8 @@
 #   make -n records     what is missing, and about how long it takes
 #   make records        makes it; a run that was cut resumes
 #   make record-NAME    makes one
-#   make measurements   times and memory of routings, and what is not finite
+#   make measurements   times and memory of routings, what is not finite, and
+#                       what steps cost on many devices
 #
 # train.NAME is the binary and its flags, suites.NAME what then evaluates the
 # run, minutes.NAME about what both take on two quiet cores: an estimate where no
@@ -313,8 +314,8 @@ train.transforming_mnist_affine := train_transforming $(presets)/transforming/tr
 minutes.transforming_mnist_affine := 8
 $(call seeds,transforming_mnist_affine,0 1 2)
 
-# Measurements of routings without training, each in one process.
-MEASUREMENTS := routing_costs-0 routing_fuzz-0
+# Measurements without training, each in one process.
+MEASUREMENTS := routing_costs-0 routing_fuzz-0 scaling-0
 .PHONY: measurements
 measurements: $(MEASUREMENTS:%=results/measurements/%.jsonl)
 
@@ -322,6 +323,10 @@ results/measurements/routing_costs-0.jsonl: | .venv
 	mkdir -p $(@D)
 	$(BIN)/python -m experiments.measure_routings \
 	  $(presets)/capsnet/routings_digits.cfg --rounds=200 --out=$@
+
+results/measurements/scaling-0.jsonl: | .venv
+	mkdir -p $(@D)
+	$(BIN)/python -m experiments.measure_scaling --out=$@
 
 results/measurements/routing_fuzz-0.jsonl: | .venv
 	mkdir -p $(@D)

@@ -71,6 +71,8 @@ def _of_equation(equation) -> int:
     return given["length"] * inner
   if inner:
     return inner
+  if not equation.outvars:
+    return 0  # a check of numbers
   result = equation.outvars[0].aval
   if not jnp.issubdtype(getattr(result, "dtype", jnp.int32), jnp.inexact):
     return 0

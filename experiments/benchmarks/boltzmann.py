@@ -21,7 +21,7 @@ from scipy import special
 from capjax.energy import rbm
 
 from ..flags import limits
-from ..training import train_step
+from ..training import placing, train_step
 from . import harness, rows
 
 _BATCH = flags.DEFINE_integer(
@@ -61,7 +61,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
     model.set_chains(learned.chains)
     return value, {"error": jnp.mean(learned.errors)}
 
-  mesh = train_step.data_mesh(_BATCH.value)
+  mesh = placing.data_mesh(_BATCH.value)
   update = train_step.make_update(
     loss,
     optimizer,
@@ -75,7 +75,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
   images = random.integers(0, 256, (count, 28, 28, 1), np.uint8)
   labels = np.zeros(count, np.int32)
   state = train_step.init(model, optimizer, jax.random.key(0))
-  state, images, labels = train_step.replicate((state, images, labels), mesh)
+  state, images, labels = placing.replicate((state, images, labels), mesh)
   zeros = update.zeros(state, images, labels)
   # The first iteration compiles, and starts the chains.
   state, _ = update.add(state, zeros, images, labels, 1)

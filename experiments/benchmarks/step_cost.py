@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ..training import train_step
+from ..training import placing, train_step
 
 
 class StepCost(NamedTuple):
@@ -58,7 +58,7 @@ def time_step(
     batch: number of examples in a step.
     num_steps: number of timed steps.
   """
-  mesh = train_step.data_mesh(batch)
+  mesh = placing.data_mesh(batch)
   optimizer = optax.adam(1e-3)
   update = train_step.make_update(
     loss, optimizer, sample=sample, batch_size=batch, mesh=mesh
@@ -68,7 +68,7 @@ def time_step(
   images = rng.integers(0, 256, (examples, *image_shape), np.uint8)
   labels = rng.integers(0, num_classes, examples, np.int32)
   state = train_step.init(model, optimizer, jax.random.key(0))
-  state, images, labels = train_step.replicate((state, images, labels), mesh)
+  state, images, labels = placing.replicate((state, images, labels), mesh)
   del model
   zeros = update.zeros(state, images, labels)
   run = update.add.lower(state, zeros, images, labels, 1).compile()

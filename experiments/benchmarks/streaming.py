@@ -28,7 +28,7 @@ import capjax
 from capjax import data, losses
 
 from ..flags import limits
-from ..training import streaming, train_step
+from ..training import placing, streaming, train_step
 
 _GIGABYTES = flags.DEFINE_float(
   "gigabytes", None, "Size of the set that is trained on, in 10^9 bytes.",
@@ -86,7 +86,7 @@ def rates(
   """
   batch, count = _BATCH.value, -(-_STEPS.value // _ROUNDS)
   sample = train_step.sample_labelled(lambda key, image: image)
-  mesh = train_step.data_mesh(batch)
+  mesh = placing.data_mesh(batch)
   optimizer = optax.sgd(1e-3)
   update = train_step.make_update(
     loss, optimizer, sample=sample, batch_size=batch, mesh=mesh
@@ -100,13 +100,13 @@ def rates(
     mesh=mesh,
     ahead=1,
   )
-  labels = train_step.replicate(train.labels, mesh)
-  images = train_step.replicate(train.images.whole(), mesh)
+  labels = placing.replicate(train.labels, mesh)
+  images = placing.replicate(train.images.whole(), mesh)
   updates, given = (update, streamed), (images, train.images)
   states, seconds = [], [0.0, 0.0]
   for one, some in zip(updates, given, strict=True):
     state = train_step.init(make(), optimizer, jax.random.key(0))
-    state = train_step.replicate(state, mesh)
+    state = placing.replicate(state, mesh)
     zeros = one.zeros(state, some, labels)
     state, _ = one.add(state, zeros, some, labels, 1)  # compiles
     states.append(jax.block_until_ready(state))
@@ -125,7 +125,7 @@ def time_both(folder: pathlib.Path) -> None:
   write(folder, count)
   train = data.load(str(folder), "train", stream=True)
   sample = train_step.sample_labelled(lambda key, image: image)
-  mesh = train_step.data_mesh(_BATCH.value)
+  mesh = placing.data_mesh(_BATCH.value)
   steps = streaming.Steps(sample, train, jax.random.key(0), _BATCH.value)
   numbers = range(_STEPS.value)
   batches = streaming.batches(train.images, steps, numbers, mesh)

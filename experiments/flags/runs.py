@@ -17,7 +17,7 @@ from capjax import data
 from capjax.kernels import checks
 
 from ..run import atomic_files, directory, metrics
-from ..run.invocation import FREE_FLAGS, Invocation
+from ..run.invocation import FREE_FLAGS, PROCESS_FLAGS, Invocation
 from ..training.loop import LoopConfig
 from . import arithmetic, limits, presets
 
@@ -125,6 +125,14 @@ NUM_MICRO_BATCHES = flags.DEFINE_integer(
   "memory; their gradients are averaged. --batch_size is the whole batch.",
   lower_bound=1,
 )
+MODEL_PARALLEL = flags.DEFINE_integer(
+  "model_parallel",
+  1,
+  "Devices over which the transforms of a large CapsNet, and what the "
+  "optimiser keeps for them, are divided; groups of so many share the batch. A "
+  "divisor of the number of devices.",
+  lower_bound=1,
+)
 REMATERIALISE = flags.DEFINE_bool(
   "rematerialise",
   False,
@@ -199,6 +207,7 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
     stop_accuracy=STOP_ACCURACY.value,
     average_decay=AVERAGE_DECAY.value,
     num_micro_batches=NUM_MICRO_BATCHES.value,
+    model_parallel=MODEL_PARALLEL.value,
     profile=_PROFILE.value,
     rematerialise=REMATERIALISE.value,
   )
@@ -245,7 +254,9 @@ def invocation() -> Invocation:
       if flag.name not in FREE_FLAGS
     },
     words={
-      flag.name: flag.serialize() for flag in known if flag.value is not None
+      flag.name: flag.serialize()
+      for flag in known
+      if flag.value is not None and flag.name not in PROCESS_FLAGS
     }
     | places,
     defaults=frozenset(flag.name for flag in known if _is_default(flag.name)),

@@ -14,7 +14,8 @@ _GROUPS = {
   "Run": (
     "workdir", "preset", "seed", "start_from", "deterministic",
     "compilation_cache", "checkpoint_every", "checkpoint_minutes", "log_every",
-    "wandb", "profile",
+    "wandb", "profile", "distributed", "coordinator_address",
+    "num_processes", "process_id",
   ),
   "Data": (
     "dataset", "data_dir", "stream", "image_size", "grayscale",
@@ -26,7 +27,8 @@ _GROUPS = {
     "compare_with", "allow_other_data", "figure_format",
   ),
   "Training": (
-    "num_steps", "batch_size", "num_micro_batches", "rematerialise",
+    "num_steps", "batch_size", "num_micro_batches", "model_parallel",
+    "rematerialise",
     "weight_decay", "pretrain_steps",
     "pretrain_learning_rate", "slower_at", "slower_by", "max_error",
     "num_sweeps", "sweep", "num_chains",

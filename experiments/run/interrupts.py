@@ -4,6 +4,8 @@ import signal
 import sys
 import types
 
+from . import processes
+
 
 class Interrupted(Exception):
   """What is under way is given up, since the program was asked to stop."""
@@ -12,11 +14,16 @@ class Interrupted(Exception):
 class Interrupts:
   """Turns SIGTERM and Ctrl-C into a request to save and stop.
 
-  A second signal ends the program at once.
+  A signal to one of several processes stops all, at the same step. A second
+  signal ends the program at once.
+
+  Attributes:
+    received: the signal that all processes know of; None without one.
   """
 
   def __init__(self):
     self.received: int | None = None
+    self._noted = 0
 
   def __enter__(self) -> "Interrupts":
     self._old = {
@@ -25,10 +32,28 @@ class Interrupts:
     }
     return self
 
-  def check(self, *_: object) -> None:
-    """Raises `Interrupted` if a signal came."""
+  def share(self, *numbers: int) -> list[int]:
+    """Tells all processes of a signal; all must call this together.
+
+    Args:
+      *numbers: numbers to share on this occasion.
+
+    Returns:
+      The highest of each number over the processes.
+    """
+    received, *numbers = processes.highest(self._noted, *numbers)
+    self.received = received or None
+    return numbers
+
+  def stop(self) -> None:
+    """Raises `Interrupted` if all processes know of a signal."""
     if self.received is not None:
       raise Interrupted
+
+  def check(self, *_: object) -> None:
+    """Raises `Interrupted` if a signal came; all must call this together."""
+    self.share()
+    self.stop()
 
   def __exit__(self, *_: object) -> None:
     for number, handler in self._old.items():
@@ -36,6 +61,6 @@ class Interrupts:
 
   def _note(self, number: int, frame: types.FrameType | None) -> None:
     del frame
-    if self.received is not None:
+    if self._noted:
       sys.exit(128 + number)
-    self.received = number
+    self._noted = number

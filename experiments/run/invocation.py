@@ -6,8 +6,13 @@ from typing import Any, NamedTuple
 
 from . import older_flags
 
+# Flags of one process among several; a run does not record them.
+PROCESS_FLAGS = frozenset(
+  {"distributed", "coordinator_address", "num_processes", "process_id"}
+)
+
 # Flags that affect where and how fast, but not what is computed.
-FREE_FLAGS = frozenset(
+FREE_FLAGS = PROCESS_FLAGS | frozenset(
   {
     "workdir",
     "data_dir",
@@ -16,6 +21,7 @@ FREE_FLAGS = frozenset(
     "figure_format",
     "profile",
     "wandb",
+    "model_parallel",
     "stream",
     "preset",  # the flagfile stands for it
   }  # fmt: skip

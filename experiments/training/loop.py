@@ -10,8 +10,8 @@ import numpy as np
 
 from capjax import data
 
-from ..run import directory, interrupts
-from . import checkpoints, printing, profiling, train_step, windows
+from ..run import directory, interrupts, processes
+from . import checkpoints, placing, printing, profiling, train_step, windows
 
 _MAX_RESTARTS = 20  # in one process
 
@@ -38,6 +38,7 @@ class LoopConfig(NamedTuple):
       no average.
     num_micro_batches: parts of a batch that follow each other in an update, to
       save memory.
+    model_parallel: devices over which the transforms of capsules are divided.
     profile: number of updates, after those that compile, of which a trace is
       written to the folder `trace` of the run; 0 for none.
     rematerialise: whether the gradient computes again all but products of
@@ -55,8 +56,25 @@ class LoopConfig(NamedTuple):
   stop_accuracy: float | None = None
   average_decay: float = 0.0
   num_micro_batches: int = 1
+  model_parallel: int = 1
   profile: int = 0
   rematerialise: bool = False
+
+
+def check(config: LoopConfig) -> None:
+  """Raises a ValueError for options out of range."""
+  for name in (
+    "num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every",
+    "num_micro_batches", "model_parallel",
+  ):  # fmt: skip
+    value = getattr(config, name)
+    if value is not None and value < 1:
+      raise ValueError(f"{name} is {value}; give at least 1.")
+  if not 0 <= config.average_decay < 1:
+    raise ValueError(
+      f"average_decay is {config.average_decay}; give 0 for no average, or a "
+      "decay below 1 such as 0.999."
+    )
 
 
 def split_validation(
@@ -126,6 +144,9 @@ def fit(
   the best. Where the state has an average of the weights, a checkpoint holds a
   pair of models, with averaged and with raw weights; the first is scored.
 
+  Several processes call this together. Process 0 writes all files, but for the
+  arrays of checkpoints, of which each writes its share.
+
   Args:
     run: the run that gets the metrics.
     saved: the checkpoints that get the states.
@@ -158,10 +179,10 @@ def fit(
   eval_every = config.eval_every or epoch
   every = [eval_every, config.log_every, config.checkpoint_every]
 
-  state = train_step.replicate(state, mesh)
+  state = placing.place_state(state, mesh)
   restored = saved.restore((state, 0.0))
   if restored is None:
-    if run.has_begun() or saved.best_metrics():
+    if processes.by_first(_has_begun, run, saved):
       raise ValueError(
         f"{run.workdir} holds a run without states to resume from: restore its "
         "folder checkpoints/latest, or train again in another --workdir"
@@ -172,14 +193,16 @@ def fit(
   state, earlier = restored
   started = saved_at = time.monotonic()
   step = int(state.step)
-  images, labels = train.images, train_step.replicate(train.labels, mesh)
+  images, labels = train.images, placing.divide(train.labels, mesh)
   if not isinstance(images, data.StoredImages):
-    images = train_step.replicate(images, mesh)
+    images = placing.divide(images, mesh)
   window = windows.Window(
     update.zeros(state, images, labels), saved.window(step)
   )
-  _rewind(run, saved, step, config._replace(eval_every=eval_every), window)
-  newest = _metrics_of(run, step, "train")
+  processes.by_first(
+    _rewind, run, saved, step, config._replace(eval_every=eval_every), window
+  )
+  newest = processes.by_first(_metrics_of, run, step, "train")
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
@@ -195,7 +218,10 @@ def fit(
     saved_at = time.monotonic()
 
   def is_late():
-    return patience and time.monotonic() - saved_at > patience
+    return bool(patience) and time.monotonic() - saved_at > patience
+
+  def log(*line):
+    processes.by_first(run.log, *line)
 
   def is_pause():
     return step > 0 and (step % eval_every == 0 or step == num_steps)
@@ -214,7 +240,7 @@ def fit(
       step, (reported, state.model) if averages else reported, scores
     )
     if scores:  # written last: what it says is done
-      run.log(step, "validation", {"epoch": step / epoch, **scores})
+      log(step, "validation", {"epoch": step / epoch, **scores})
       lines.add(step, "validation", scores)
       for message in warn({**newest, **scores}):
         lines.warn(f"step {step}: warning: {message}")
@@ -227,14 +253,15 @@ def fit(
     if step:
       lines.say(f"resuming from step {step} of {num_steps}")
     try:
-      if is_pause() and not _is_validated(run, saved, step, validation):
-        validate()
-      while step < num_steps and not _reached(
-        config.stop_accuracy, saved.best_metrics()
+      if is_pause() and not processes.by_first(
+        _is_validated, run, saved, step, validation
       ):
+        validate()
+      calls = 1  # steps of the next call; all processes do the same number
+      while step < num_steps and not _reached(config.stop_accuracy, saved):
         stop = min([num_steps] + [(step // x + 1) * x for x in every if x])
         while step < stop:
-          count = min(stop - step, epoch - step % epoch, window.calls_for())
+          count = min(stop - step, epoch - step % epoch, calls)
           is_first = window.first is None
           count = count if is_first else trace.begin(count)
           state = window.add(update, state, images, labels, count)
@@ -243,23 +270,25 @@ def fit(
             lines.say(f"first update after {window.first:.1f} s (it compiles)")
           step += count
           lines.move(step)
-          if step < stop and (signals.received or is_late()):
+          late, calls = signals.share(is_late(), window.calls_for())
+          if step < stop and (signals.received or late):
             if not windows.fault(window.means(), state.model, diverged):
               save()
-            signals.check()
+            signals.stop()
         newest = window.means()
         fault = windows.fault(newest, state.model, diverged)
         if fault and restarts:
           restarts -= 1
           state, _ = saved.step_back(
-            (state, 0.0), lambda kept: (restart(kept[0]), kept[1])
+            (state, 0.0),
+            lambda kept: (placing.place_state(restart(kept[0]), mesh), kept[1]),
           )
           step = int(state.step)
           window.clear()
-          run.rewind(step, due=0)
-          run.log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
+          processes.by_first(_drop_after, run, step)
+          log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
           lines.move(step)
-          print(f"{fault}; resuming from step {step}", file=sys.stderr)
+          lines.warn(f"{fault}; resuming from step {step}")
           continue
         if fault:
           sys.exit(
@@ -271,15 +300,15 @@ def fit(
         if is_line or step == num_steps:
           rate = window.rate() * batch_size
           line = {"epoch": step / epoch, **newest, "images_per_second": rate}
-          run.log(step, "train", line)
+          log(step, "train", line)
           lines.add(step, "train", newest, rate)
         if is_line:
           window.clear()
         due = config.checkpoint_every and not step % config.checkpoint_every
         # Before validation, which can take longer than a machine waits.
-        if is_pause() or due or is_late() or signals.received:
+        if is_pause() or due or late or signals.received:
           save()
-        signals.check()
+        signals.stop()
         if is_pause():
           validate()
     except interrupts.Interrupted:
@@ -288,8 +317,18 @@ def fit(
         "resumes"
       )
       sys.exit(128 + signals.received)
-  run.close()
+  processes.by_first(run.close)
   return step, seconds()
+
+
+def _has_begun(run: directory.Run, saved: checkpoints.Checkpoints) -> bool:
+  """Whether a run without training states has been trained."""
+  return run.has_begun() or bool(saved.best_metrics())
+
+
+def _drop_after(run: directory.Run, step: int) -> None:
+  """Drops the metrics after a step to which training has returned."""
+  run.rewind(step, due=0)
 
 
 def _rewind(
@@ -334,5 +373,6 @@ def _metrics_of(run: directory.Run, step: int, split: str) -> dict[str, float]:
   return {}
 
 
-def _reached(goal: float | None, best: dict[str, float] | None) -> bool:
-  return None not in (goal, best) and best["accuracy"] >= goal
+def _reached(goal: float | None, saved: checkpoints.Checkpoints) -> bool:
+  best = None if goal is None else saved.best_metrics()
+  return best is not None and best["accuracy"] >= goal

@@ -11,8 +11,8 @@ from flax import nnx
 from capjax import data
 from capjax.memory import as_text, available
 
+from . import placing, train_step
 from . import task as tasks
-from . import train_step
 from .loop import LoopConfig
 
 
@@ -106,8 +106,11 @@ def estimate(
     "batch": batch,
   }
   sizes = {
-    part: _bytes(tree) for part, tree in parts.items() if tree is not None
+    part: _bytes(tree, config.model_parallel)
+    for part, tree in parts.items()
+    if tree is not None
   }
+  sizes["data"] //= jax.device_count()
   sizes["batch"] //= jax.device_count() * config.num_micro_batches
   leaves = jax.tree_util.tree_flatten_with_path((state.model, batch))[0]
   path, largest = max(leaves, key=lambda leaf: _bytes(leaf[1]))
@@ -116,7 +119,11 @@ def estimate(
   return Estimate(sizes, (f"{inside}{name}", largest.shape))
 
 
-def _bytes(tree: Any) -> int:
+def _bytes(tree: Any, groups: int = 1) -> int:
+  """Bytes of arrays on one device, where some are divided among groups."""
   return sum(
-    math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    math.prod(x.shape)
+    * x.dtype.itemsize
+    // (groups if placing.is_divided(path, x, groups) else 1)
+    for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
   )

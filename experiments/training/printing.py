@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import tqdm
 
+from ..run import processes
+
 _LINES = 12  # of a run, of each split
 _PATIENCE = 60.0  # seconds without a line
 
@@ -25,7 +27,7 @@ class Lines:
       total=num_steps,
       initial=step,
       unit="step",
-      disable=not sys.stderr.isatty(),
+      disable=not (sys.stderr.isatty() and processes.is_first()),
     )
 
   def __enter__(self) -> "Lines":
@@ -82,5 +84,6 @@ class Lines:
       self._bar.write(text)
 
   def warn(self, text: str) -> None:
-    """Prints a line to the standard error."""
-    self._bar.write(text, file=sys.stderr)
+    """Prints a line to the standard error, from process 0."""
+    if processes.is_first():
+      self._bar.write(text, file=sys.stderr)

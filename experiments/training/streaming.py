@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from capjax import data
 
-from . import order
+from . import order, placing
 
 _THREADS = 4  # that read
 AHEAD = 64_000_000  # bytes of batches that are read ahead
@@ -346,7 +346,7 @@ def make_evaluate(
     numbers = np.arange(count * batch_size).reshape(-1, batch_size) % total
     numbers = numbers.astype(np.int32)
     find = find_reads(sample, images.shape, keys_of, labels, *arguments)
-    arrays = jax.device_put((labels, *arguments), everywhere)
+    arrays = placing.replicate((labels, *arguments), mesh)
 
     def chosen(number):
       indices = numbers[number] // views

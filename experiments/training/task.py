@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from capjax import data
 from capjax.data.transforms.preprocessing import Preprocessing
@@ -17,7 +18,7 @@ from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
 from ..run import directory, progress
-from . import checkpoints, streaming, train_step
+from . import checkpoints, placing, streaming, train_step
 from .loop import LoopConfig
 
 # Validation losses; the first one that is measured breaks ties.
@@ -179,12 +180,13 @@ def make_evaluate(
   measure: Callable[[Any, Any, Any], train_step.Metrics],
   sample: train_step.Sample,
   batch_size: int,
+  mesh: Mesh | None = None,
 ) -> Callable[..., dict[str, np.ndarray]]:
   """`train_step.make_evaluate` on all devices, which tells of its progress.
 
   The images may be stored in files.
   """
-  mesh = train_step.data_mesh(batch_size)
+  mesh = mesh or placing.data_mesh(batch_size)
   options = {"sample": sample, "batch_size": batch_size, "mesh": mesh}
   in_memory = train_step.make_evaluate(measure, **options)
   in_files = streaming.make_evaluate(measure, **options)
@@ -250,7 +252,8 @@ def restore_model(
 ) -> tuple[int, nnx.Module, dict[str, float]]:
   """The step, the model and the validation scores of the best checkpoint.
 
-  A run that averages its weights gives the model with the average.
+  A run that averages its weights gives the model with the average. Each of
+  several processes gets it on its own devices.
 
   Args:
     run: the run.
@@ -269,10 +272,10 @@ def restore_models(
   run: directory.Run, task: Task, dataset: data.Dataset, config: LoopConfig
 ) -> tuple[int, tuple[nnx.Module, ...], dict[str, float]]:
   """As `restore_model`, with the raw model after one of averaged weights."""
-  mesh = train_step.data_mesh(config.batch_size)
+  mesh = placing.data_mesh(config.batch_size, jax.local_devices())
   shapes = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
   shapes.eval()
-  template = train_step.placed_shapes(shapes, mesh)
+  template = placing.placed_shapes(shapes, mesh)
   # The flags of that run, which may be another one that this one starts from.
   averages = bool(run.flags().get("average_decay"))
   restored = saved_by(run, task, config).restore_best(

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from capjax.data import as_intensities
 from capjax.layers import platforms
 
-from . import micro_batches, order, streaming
+from . import micro_batches, order, placing, streaming
 
 
 class TrainState(NamedTuple):
@@ -118,47 +118,6 @@ def sample_labelled(
   return sample
 
 
-def data_mesh(batch_size: int) -> Mesh:
-  """All devices along one axis `data`, over which batches are split.
-
-  Args:
-    batch_size: must be a multiple of the number of devices.
-
-  Returns:
-    The mesh; with one device, the trivial one.
-
-  Raises:
-    ValueError: if the batch size is not a multiple of the number of devices.
-  """
-  num_devices = jax.device_count()
-  if batch_size % num_devices:
-    raise ValueError(
-      f"a batch of {batch_size} cannot be shared by {num_devices} devices; "
-      f"give a multiple of {num_devices} as --batch_size"
-    )
-  return jax.make_mesh(
-    (num_devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)
-  )
-
-
-def replicate(tree: Any, mesh: Mesh) -> Any:
-  """Puts a copy on each device of the mesh."""
-  return jax.device_put(tree, NamedSharding(mesh, P()))
-
-
-def placed_shapes(tree: Any, mesh: Mesh) -> Any:
-  """Shapes and dtypes of arrays that are copied to each device of the mesh.
-
-  Args:
-    tree: arrays, or their shapes and dtypes.
-    mesh: the devices.
-  """
-  everywhere = NamedSharding(mesh, P())
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
-  )
-
-
 class Update(NamedTuple):
   """Many updates in one call; the metrics of several calls can be added up.
 
@@ -166,8 +125,9 @@ class Update(NamedTuple):
 
   Attributes:
     add: `(state, totals, images uint8 [N H W C], labels [N], num_steps) ->
-      (state, totals)`, with the metrics of the steps added to `totals`. Of one
-      step, images may be its `streaming.Batch`.
+      (state, totals)`, with the metrics of the steps added to `totals`. Images
+      and labels may be `placing.Divided`; of one step, images may be its
+      `streaming.Batch`.
     zeros: `(state, images, labels) -> totals` before the first step.
   """
 
@@ -228,7 +188,7 @@ def make_update(
       devices; when it is first called, also for a model with variables that an
       update moves once, such as the chains of a Boltzmann machine.
   """
-  micro_batches.check(batch_size, num_micro_batches, mesh.size)
+  micro_batches.check(batch_size, num_micro_batches, mesh.shape["data"])
   split = NamedSharding(mesh, P("data"))
 
   def batch(state, images, labels, rows, keys):
@@ -300,6 +260,7 @@ def make_update(
     return math.expm1(log) / jnp.expm1(step * log)
 
   def add(state, totals, images, labels, num_steps):
+    images, labels = placing.whole((images, labels))
     shuffled = epoch_of(state, images)
 
     def next_of(_, carry):
@@ -311,6 +272,7 @@ def make_update(
 
   def zeros(state, images, labels):
     def first(state, images, labels):
+      images, labels = placing.whole((images, labels))
       return one(state, images, labels, epoch_of(state, images))
 
     _, shapes = jax.eval_shape(first, state, images, labels)
@@ -344,9 +306,12 @@ def make_evaluate(
   """
   split = NamedSharding(mesh, P("data"))
 
-  @jax.jit
+  # Whole on each device, so that each process can read all measures.
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   @platforms.known(mesh.devices.flat[0].platform, mesh.size)
   def run(model, indices, numbers, *data):
+    data = placing.whole(data)
+
     def sample_one(index, number):
       return sample(jax.random.fold_in(jax.random.key(0), number), index, *data)
 
@@ -363,7 +328,8 @@ def make_evaluate(
     group = min(blocks, _GROUP)  # all groups have one size: compiled once
     numbers = np.arange(-(-blocks // group) * group * batch_size) % total
     numbers = numbers.reshape(-1, group, batch_size).astype(np.int32)
-    arrays = replicate((images, labels, *arguments), mesh)
+    arrays = placing.divide((images, labels), mesh)
+    arrays += placing.replicate(arguments, mesh)
     parts = []
     for done, some in enumerate(numbers, 1):
       measures = run(model, some // views, some, *arrays)

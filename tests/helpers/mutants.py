@@ -61,9 +61,10 @@ _STEP = (
   "experiments/training/train_step.py",
   "experiments/training/train_step_test.py",
 )
+_ORDER = "experiments/training/order.py", _STEP[1]
 _PROTOCOL = "experiments/training/protocol_test.py"
 _DAMAGE = (
-  "experiments/training/checkpoints.py",
+  "experiments/training/checkpoint_series.py",
   "experiments/training/checkpoints_damage_test.py",
 )
 
@@ -186,13 +187,13 @@ MUTANTS = [
     ("theta = jnp.deg2rad(degrees)", "theta = -jnp.deg2rad(degrees)"),
   ),
   *_of(
-    ("experiments/training/order.py", _STEP[1]),
-    ("jax.random.fold_in(order_key, epoch)", "order_key"),
-    ("jax.random.fold_in(step_key, step)", "step_key"),
-  ),
-  *_of(
     _STEP,
     ("lambda total: total / num_steps", "lambda total: total"),
+  ),
+  *_of(
+    _ORDER,
+    ("jax.random.fold_in(order_key, epoch)", "order_key"),
+    ("jax.random.fold_in(step_key, step)", "step_key"),
   ),
   Mutant(
     _STEP[0], "return math.expm1(log) / jnp.expm1(step * log)",

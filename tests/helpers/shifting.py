@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from capjax.evaluation import views
-from experiments.training import train_step
+from experiments.training import placing, train_step
 
 _SIZES = (28, 32, 40)
 _AXES = (1, 2)  # rows and columns, in a batch of images
@@ -70,7 +70,7 @@ def _check(evaluate, evaluate_gradients, images, weights, distance, axis):
 
 
 def main() -> None:
-  setting = dict(batch_size=2, mesh=train_step.data_mesh(2))
+  setting = dict(batch_size=2, mesh=placing.data_mesh(2))
   evaluate = train_step.make_evaluate(
     lambda model, shifted, weights: {"shifted": shifted},
     sample=_sample,

@@ -11,122 +11,14 @@ import optax
 import pytest
 from absl import flags
 from flax import nnx
+from task_rows import CAPSNET, TASKS, load
 
-import capjax
-from capjax import baselines, data
 from capjax.evaluation import operations
-from capjax.generative import amortised
-from capjax.specs import Spec
 from experiments.evaluation import equivariance, out_of_distribution, suites
-from experiments.tasks import (
-  boltzmann,
-  capsnet,
-  constellation,
-  generative,
-  helmholtz,
-  matrix_capsules,
-  multimnist,
-  recorded,
-  scae,
-  transforming,
-  vae,
-)
+from experiments.tasks import recorded
+from experiments.training import placing, train_step
 from experiments.training import task as tasks
-from experiments.training import train_step
-from experiments.training.augmentation import Placement
 
-_CAPSNET = Spec(
-  capjax.CapsNet,
-  dict(conv_features=4, conv_kernel=3, num_types=2, primary_kernel=3,
-       decoder_features=[8]),
-)  # fmt: skip
-_UNDECODED = _CAPSNET.with_arguments(decoder_features=[])
-_BASELINE = Spec(
-  baselines.CapsNetBaseline,
-  dict(conv_features=[4, 4], conv_kernels=[3, 3], dense_features=[8]),
-)
-_SCAE = Spec(
-  capjax.SCAE,
-  dict(num_parts=3, num_objects=4, template_size=4, num_features=2,
-       encoder_features=4),
-)  # fmt: skip
-_GENERATIVE = Spec(
-  amortised.amortised_capsules,
-  dict(num_capsules=[3, 2], conv_features=[4], width=4, template_size=5),
-)
-_MATRIX = Spec(
-  capjax.MatrixCapsules,
-  dict(features=3, types=(2, 2, 3), num_iterations=1, padding="SAME"),
-)
-_CNN = Spec(
-  baselines.smallnorb_baseline, dict(features=(4, 4), dense_features=8)
-)
-_CONSTELLATION = Spec(
-  capjax.ConstellationAutoencoder,
-  dict(width=8, num_blocks=1, num_heads=2, hidden=8),
-)
-_TRANSFORMING = Spec(capjax.TransformingAutoencoder, dict(num_capsules=3))
-_RBM = Spec(
-  capjax.CapsuleRBM, dict(num_capsules=4, capsule_size=3, num_chains=5)
-)
-_MACHINE = Spec(capjax.CapsuleHM, dict(num_capsules=[4, 3], capsule_size=3))
-_VAE = Spec(baselines.ConvVAE, dict(num_latents=3))
-_JITTER = transforming.Movements(max_jitter=1, max_shift=1)
-# The module, the model, and options.
-_TASKS = {
-  "capsnet": (capsnet, _CAPSNET, {}),
-  "capsnet_undecoded": (
-    capsnet, _UNDECODED,
-    {"placement": Placement(max_shift=1), "reconstruction_weight": 0.0},
-  ),
-  "capsnet_cropped": (
-    capsnet, _UNDECODED,
-    {"placement": Placement(
-      max_shift=0, crop=6, flip=True, max_brightness=0.2, standardise=True
-    ), "reconstruction_weight": 0.0},
-  ),
-  "capsnet_baseline": (
-    capsnet, _BASELINE, {"placement": Placement(canvas=10, max_rotation=9.0)},
-  ),
-  "multimnist": (multimnist, _CAPSNET, {"pad": 1, "max_shift": 1}),
-  "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
-  "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),
-  "generative": (generative, _GENERATIVE, {}),
-  "generative_bound": (
-    generative, _GENERATIVE.with_arguments(gaussian_poses=True),
-    {
-      "num_importance": 2,
-      "temperature": optax.exponential_decay(0.5, 10, 0.5),
-    },
-  ),
-  "matrix_capsules": (
-    matrix_capsules, _MATRIX, {"dataset": "digits", "num_steps": 10},
-  ),
-  "matrix_capsules_margin": (
-    matrix_capsules, _MATRIX,
-    {"dataset": "digits", "num_steps": 10, "kind": "margin"},
-  ),
-  "matrix_capsules_baseline": (
-    matrix_capsules, _CNN, {"dataset": "digits", "num_steps": 10},
-  ),
-  "constellation": (
-    constellation, _CONSTELLATION,
-    {"noise": 0.1, "sparsity_of": "soft", "activity": 3.0},
-  ),
-  "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
-  "transforming_affine": (
-    transforming, _TRANSFORMING.with_arguments(pose="affine"),
-    {"movements": _JITTER},
-  ),
-  "boltzmann": (boltzmann, _RBM, {"num_sweeps": 2}),
-  "boltzmann_exact": (
-    boltzmann, _RBM,
-    {"num_iterations": None, "block": True, "binary": True, "num_sweeps": 2},
-  ),
-  "helmholtz": (helmholtz, _MACHINE, {}),
-  "vae": (vae, _VAE, {}),
-}  # fmt: skip
-_DATA = {"constellation": "constellations"}
 _HIGHEST = (jax.lax.Precision.HIGHEST,) * 2
 _DEFAULT = (jax.lax.Precision.DEFAULT,) * 2
 # Those whose models draw: places in images are exact whatever is set.
@@ -138,9 +30,9 @@ _BFLOAT16 = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_task_is_made_again_from_its_record(name):
-  module, model, options = _TASKS[name]
+  module, model, options = TASKS[name]
   task = module.make_task(model, optax.sgd(0.1), **options)
   shape, count = (8, 8, 1), 10
   record = json.loads(json.dumps(task.record()))
@@ -156,7 +48,7 @@ def test_a_task_is_made_again_from_its_record(name):
 
 
 def test_a_task_that_is_no_longer_there_is_refused():
-  card = _CAPSNET.with_arguments(image_shape=(8, 8, 1), num_classes=10)
+  card = CAPSNET.with_arguments(image_shape=(8, 8, 1), num_classes=10)
   for record in (
     {"task": "absent", "options": {}},
     {"task": "capsnet", "options": {"absent": 1}},
@@ -173,12 +65,6 @@ def _unparsed():
   yield
   if parsed:
     flags.FLAGS.mark_as_parsed()
-
-
-def load(name):
-  """The first training examples."""
-  whole = data.load(_DATA.get(name, "digits"), "train")
-  return data.select(whole, slice(40))
 
 
 def first_update(task, dataset):
@@ -204,10 +90,10 @@ def first_update(task, dataset):
   return model, *both(model)
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
 def test_tasks_need_no_flags(name):
-  module, model, options = _TASKS[name]
+  module, model, options = TASKS[name]
   task = module.make_task(model, optax.adam(1e-3), **options)
   model, measures, (loss, metrics) = first_update(task, load(name))
   assert isinstance(model, nnx.Module)
@@ -219,11 +105,11 @@ def test_tasks_need_no_flags(name):
   assert set(task.after_training) <= suites.SUITES.keys()
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
 def test_models_have_the_poses_and_scores_of_their_suites(name):
   """By shapes alone: of poses, and of what tells images of other data."""
-  module, spec, options = _TASKS[name]
+  module, spec, options = TASKS[name]
   task = module.make_task(spec, optax.adam(1e-3), **options)
   dataset = load(name)
   shape = dataset.images.shape[1:]
@@ -246,10 +132,10 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
     assert name == "constellation" or name.startswith("multimnist")
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
 def test_all_products_round_as_the_setting_of_jax_says(name):
-  module, spec, options = _TASKS[name]
+  module, spec, options = TASKS[name]
   task = module.make_task(spec, optax.adam(1e-3), **options)
   dataset = load(name)
   shape = dataset.images.shape[1:]
@@ -284,9 +170,9 @@ def test_all_products_round_as_the_setting_of_jax_says(name):
 @pytest.mark.parametrize("name", _BFLOAT16)
 @pytest.mark.long
 def test_a_short_training_in_bfloat16_ends_near_float32(name):
-  module, spec, options = _TASKS[name]
-  dataset = data.load(_DATA.get(name, "digits"), "train")
-  mesh = train_step.data_mesh(32)
+  module, spec, options = TASKS[name]
+  dataset = load(name, None)
+  mesh = placing.data_mesh(32)
 
   def losses_of(dtype):
     """Mean losses of the first and of the last 10 of 60 updates."""

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from capjax.energy import rbm
-from experiments.training import train_step
+from experiments.training import placing, train_step
 
 BATCH_SIZE, NUM_EXAMPLES = 12, 30
 _random = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def loss(model, images, labels, key, step):
 
 
 def make(width=8, batch_size=BATCH_SIZE, **options):
-  mesh = train_step.data_mesh(batch_size)
+  mesh = placing.data_mesh(batch_size)
   optimizer = optax.adam(1e-2)
   update = train_step.make_update(
     loss,
@@ -53,7 +53,7 @@ def make(width=8, batch_size=BATCH_SIZE, **options):
   )
   model = Network(max(width, 16))
   state = train_step.init(model, optimizer, jax.random.key(3))
-  return train_step.replicate(state, mesh), update
+  return placing.replicate(state, mesh), update
 
 
 @pytest.mark.parametrize("parts", [3, BATCH_SIZE])
@@ -110,7 +110,7 @@ def test_chains_are_refused():
     optimizer,
     sample=train_step.sample_labelled(lambda key, image: image),
     batch_size=BATCH_SIZE,
-    mesh=train_step.data_mesh(BATCH_SIZE),
+    mesh=placing.data_mesh(BATCH_SIZE),
     num_micro_batches=2,
   )
   state = train_step.init(model, optimizer, jax.random.key(0))

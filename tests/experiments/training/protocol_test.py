@@ -20,6 +20,7 @@ from experiments.run import directory
 from experiments.training import (
   checkpoints,
   loop,
+  placing,
   task,
   train_step,
   windows,
@@ -58,7 +59,7 @@ def measure(model, images, labels):
 
 def options():
   sample = train_step.sample_labelled(lambda key, image: image)
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   return {"sample": sample, "batch_size": BATCH_SIZE, "mesh": mesh}
 
 
@@ -71,7 +72,7 @@ def make(decay=0.0):
   update = train_step.make_update(
     loss, optimizer, average_decay=decay, **options()
   )
-  return train_step.replicate(state, options()["mesh"]), update
+  return placing.replicate(state, options()["mesh"]), update
 
 
 def fit(

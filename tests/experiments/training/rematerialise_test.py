@@ -14,7 +14,7 @@ import capjax
 from capjax import scae, specs
 from experiments.tasks import capsnet
 from experiments.tasks import scae as scae_task
-from experiments.training import micro_batches, train_step
+from experiments.training import micro_batches, placing, train_step
 
 BATCH_SIZE = 4
 _random = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def updated(name, rematerialise):
     optimizer,
     sample=task.sample,
     batch_size=BATCH_SIZE,
-    mesh=train_step.data_mesh(BATCH_SIZE),
+    mesh=placing.data_mesh(BATCH_SIZE),
     rematerialise=rematerialise,
   )
   new = task.describe(IMAGES.shape[1:], 3).make(nnx.Rngs(0))

@@ -12,7 +12,7 @@ from flax import nnx
 
 from capjax import data
 from experiments.evaluation import multimnist
-from experiments.training import order, streaming, task, train_step
+from experiments.training import order, placing, streaming, task, train_step
 
 BATCH_SIZE, NUM_EXAMPLES = 4, 14  # 3 steps an epoch
 _random = np.random.default_rng(0)
@@ -43,17 +43,17 @@ def loss(model, images, targets, key, step):
 
 
 def make(sample):
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   optimizer = optax.adam(1e-2)
   update = train_step.make_update(
     loss, optimizer, sample=sample, batch_size=BATCH_SIZE, mesh=mesh
   )
   state = train_step.init(Network(), optimizer, jax.random.key(3))
-  return train_step.replicate(state, mesh), update
+  return placing.replicate(state, mesh), update
 
 
 def stream(update, sample, train, num_steps=6):
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   options = {"batch_size": BATCH_SIZE, "num_steps": num_steps, "mesh": mesh}
   return streaming.Streamed(update, sample, train, **options)
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from capjax import data
 from experiments.run import directory
-from experiments.training import checkpoints, loop, train_step, windows
+from experiments.training import checkpoints, loop, placing, train_step, windows
 
 NUM_EXAMPLES, BATCH_SIZE = 23, 4
 EPOCH = NUM_EXAMPLES // BATCH_SIZE
@@ -39,7 +39,7 @@ def loss(model, images, labels, key, step):
 
 
 def make(augment=lambda key, image: image):
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   optimizer = optax.adam(1e-2)
   update = train_step.make_update(
     loss,
@@ -49,7 +49,7 @@ def make(augment=lambda key, image: image):
     mesh=mesh,
   )
   state = train_step.init(Line(), optimizer, jax.random.key(3))
-  return train_step.replicate(state, mesh), update
+  return placing.replicate(state, mesh), update
 
 
 def copy(tree):
@@ -94,7 +94,7 @@ class Normed(nnx.Module):
 
 
 def test_statistics_move_with_the_batches_and_not_with_the_gradient():
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   optimizer = optax.sgd(0.0)
   update = train_step.make_update(
     loss,
@@ -106,7 +106,7 @@ def test_statistics_move_with_the_batches_and_not_with_the_gradient():
   model = Normed()
   model.eval()
   state = train_step.init(model, optimizer, jax.random.key(0))
-  state, metrics = update(train_step.replicate(state, mesh), IMAGES, LABELS, 1)
+  state, metrics = update(placing.replicate(state, mesh), IMAGES, LABELS, 1)
   batch = np.flatnonzero(metrics["seen"])
   momentum = model.norm.momentum
   want = (1 - momentum) * np.mean(0.5 * batch)  # from 0, by a rate of 1 - m
@@ -162,7 +162,7 @@ def test_augmentation_gets_a_new_key_for_each_example_and_step():
     value = jnp.sum(jax.tree.leaves(model)[0]) * 0
     return value, {"gap": jnp.min(jnp.diff(offsets)), "sum": jnp.sum(offsets)}
 
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   optimizer = optax.sgd(0.0)
   update = train_step.make_update(
     spread,
@@ -198,7 +198,7 @@ def test_evaluate_measures_each_example_once_in_order(batch_size):
     },
     sample=train_step.sample_labelled(lambda key, image: 2 * image),
     batch_size=batch_size,
-    mesh=train_step.data_mesh(batch_size),
+    mesh=placing.data_mesh(batch_size),
   )
   measures = evaluate(Line(), IMAGES, LABELS)
   np.testing.assert_allclose(measures["pixel"], LABELS, rtol=1e-6)
@@ -211,7 +211,7 @@ def test_evaluate_tells_how_far_it_is():
     lambda model, images, labels: {"label": labels},
     sample=train_step.sample_labelled(lambda key, image: image),
     batch_size=1,
-    mesh=train_step.data_mesh(1),
+    mesh=placing.data_mesh(1),
   )
   told = []
   measures = evaluate(
@@ -265,7 +265,7 @@ def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
   def measure(model, images, labels):
     return {"error": jnp.square(model(255 * images[:, 0, 0, 0]) - labels)}
 
-  mesh = train_step.data_mesh(BATCH_SIZE)
+  mesh = placing.data_mesh(BATCH_SIZE)
   optimizer = optax.sgd(0.0)
   sample = train_step.sample_labelled(lambda key, image: image)
   options = {"sample": sample, "batch_size": BATCH_SIZE, "mesh": mesh}

@@ -1,0 +1,97 @@
+r"""Counts what a training step costs on each of several accelerators.
+
+  python -m experiments.measure_scaling \
+    --out=results/measurements/scaling-0.jsonl
+
+Nothing is run: the update of each model is compiled, for one device and for
+eight imitated ones, and XLA and the traced form of the loss are asked for their
+counts. Networks have their papers' sizes.
+"""
+
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+
+import jax
+import optax
+from absl import app, flags
+
+import capjax
+from capjax.specs import Spec
+
+from .benchmarks import scaling
+from .flags import limits, runs
+from .records import records
+from .run import atomic_files, provenance
+from .tasks import capsnet, matrix_capsules, scae
+
+_OUT = flags.DEFINE_string(
+  "out", None, "The file of the record, *.jsonl; without it, only printed."
+)
+
+
+_CASES = {
+  "capsnet": scaling.Case(
+    lambda: capsnet.make_task(Spec(capjax.CapsNet, {}), optax.adam(1e-3)),
+    (28, 28, 1),
+    10,
+    128,
+  ),
+  "matrix_capsules": scaling.Case(
+    lambda: matrix_capsules.make_task(
+      Spec(capjax.MatrixCapsules, {"implementation": "at_once"}),
+      optax.adam(1e-3),
+      dataset="smallnorb",
+      num_steps=50_000,
+    ),
+    (96, 96, 2),
+    5,
+    64,
+  ),
+  "scae": scaling.Case(
+    lambda: scae.make_task(
+      Spec(capjax.SCAE, {"num_parts": 24, "num_objects": 24}),
+      optax.rmsprop(1e-4),
+    ),
+    (28, 28, 1),
+    10,
+    128,
+  ),
+}
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  # Before any device is used.
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_num_cpu_devices", scaling.DEVICES)
+  start, metrics = time.perf_counter(), {}
+  for name, case in _CASES.items():
+    for key, value in scaling.costs(case).items():
+      metrics[f"{name}_{key}"] = value
+      print(f"{name} {key}: {value:,}", flush=True)
+  if not _OUT.value:
+    return
+  made = provenance.record(runs.invocation())
+  made["command"] = made["command"].replace(" --workdir=DIR", "", 1)
+  made |= {
+    "dataset": "none",
+    "num_parameters": metrics["capsnet_parameters"],
+    "num_steps": 0,
+    "suite": "scaling",
+    "metrics": metrics,
+    "num_images": {},
+    "seconds": time.perf_counter() - start,
+    "images_per_second": 0.0,
+  }
+  path, line = pathlib.Path(_OUT.value), json.dumps(made)
+  with runs.clear_errors():
+    records.parse_lines([line], path)
+    atomic_files.write_whole(path, f"{line}\n")
+  print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+  limits.run(main)

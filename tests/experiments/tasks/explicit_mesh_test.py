@@ -1,0 +1,48 @@
+"""Models of all tasks under a mesh with explicit axes, by shapes.
+
+Layers reshape images into windows, which JAX refuses there: its
+`jax.sharding.auto_axes` makes the axes automatic within a model.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from task_rows import TASKS, load
+
+_MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.long_after_first
+def test_a_model_measures_a_batch_that_is_split(name):
+  module, spec, options = TASKS[name]
+  task = module.make_task(spec, optax.adam(1e-3), **options)
+  dataset = load(name)
+
+  def sample(images, labels):
+    keys = jax.random.split(jax.random.key(0), 8)
+    make = jax.vmap(task.sample_test, (0, 0, None, None))
+    return make(keys, jnp.arange(8), images, labels)
+
+  batch = jax.eval_shape(sample, dataset.images, dataset.labels)
+  model = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
+  model.eval()
+
+  def placed(tree, spec):
+    where = NamedSharding(_MESH, spec)
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree
+    )
+
+  measure = jax.sharding.auto_axes(
+    task.measure, axes="data", out_sharding=P("data")
+  )
+  with jax.sharding.use_abstract_mesh(_MESH):
+    measures = jax.eval_shape(
+      measure, placed(model, P()), *placed(batch, P("data"))
+    )
+  for x in measures.values():
+    assert len(x) == 8 and x.sharding.spec[0] == "data"

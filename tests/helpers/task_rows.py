@@ -1,0 +1,120 @@
+"""Every kind of task with the smallest of models, for tests of all of them."""
+
+import optax
+
+import capjax
+from capjax import baselines, data
+from capjax.generative import amortised
+from capjax.specs import Spec
+from experiments.tasks import (
+  boltzmann,
+  capsnet,
+  constellation,
+  generative,
+  helmholtz,
+  matrix_capsules,
+  multimnist,
+  scae,
+  transforming,
+  vae,
+)
+from experiments.training.augmentation import Placement
+
+CAPSNET = Spec(
+  capjax.CapsNet,
+  dict(conv_features=4, conv_kernel=3, num_types=2, primary_kernel=3,
+       decoder_features=[8]),
+)  # fmt: skip
+_UNDECODED = CAPSNET.with_arguments(decoder_features=[])
+_BASELINE = Spec(
+  baselines.CapsNetBaseline,
+  dict(conv_features=[4, 4], conv_kernels=[3, 3], dense_features=[8]),
+)
+_SCAE = Spec(
+  capjax.SCAE,
+  dict(num_parts=3, num_objects=4, template_size=4, num_features=2,
+       encoder_features=4),
+)  # fmt: skip
+_GENERATIVE = Spec(
+  amortised.amortised_capsules,
+  dict(num_capsules=[3, 2], conv_features=[4], width=4, template_size=5),
+)
+_MATRIX = Spec(
+  capjax.MatrixCapsules,
+  dict(features=3, types=(2, 2, 3), num_iterations=1, padding="SAME"),
+)
+_CNN = Spec(
+  baselines.smallnorb_baseline, dict(features=(4, 4), dense_features=8)
+)
+_CONSTELLATION = Spec(
+  capjax.ConstellationAutoencoder,
+  dict(width=8, num_blocks=1, num_heads=2, hidden=8),
+)
+_TRANSFORMING = Spec(capjax.TransformingAutoencoder, dict(num_capsules=3))
+_RBM = Spec(
+  capjax.CapsuleRBM, dict(num_capsules=4, capsule_size=3, num_chains=5)
+)
+_MACHINE = Spec(capjax.CapsuleHM, dict(num_capsules=[4, 3], capsule_size=3))
+_VAE = Spec(baselines.ConvVAE, dict(num_latents=3))
+_JITTER = transforming.Movements(max_jitter=1, max_shift=1)
+# The module, the model, and options.
+TASKS = {
+  "capsnet": (capsnet, CAPSNET, {}),
+  "capsnet_undecoded": (
+    capsnet, _UNDECODED,
+    {"placement": Placement(max_shift=1), "reconstruction_weight": 0.0},
+  ),
+  "capsnet_cropped": (
+    capsnet, _UNDECODED,
+    {"placement": Placement(
+      max_shift=0, crop=6, flip=True, max_brightness=0.2, standardise=True
+    ), "reconstruction_weight": 0.0},
+  ),
+  "capsnet_baseline": (
+    capsnet, _BASELINE, {"placement": Placement(canvas=10, max_rotation=9.0)},
+  ),
+  "multimnist": (multimnist, CAPSNET, {"pad": 1, "max_shift": 1}),
+  "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
+  "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),
+  "generative": (generative, _GENERATIVE, {}),
+  "generative_bound": (
+    generative, _GENERATIVE.with_arguments(gaussian_poses=True),
+    {
+      "num_importance": 2,
+      "temperature": optax.exponential_decay(0.5, 10, 0.5),
+    },
+  ),
+  "matrix_capsules": (
+    matrix_capsules, _MATRIX, {"dataset": "digits", "num_steps": 10},
+  ),
+  "matrix_capsules_margin": (
+    matrix_capsules, _MATRIX,
+    {"dataset": "digits", "num_steps": 10, "kind": "margin"},
+  ),
+  "matrix_capsules_baseline": (
+    matrix_capsules, _CNN, {"dataset": "digits", "num_steps": 10},
+  ),
+  "constellation": (
+    constellation, _CONSTELLATION,
+    {"noise": 0.1, "sparsity_of": "soft", "activity": 3.0},
+  ),
+  "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
+  "transforming_affine": (
+    transforming, _TRANSFORMING.with_arguments(pose="affine"),
+    {"movements": _JITTER},
+  ),
+  "boltzmann": (boltzmann, _RBM, {"num_sweeps": 2}),
+  "boltzmann_exact": (
+    boltzmann, _RBM,
+    {"num_iterations": None, "block": True, "binary": True, "num_sweeps": 2},
+  ),
+  "helmholtz": (helmholtz, _MACHINE, {}),
+  "vae": (vae, _VAE, {}),
+}  # fmt: skip
+_DATA = {"constellation": "constellations"}
+
+
+def load(name: str, count: int | None = 40) -> data.Dataset:
+  """The first training examples for a task of `TASKS`; None for all."""
+  whole = data.load(_DATA.get(name, "digits"), "train")
+  return data.select(whole, slice(count))
