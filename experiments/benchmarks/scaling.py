@@ -47,8 +47,8 @@ def costs(case: Case) -> dict[str, float]:
     case: the model and its training. At least `DEVICES` devices are there.
 
   Returns:
-    `parameters`; `batch` of a device; `operations` of the loss and its
-    gradient, in all turns of loops (see `capjax.evaluation.operations`);
+    `parameters`; `batch` of a device; `operations` of the loss, in all turns of
+    loops (see `capjax.evaluation.operations`);
     `flops` and `bytes`, XLA's counts for the whole update on one device, in
     which the body of a loop counts once; `temporary_bytes` that XLA allocates;
     `gradient_bytes`, that devices sum; `row_bytes` of an image and its label;
@@ -62,15 +62,10 @@ def costs(case: Case) -> dict[str, float]:
   parameters = jax.tree.leaves(nnx.state(state.model, nnx.Param))
   analysis, key = alone.cost_analysis(), jax.random.key(0)
 
-  def gradient(model, inputs, targets):
-    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-
-    def loss(parameters):
-      model = nnx.merge(graph, parameters, rest)
-      model.train()
-      return task.loss(model, inputs, targets, key, jnp.int32(0))[0]
-
-    return jax.value_and_grad(loss)(parameters)
+  def loss(model, inputs, targets):
+    model = nnx.merge(*nnx.split(model))
+    model.train()
+    return task.loss(model, inputs, targets, key, jnp.int32(0))[0]
 
   height, width, channels = case.image_shape
   gradient_bytes = sum(x.size * x.dtype.itemsize for x in parameters)
@@ -79,7 +74,7 @@ def costs(case: Case) -> dict[str, float]:
   return {
     "parameters": sum(x.size for x in parameters),
     "batch": case.batch,
-    "operations": operations.count(gradient, state.model, *batch),
+    "operations": operations.count(loss, state.model, *batch),
     "flops": int(analysis["flops"]),
     "bytes": int(analysis["bytes accessed"]),
     "temporary_bytes": alone.memory_analysis().temp_size_in_bytes,

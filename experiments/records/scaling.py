@@ -42,7 +42,7 @@ def table(named: Named) -> str:
         name,
         f"{counts['parameters']:,}",
         str(counts["batch"]),
-        f"{counts['operations'] / 1e9:,.0f}",
+        f"{3 * counts['operations'] / 1e9:,.0f}",
         f"{counts['bytes'] / 1e9:.1f}",
         f"{counts['temporary_bytes'] / 1e9:.1f}",
         *(f"{sent(counts, n) / 1e6:.1f}" for n in _NUM_DEVICES),

@@ -212,7 +212,7 @@ def make_update(
 
   # Traced once, for the shapes of the metrics and for the loop.
   @functools.partial(jax.jit, inline=True)
-  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def one(state, images, labels, rows):
     """One update, and its metrics."""
     keys, loss_key = order.keys_of_step(state.key, state.step, batch_size)
@@ -308,7 +308,7 @@ def make_evaluate(
 
   # Whole on each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def run(model, indices, numbers, *data):
     data = placing.whole(data)
 

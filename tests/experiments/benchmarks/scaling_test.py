@@ -44,7 +44,7 @@ def test_without_a_record_there_is_no_table():
   lines = table.table({"scaling": [{"metrics": metrics}]}).splitlines()
   assert len(lines) == 5
   assert lines[2] == (
-    "| CapsNet, MNIST | 1,234 | 2 | 5 | 4.0 | 1.0 | 0.0 | 35.0 | 259.9 "
+    "| CapsNet, MNIST | 1,234 | 2 | 15 | 4.0 | 1.0 | 0.0 | 35.0 | 259.9 "
     "| 1028.0 |"
   )
 
