@@ -128,11 +128,11 @@ def time_both(folder: pathlib.Path) -> None:
   mesh = placing.data_mesh(_BATCH.value)
   steps = streaming.Steps(sample, train, jax.random.key(0), _BATCH.value)
   numbers = range(_STEPS.value)
-  batches = streaming.batches(train.images, steps, numbers, mesh)
+  batches = streaming.read(train.images, steps, numbers, mesh, ahead=1)
   next(batches)
   start = time.perf_counter()
   for batch in batches:
-    jax.block_until_ready(batch)
+    jax.block_until_ready(streaming.place(batch, mesh))
   rate = (_STEPS.value - 1) * _BATCH.value / (time.perf_counter() - start)
   print(f"reading alone: {rate:,.0f} images/s from files", flush=True)
 

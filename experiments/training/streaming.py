@@ -4,14 +4,9 @@ The rows of step t are a function of the key and t alone, as in memory: the same
 permutation, computed on the host. So there is no position to save. Training
 that resumes at step t, or steps back to it, reads from t on, whatever was read
 ahead, in any number of processes.
-
-An example often needs one image, its own, but overlaid digits need two. Which
-images a `train_step.Sample` reads is found by calling it with images that only
-note how they are indexed.
 """
 
 import collections
-import dataclasses
 import functools
 import math
 import threading
@@ -19,126 +14,29 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capjax import data
+from capjax.layers import platforms
 
 from . import order, placing
+from .batches import Batch, Block, Sample, find_reads
 
 _THREADS = 4  # that read
 AHEAD = 64_000_000  # bytes of batches that are read ahead
-_IN_FLIGHT = 8  # updates that a device may be behind
+_BLOCK = 16_000_000  # bytes of the batches that a device gets at a time
+_MOST_STEPS = 32  # batches in a block
+_IN_FLIGHT = 2  # blocks that a device may be behind
 
-Sample = Callable[..., tuple[Any, Any]]
+_DTYPES = (np.int32, np.int32, np.uint8)  # of the arrays of a batch
+
 # number of a batch -> (indices [B] of its examples, reads [B R] of each)
 Chosen = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Batch:
-  """The images of one batch, in the place of all images.
-
-  Attributes:
-    indices: [B], which example of the data each one is.
-    reads: [B R], the numbers of the images that it needs.
-    images: uint8 [B R H W C], these images.
-    total: N, the number of all images.
-  """
-
-  indices: Any
-  reads: Any
-  images: Any
-  total: int = dataclasses.field(metadata={"static": True})
-
-  def __len__(self) -> int:
-    return self.total
-
-  def examples(
-    self, sample: Sample, keys: jax.Array, labels: jax.Array, *arguments: Any
-  ) -> tuple[Any, Any]:
-    """What `sample` makes of each index, with one random key each [B]."""
-
-    def one(key, index, reads, images):
-      few = _Few(reads, images, self.total)
-      return sample(key, index, few, labels, *arguments)
-
-    return jax.vmap(one)(keys, self.indices, self.reads, self.images)
-
-
-class _Few:
-  """In the place of all images [N H W C], those that an example reads."""
-
-  def __init__(self, reads: jax.Array, images: jax.Array, total: int):
-    self._reads, self._images = reads, images
-    self.shape, self.dtype = (total, *images.shape[1:]), images.dtype
-
-  def __len__(self) -> int:
-    return self.shape[0]
-
-  def __getitem__(self, index: Any) -> jax.Array:
-    found = self._reads == jnp.asarray(index)[..., None]
-    return self._images[jnp.argmax(found, axis=-1)]
-
-
-class _Noting:
-  """In the place of all images [N H W C], black ones; it notes what is read."""
-
-  def __init__(self, shape: tuple[int, ...]):
-    self.shape, self.dtype = shape, jnp.dtype(jnp.uint8)
-    self.read: list[jax.Array] = [jnp.zeros(0, jnp.int32)]
-
-  def __len__(self) -> int:
-    return self.shape[0]
-
-  def __getitem__(self, index: Any) -> jax.Array:
-    index = jnp.asarray(index, jnp.int32)
-    self.read.append(index.reshape(-1))
-    return jnp.zeros((*index.shape, *self.shape[1:]), self.dtype)
-
-
-def find_reads(
-  sample: Sample,
-  shape: tuple[int, ...],
-  keys_of: Callable[..., jax.Array],
-  labels: np.ndarray,
-  *arguments: Any,
-) -> Callable[..., np.ndarray]:
-  """Finds which images the examples of a batch read, on the host.
-
-  Args:
-    sample: makes an example; it takes images by `images[index]` alone.
-    shape: [N H W C], of all images.
-    keys_of: `*where -> keys [B]` of the examples.
-    labels: all labels.
-    *arguments: what `sample` takes besides.
-
-  Returns:
-    `(indices [B], *where) -> int32 [B R]`.
-  """
-  host = jax.local_devices(backend="cpu")[0]
-
-  @jax.jit
-  def find(indices, where, labels, arguments):
-    def one(key, index):
-      noting = _Noting(shape)
-      sample(key, index, noting, labels, *arguments)
-      return jnp.concatenate(noting.read)
-
-    return jax.vmap(one)(keys_of(*where), indices)
-
-  rest = jax.device_put((labels, arguments), host)
-
-  def found(indices, *where):
-    return np.asarray(find(*jax.device_put((indices, where), host), *rest))
-
-  return found
-
-
-def batches(
+def read(
   images: data.StoredImages,
   chosen: Chosen,
   numbers: range,
@@ -151,9 +49,11 @@ def batches(
     images: all images.
     chosen: called by several threads at a time.
     numbers: of the batches.
-    mesh: the devices, each of which gets its part of every batch. A process
-      reads only what its own devices get.
+    mesh: the devices. A process reads only what its own devices get.
     ahead: bytes of batches that are read ahead.
+
+  Returns:
+    Batches of arrays on the host, [B/P ...] of one of P processes.
 
   Raises:
     ValueError: if Grain is not installed, or a file cannot be read any more.
@@ -165,21 +65,16 @@ def batches(
       f"{error}; reading images while training needs Grain, of `pip install "
       "'.[data]'`, in the folder of this repository"
     ) from error
-  split = NamedSharding(mesh, P("data"))
   indices, reads = chosen(numbers.start)
   size = len(indices)
+  split = NamedSharding(mesh, P("data"))
   places = split.addressable_devices_indices_map((size,)).values()
   own = np.unique(np.concatenate([np.arange(size)[x] for x in places]))
 
-  def read(number):
+  def read_one(number):
     indices, reads = (x[own] for x in chosen(number))
     rows = images.read(reads.reshape(-1))
     return indices, reads, rows.reshape(*reads.shape, *images.shape[1:])
-
-  def place(part):
-    return jax.make_array_from_process_local_data(
-      split, part, (size, *part.shape[1:])
-    )
 
   num_bytes = max(1, len(own) * reads.shape[1] * math.prod(images.shape[1:]))
   options = grain.ReadOptions(
@@ -187,8 +82,22 @@ def batches(
     prefetch_buffer_size=max(_THREADS, min(500, ahead // num_bytes)),
   )
   steps = grain.MapDataset.range(numbers.start, numbers.stop)
-  for parts in steps.map(read).to_iter_dataset(options):
-    yield Batch(*map(place, parts), total=len(images))
+  for parts in steps.map(read_one).to_iter_dataset(options):
+    yield Batch(*parts, total=len(images))
+
+
+def place(batch: Batch, mesh: Mesh, axis: int = 0) -> Batch:
+  """Gives each device its part of a batch of which each process has its own.
+
+  Args:
+    batch: arrays on the host, [B/P ...] in each of P processes.
+    mesh: the devices.
+    axis: that of B, after the axis of steps where there is one.
+  """
+  split = NamedSharding(mesh, P(*[None] * axis, "data"))
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(split, x), batch
+  )
 
 
 class Steps:
@@ -274,15 +183,18 @@ class Streamed:
     self._batches: Iterator[Batch] = iter(())
     self._step: int | None = None  # of the batch that comes next
     self._chosen: Steps | None = None
+    self._steps = 1  # in a block
 
   def add(self, state, totals, images, labels, num_steps):
-    """Updates one batch at a time, while the next ones are read."""
+    """Updates a block of batches at a time, while the next ones are read."""
     self._seek(state)
+    # As the totals that updates return, so that these are compiled once.
+    totals = placing.replicate(totals, self._mesh)
     running = collections.deque()
-    for _ in range(num_steps):
-      batch = next(self._batches)
-      self._step += 1
-      state, totals = self._update.add(state, totals, batch, labels, 1)
+    for start in range(0, num_steps, self._steps):
+      count = min(self._steps, num_steps - start)
+      block = self._block(count)
+      state, totals = self._update.add(state, totals, block, labels, count)
       running.append(totals)
       if len(running) > _IN_FLIGHT:
         jax.block_until_ready(running.popleft())
@@ -292,14 +204,31 @@ class Streamed:
     """Totals before the first step; only shapes are computed."""
     self._begin(state)
     indices, reads = self._chosen(int(state.step))
-    shape = (*reads.shape, *self._train.images.shape[1:])
-    batch = Batch(
-      jax.ShapeDtypeStruct(indices.shape, indices.dtype),
-      jax.ShapeDtypeStruct(reads.shape, reads.dtype),
-      jax.ShapeDtypeStruct(shape, np.uint8),
+    shapes = [indices.shape, reads.shape]
+    shapes.append((*reads.shape, *self._train.images.shape[1:]))
+    batches = Batch(
+      *(
+        jax.ShapeDtypeStruct((self._steps, *shape), dtype)
+        for shape, dtype in zip(shapes, _DTYPES, strict=True)
+      ),
       total=len(self._train.images),
     )
-    return self._update.zeros(state, batch, labels)
+    first = jax.ShapeDtypeStruct((), np.int32)
+    return self._update.zeros(state, Block(first, batches), labels)
+
+  def _block(self, count: int) -> Block:
+    """The batches of the next steps; the block always has the same shape."""
+    first = np.int32(self._step)
+    batches = [next(self._batches) for _ in range(count)]
+    self._step += count
+
+    def stack(*parts):
+      block = np.zeros((self._steps, *parts[0].shape), parts[0].dtype)
+      for n, part in enumerate(parts):
+        block[n] = part
+      return block
+
+    return Block(first, place(jax.tree.map(stack, *batches), self._mesh, 1))
 
   def _begin(self, state) -> None:
     if self._chosen is None:
@@ -308,6 +237,9 @@ class Streamed:
         impl=jax.random.key_impl(state.key),
       )
       self._chosen = Steps(self._sample, self._train, key, self._batch_size)
+      _, reads = self._chosen(int(state.step))
+      one = reads.size * math.prod(self._train.images.shape[1:])
+      self._steps = max(1, min(_MOST_STEPS, _BLOCK // max(1, one)))
 
   def _seek(self, state) -> None:
     """Reads from the step of the state on, if that is not what comes next."""
@@ -315,7 +247,7 @@ class Streamed:
     step = int(state.step)
     if step != self._step:
       numbers = range(step, self._num_steps)
-      self._batches = batches(
+      self._batches = read(
         self._train.images, self._chosen, numbers, self._mesh, self._ahead
       )
       self._step = step
@@ -336,6 +268,7 @@ def make_evaluate(
 
   # Whole on each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=everywhere)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
   def run(model, numbers, batch, labels, *arguments):
     examples = batch.examples(sample, keys_of(numbers), labels, *arguments)
     return measure(model, *jax.lax.with_sharding_constraint(examples, split))
@@ -353,8 +286,8 @@ def make_evaluate(
       return indices, find(indices, numbers[number])
 
     parts = []
-    for done, batch in enumerate(batches(images, chosen, range(count), mesh)):
-      measures = run(model, numbers[done], batch, *arrays)
+    for done, batch in enumerate(read(images, chosen, range(count), mesh)):
+      measures = run(model, numbers[done], place(batch, mesh), *arrays)
       parts.append(jax.tree.map(np.asarray, measures))
       if between is not None:
         between(min((done + 1) * batch_size, total), total)

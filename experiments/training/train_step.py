@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from capjax.data import as_intensities
 from capjax.layers import platforms
 
-from . import micro_batches, order, placing, streaming
+from . import batches, micro_batches, order, placing
 
 
 class TrainState(NamedTuple):
@@ -126,8 +126,7 @@ class Update(NamedTuple):
   Attributes:
     add: `(state, totals, images uint8 [N H W C], labels [N], num_steps) ->
       (state, totals)`, with the metrics of the steps added to `totals`. Images
-      and labels may be `placing.Divided`; of one step, images may be its
-      `streaming.Batch`.
+      and labels may be `placing.Divided`; images may be a `batches.Block`.
     zeros: `(state, images, labels) -> totals` before the first step.
   """
 
@@ -192,8 +191,8 @@ def make_update(
   split = NamedSharding(mesh, P("data"))
 
   def batch(state, images, labels, rows, keys):
-    if isinstance(images, streaming.Batch):
-      examples = images.examples(sample, keys, labels)
+    if isinstance(images, batches.Block):
+      examples = images.at(state.step).examples(sample, keys, labels)
       return jax.lax.with_sharding_constraint(examples, split)
     start = state.step % (len(images) // batch_size) * batch_size
     indices = jax.lax.dynamic_slice(rows, (start,), (batch_size,))
@@ -204,8 +203,8 @@ def make_update(
     return jax.lax.with_sharding_constraint(examples, split)
 
   def epoch_of(state, images):
-    """The order of the examples in the epoch of `state`; None of a batch."""
-    if isinstance(images, streaming.Batch):
+    """The order of the examples in the epoch of `state`; None of a block."""
+    if isinstance(images, batches.Block):
       return None
     epoch = state.step // (len(images) // batch_size)
     return order.of_epoch(state.key, epoch, len(images))

@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 
+import hosts
 import numpy as np
 import processes
 import pytest
@@ -69,6 +70,29 @@ def test_the_binary_writes_what_another_reads(train, tmp_path, digits):
   for split in ("train", "test"):
     got, want = (data.load(str(x), split) for x in (tmp_path / "out", digits))
     assert data.fingerprint(got) == data.fingerprint(want)
+
+
+@pytest.mark.long
+def test_two_processes_read_for_one_training(
+  start, digits, in_memory, tmp_path
+):
+  address = hosts.free_address()
+  running = [
+    start(
+      tmp_path / "run", *SMALL, f"--dataset={digits}", "--stream",
+      "--distributed", "--num_processes=2", f"--process_id={index}",
+      f"--coordinator_address={address}",
+    )
+    for index in range(2)
+  ]  # fmt: skip
+  ends = [x.wait() for x in running]
+  assert [code for code, _ in ends] == [0, 0], ends
+  for mine, theirs in zip(
+    processes.metrics_of(tmp_path / "run"), in_memory, strict=True
+  ):
+    for name, value in theirs.items():
+      if name in ("loss", "margin_loss", "step", "epoch"):
+        assert mine[name] == pytest.approx(value, rel=1e-3)
 
 
 @pytest.mark.long

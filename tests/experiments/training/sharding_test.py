@@ -17,15 +17,15 @@ from flax import nnx
 import capjax
 from capjax.specs import Spec
 from experiments.tasks import capsnet, scae
-from experiments.training import train_step
+from experiments.training import placing, train_step
 
 def gathered(task, size):
   images = np.zeros((64, size, size, 1), np.uint8)
   labels = np.arange(64, dtype=np.int32) % 10
-  mesh = train_step.data_mesh(32)
+  mesh = placing.data_mesh(32)
   model = task.describe((size, size, 1), 10).make(nnx.Rngs(0))
   state = train_step.init(model, task.optimizer, jax.random.key(0))
-  arrays = train_step.replicate((state, images, labels), mesh)
+  arrays = placing.replicate((state, images, labels), mesh)
   update = train_step.make_update(
     task.loss, task.optimizer, sample=task.sample, batch_size=32, mesh=mesh
   )

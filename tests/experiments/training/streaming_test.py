@@ -12,7 +12,14 @@ from flax import nnx
 
 from capjax import data
 from experiments.evaluation import multimnist
-from experiments.training import order, placing, streaming, task, train_step
+from experiments.training import (
+  batches,
+  order,
+  placing,
+  streaming,
+  task,
+  train_step,
+)
 
 BATCH_SIZE, NUM_EXAMPLES = 4, 14  # 3 steps an epoch
 _random = np.random.default_rng(0)
@@ -104,7 +111,7 @@ def test_the_images_that_an_example_reads_are_found():
   key = jax.random.key(5)
   shape = IMAGES.shape
   for sample in (single, pair):
-    find = streaming.find_reads(sample, shape, keys_of, LABELS)
+    find = batches.find_reads(sample, shape, keys_of, LABELS)
     reads = find(indices, key)
     np.testing.assert_array_equal(reads[:, 0], indices)
   _, objects = jax.vmap(pair, (0, 0, None, None))(
@@ -117,7 +124,7 @@ def test_the_images_that_an_example_reads_are_found():
   def of_no_image(key, index, images, labels):
     return jax.random.normal(key, images.shape[1:]), labels[index]
 
-  find = streaming.find_reads(of_no_image, shape, keys_of, LABELS)
+  find = batches.find_reads(of_no_image, shape, keys_of, LABELS)
   assert find(indices, key).shape == (NUM_EXAMPLES, 0)
 
 
