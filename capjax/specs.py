@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 _PACKAGE = "capjax."
@@ -28,9 +29,9 @@ _RENAMED = {
   "capjax.energy.rbm.CapsuleRBM": {"visible_shape": "image_shape"},
   "capjax.energy.helmholtz.CapsuleHM": {"visible_shape": "image_shape"},
 }
-# Shapes by maker, arguments and precision: a start asks for them often, and
-# each time they take as long to trace as the model.
-_SHAPES: dict[tuple[Callable[..., nnx.Module], str, bool], nnx.Module] = {}
+# Shapes by maker, arguments and the dtype of numbers: a start asks for them
+# often, and each time they take as long to trace as the model.
+_SHAPES: dict[tuple[Callable[..., nnx.Module], str, str], nnx.Module] = {}
 
 
 class Spec(NamedTuple):
@@ -73,7 +74,7 @@ class Spec(NamedTuple):
       arguments = json.dumps(self.arguments, sort_keys=True)
     except TypeError:  # such as a function
       return self._traced()
-    key = self.maker, arguments, jax.config.jax_enable_x64
+    key = self.maker, arguments, str(jnp.result_type(float))
     if key not in _SHAPES:
       _SHAPES[key] = self._traced()
     # A copy, whose mode the caller may change.

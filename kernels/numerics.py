@@ -27,16 +27,20 @@ def precision() -> str | None:
   set; else "highest", since JAX's own default keeps fewer digits than float32
   has on accelerators. On CPUs no setting rounds.
   """
-  stated = jax.config.jax_default_matmul_precision
-  return "highest" if stated is None else None
+  return "highest" if _stated_precision() is None else None
 
 
 @contextlib.contextmanager
 def full_products() -> Iterator[None]:
   """Lets JAX's own products round as `precision` says; also a decorator."""
-  stated = jax.config.jax_default_matmul_precision
+  stated = _stated_precision()
   with jax.default_matmul_precision("highest" if stated is None else stated):
     yield
+
+
+def _stated_precision() -> str | None:
+  # JAX makes the attributes of its configuration while it is imported.
+  return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 def einsum(

@@ -44,10 +44,13 @@ class Linear(nnx.Linear):
       in_features, out_features, dtype=dtype, rngs=rngs, **options
     )
 
-  def __call__(self, inputs: Float[Array, "*batch in"]) -> Float[Array, "..."]:
-    kernel = self.kernel[...]
-    product = numerics.einsum("...i,io->...o", inputs, kernel, dtype=self.dtype)
-    return product + self.bias[...]
+  def __call__(  # type: ignore[override]  # how it rounds is no argument
+    self, inputs: Float[Array, "*batch in"]
+  ) -> Float[Array, "..."]:
+    outputs = numerics.einsum(
+      "...i,io->...o", inputs, self.kernel[...], dtype=self.dtype
+    )
+    return outputs if self.bias is None else outputs + self.bias[...]
 
 
 class Einsum(nnx.Einsum):
@@ -78,7 +81,9 @@ class Einsum(nnx.Einsum):
       subscripts, kernel_shape, bias_shape, dtype=dtype, rngs=rngs, **options
     )
 
-  def __call__(self, inputs: Float[Array, "..."]) -> Float[Array, "..."]:
+  def __call__(  # type: ignore[override]  # how it rounds is no argument
+    self, inputs: Float[Array, "..."]
+  ) -> Float[Array, "..."]:
     outputs = numerics.einsum(
       self.einsum_str, inputs, self.kernel[...], dtype=self.dtype
     )
