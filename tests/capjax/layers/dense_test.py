@@ -33,10 +33,21 @@ def test_equals_the_layer_of_flax(name):
   cases.assert_products_are_not_rounded(ours, _INPUTS)
 
 
-def test_einsum_may_have_no_bias():
-  ours = layers.Einsum(*_EINSUM[:2], rngs=nnx.Rngs(0))
+@pytest.mark.parametrize(
+  "make, subscripts",
+  [
+    (lambda rngs: layers.Einsum(*_EINSUM[:2], rngs=rngs), _EINSUM[0]),
+    (
+      lambda rngs: layers.Linear(4, 2, use_bias=False, rngs=rngs),
+      "...i,io->...o",
+    ),
+  ],
+  ids=["einsum", "linear"],
+)
+def test_there_may_be_no_bias(make, subscripts):
+  ours = make(nnx.Rngs(0))
   np.testing.assert_allclose(
-    ours(_INPUTS), jnp.einsum(_EINSUM[0], _INPUTS, ours.kernel[...]), rtol=1e-6
+    ours(_INPUTS), jnp.einsum(subscripts, _INPUTS, ours.kernel[...]), rtol=1e-6
   )
 
 
