@@ -70,6 +70,7 @@ def matmul(
   a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float[Array, "..."]:
   """Computes `jnp.matmul`, of operands that are rounded as `precision` says."""
+  checks.floats({"a": a, "b": b})
   return jnp.matmul(a, b, precision=precision())
 
 
