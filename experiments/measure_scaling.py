@@ -3,9 +3,10 @@ r"""Counts what a training step costs on each of several accelerators.
   python -m experiments.measure_scaling \
     --out=results/measurements/scaling-0.jsonl
 
-Nothing is run: the update of each model is compiled, for one device and for
-eight imitated ones, and XLA and the traced form of the loss are asked for their
-counts. Networks have their papers' sizes.
+The update of each model is compiled, for one device and for eight imitated
+ones, and XLA and the traced form of the loss are asked for their counts.
+Networks have their papers' sizes. Only a small network is run, in one process
+and in two, for which the machine should have nothing else to do.
 """
 
 import json
@@ -20,7 +21,7 @@ from absl import app, flags
 import capjax
 from capjax.specs import Spec
 
-from .benchmarks import scaling
+from .benchmarks import hosts, scaling
 from .flags import limits, runs
 from .records import records
 from .run import atomic_files, provenance
@@ -72,6 +73,9 @@ def main(argv: Sequence[str]) -> None:
     for key, value in scaling.costs(case).items():
       metrics[f"{name}_{key}"] = value
       print(f"{name} {key}: {value:,}", flush=True)
+  for key, value in hosts.rates().items():
+    metrics[key] = value
+    print(f"{key}: {value:,.0f} images/s", flush=True)
   if not _OUT.value:
     return
   made = provenance.record(runs.invocation())
