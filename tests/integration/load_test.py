@@ -50,6 +50,7 @@ def test_the_card_of_a_run_says_what_it_is(run):
     assert card[name] == summary[name]
 
 
+@pytest.mark.long
 def test_an_older_run_is_exported(run, train):
   path = run / "model.safetensors"
   before = path.read_bytes()
@@ -117,6 +118,7 @@ def test_training_starts_from_weights_of_other_classes(train, tmp_path):
   assert processes.summary_of(workdir)["start_from"] == record
 
 
+@pytest.mark.long
 def test_weights_of_another_network_are_refused(train, tmp_path):
   source, workdir = tmp_path / "x.safetensors", tmp_path / "run"
   capjax.save(small(10), source)

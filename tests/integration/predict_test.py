@@ -49,6 +49,7 @@ def test_files_are_predicted(folder):
     np.testing.assert_allclose([float(x) for x in row[2:]], scores, atol=1e-5)
 
 
+@pytest.mark.long
 def test_other_files_are_resized_or_named(folder):
   words = [str(folder / f"{n}.png") for n in ("0", "text", "large", "absent")]
   code, printed = predict(folder, f"--model={folder}", *words)
@@ -64,6 +65,7 @@ def test_other_files_are_resized_or_named(folder):
     assert f"not read: {name}: " in printed
 
 
+@pytest.mark.long
 def test_presences_have_columns(folder):
   model = folder / "rbm.safetensors"
   code, printed = predict(folder, f"--model={model}", str(folder / "0.png"))

@@ -91,6 +91,7 @@ def test_parts_are_where_objects_expect_them():
   )
 
 
+@pytest.mark.long
 def test_shares_of_parts_sum_to_the_image():
   rng = np.random.default_rng(1)
   poses = rng.normal(size=(3, 6)).astype(np.float32) / 5

@@ -16,6 +16,7 @@ from capjax.generative import guides, numpyro_programs
 
 
 class GuidesTest(chex.TestCase):
+  @pytest.mark.long
   def test_bound_is_that_of_numpyro(self):
     """Means of many samples, with selections enumerated or summed out."""
     capsules, guide, images = generative_cases.small(True, (3, 2))
@@ -81,6 +82,7 @@ class GuidesTest(chex.TestCase):
       self.assertIsNone(old.log_scales)
     del layers
 
+  @pytest.mark.long
   def test_upper_layers_see_the_image_through_the_lower_alone(self):
     _, guide, images = generative_cases.small()
     key = jax.random.key(0)

@@ -148,6 +148,7 @@ class ImportanceTest(chex.TestCase):
     np.testing.assert_allclose(got.bounds, want, rtol=1e-6)
     np.testing.assert_allclose(got.effective_samples, 1, rtol=1e-6)
 
+  @pytest.mark.long
   def test_rises_with_the_samples(self):
     one, many = _bounds(1), _bounds(_K)
     rise = many.bounds - one.bounds

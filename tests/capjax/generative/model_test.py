@@ -139,6 +139,7 @@ class GenerativeTest(chex.TestCase):
     routing = capsules.select(layers)[0].routing[0]
     np.testing.assert_allclose(routing, shares, atol=1e-4)
 
+  @pytest.mark.long
   def test_every_variable_is_drawn(self):
     draws = _draws()
     for layer, count in enumerate(_COUNTS, start=1):

@@ -30,6 +30,7 @@ def _log_density(logit):
   return selected.log_densities[0, 0], capsules.absence_cost()
 
 
+@pytest.mark.long
 def test_absence_costs_what_is_said():
   """Also 11.6 nats at the median scale of a trained model."""
   present, costs = _log_density(_SURE)

@@ -199,6 +199,7 @@ class SetTransformerTest(chex.TestCase):
     check_order_is_nothing(_run, masking=masking, **_FORMS[form])
 
   @parameterized.parameters(*_FORMS)
+  @pytest.mark.long
   def test_absent_is_nothing(self, form):
     check_absent_is_nothing(_run, **_FORMS[form])
 

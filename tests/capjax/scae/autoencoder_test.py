@@ -326,6 +326,7 @@ class SCAETest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "size=0; give"):
       _make(template_size=0)
 
+  @pytest.mark.long
   def test_one_image_at_a_time_is_all_at_once(self):
     model, images = _make(), _images()
     output = model(images)
@@ -349,6 +350,7 @@ class SCAETest(parameterized.TestCase):
     for value in (0.0, 1.0):
       self.assertTrue(np.isfinite(loss(jnp.full((2, *_SHAPE), value))))
 
+  @pytest.mark.long
   def test_flat_templates_are_counted(self):
     model = _make()
     self.assertEqual(float(scae.flat_templates(model)), 0)

@@ -184,6 +184,7 @@ class LossTest(parameterized.TestCase):
     self.assertGreater(_largest_gradient("soft"), 0.01)
     self.assertEqual(_largest_gradient("hard"), 0)
 
+  @pytest.mark.long
   def test_hard_presences_are_above_the_weight_of_the_dummy(self):
     """The vote that is most present decides."""
     output = _output()

@@ -138,6 +138,7 @@ class EfficientTrainingTest(chex.TestCase):
     for a, b in zip(before, jax.tree.leaves(returned), strict=True):
       self.assertGreater(np.max(np.abs(a - b)), 0)
 
+  @pytest.mark.long
   def test_differentiable_at_blank_images(self):
     """All votes of a fresh model are zero there."""
     model, labels = cases.efficient_capsnet(), _batch()[1]
