@@ -3,9 +3,11 @@
 import contextlib
 import functools
 import io
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from unittest import mock
 
@@ -101,14 +103,16 @@ class BenchTest(parameterized.TestCase):
   )
   @pytest.mark.long
   def test_forms_race(self, name, words, num_rows):
-    path = self.create_tempfile()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    path = pathlib.Path(folder.name, "rows.json")
     # In processes of their own: benchmarks share names of flags.
     done = subprocess.run(
       [
         sys.executable,
         "-m",
         f"experiments.benchmarks.{name}",
-        f"--json={path.full_path}",
+        f"--json={path}",
         *words,
       ],
       cwd=_ROOT,
@@ -116,7 +120,7 @@ class BenchTest(parameterized.TestCase):
       text=True,
     )
     self.assertEqual(done.returncode, 0, done.stderr)
-    (machine,), found = rows.read(path.full_path)
+    (machine,), found = rows.read(str(path))
     self.assertGreater(machine.flops, 0)
     self.assertLen(found, num_rows - (name in ("boltzmann", "scae")))
     self.assertGreater(min(row.ours for row in found), 0)
