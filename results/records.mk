@@ -273,6 +273,11 @@ suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
+train.scae_mnist_cpu := train_scae $(presets)/scae/scae_mnist_cpu.cfg
+suites.scae_mnist_cpu := label_curve,linear
+minutes.scae_mnist_cpu := 45
+$(call seeds,scae_mnist_cpu,0)
+
 train.scae_fashion_mnist_cpu := train_scae $(presets)/scae/scae_fashion_mnist_cpu.cfg
 minutes.scae_fashion_mnist_cpu := 35
 $(call seeds,scae_fashion_mnist_cpu,0)
