@@ -114,6 +114,21 @@ TASKS = {
 _DATA = {"constellation": "constellations"}
 
 
+def untrained(name: str, count: int | None = 40):
+  """A task of `TASKS`, examples for it, and its model's shapes in evaluation.
+
+  Args:
+    name: of the task.
+    count: the number of examples; None for all.
+  """
+  module, spec, options = TASKS[name]
+  task = module.make_task(spec, optax.adam(1e-3), **options)
+  dataset = load(name, count)
+  model = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
+  model.eval()
+  return task, dataset, model
+
+
 def load(name: str, count: int | None = 40) -> data.Dataset:
   """The first training examples for a task of `TASKS`; None for all."""
   whole = data.load(_DATA.get(name, "digits"), "train")

@@ -115,7 +115,7 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
   assert "resuming from step" in ends[0][1]
   assert processes.metrics_of(broken) == want
 
-  # One alone goes on with what two have saved.
+  # One process resumes what two have saved.
   code, printed = train(broken, *_FLAGS, "--num_steps=610")
   assert code == 0, printed
   assert "lengthened from 600 to 610" in printed

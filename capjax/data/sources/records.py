@@ -154,7 +154,7 @@ def _open(root, split, size, shape, num_classes, conversion) -> Part:
       some = slice(start, start + count)
       try:
         records = source.__getitems__(rows[some].tolist())
-      except Exception as error:
+      except Exception as error:  # of several kinds, as above
         raise _damaged(path, error) from None
       sizes = {len(x) for x in records} - {math.prod(shape)}
       if sizes:

@@ -6,11 +6,10 @@ Layers reshape images into windows, which JAX refuses there: its
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from task_rows import TASKS, load
+from task_rows import TASKS, untrained
 
 _MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
 
@@ -18,9 +17,7 @@ _MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Explicit,))
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
 def test_a_model_measures_a_batch_that_is_split(name):
-  module, spec, options = TASKS[name]
-  task = module.make_task(spec, optax.adam(1e-3), **options)
-  dataset = load(name)
+  task, dataset, model = untrained(name)
 
   def sample(images, labels):
     keys = jax.random.split(jax.random.key(0), 8)
@@ -28,8 +25,6 @@ def test_a_model_measures_a_batch_that_is_split(name):
     return make(keys, jnp.arange(8), images, labels)
 
   batch = jax.eval_shape(sample, dataset.images, dataset.labels)
-  model = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
-  model.eval()
 
   def placed(tree, spec):
     where = NamedSharding(_MESH, spec)

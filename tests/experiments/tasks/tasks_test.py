@@ -11,7 +11,7 @@ import optax
 import pytest
 from absl import flags
 from flax import nnx
-from task_rows import CAPSNET, TASKS, load
+from task_rows import CAPSNET, TASKS, load, untrained
 
 from capjax.evaluation import operations
 from experiments.evaluation import equivariance, out_of_distribution, suites
@@ -109,13 +109,9 @@ def test_tasks_need_no_flags(name):
 @pytest.mark.long_after_first
 def test_models_have_the_poses_and_scores_of_their_suites(name):
   """By shapes alone: of poses, and of what tells images of other data."""
-  module, spec, options = TASKS[name]
-  task = module.make_task(spec, optax.adam(1e-3), **options)
-  dataset = load(name)
-  shape = dataset.images.shape[1:]
-  model = task.describe(shape, dataset.num_classes).shapes()
-  model.eval()
+  task, dataset, model = untrained(name)
   names = task.suites(model)
+  shape = dataset.images.shape[1:]
   shape = task.steps(shape).output_shape(shape)
   images = jnp.zeros((4, *shape))
   if "equivariance" in names:
