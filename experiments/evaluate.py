@@ -14,7 +14,7 @@ from absl import app, flags
 
 from . import finished, launch
 from .evaluation import models, printed, suites
-from .flags import limits, runs
+from .flags import datasets, errors, limits, runs
 from .run import directory, provenance
 from .training import task
 
@@ -75,7 +75,7 @@ _ALLOW_OTHER_DATA = flags.DEFINE_bool(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     names = list(dict.fromkeys(_SUITE.value))
     known = ", ".join(suites.SUITES)
     if not names:
@@ -94,8 +94,8 @@ def main(argv: Sequence[str]) -> None:
     run = runs.open_run(runs.WORKDIR.value)
     summary, make_task = finished.reopen(run)
     runs.configure()
-    test = runs.load("test")
-    now = task.data_record(runs.load("train"), test)
+    test = datasets.load("test")
+    now = task.data_record(datasets.load("train"), test)
     known = summary.get("data", now)
     others = [x for x in now if x in known and now[x] != known[x]]
     if others and not _ALLOW_OTHER_DATA.value:

@@ -20,7 +20,7 @@ from absl import app, flags
 from capjax import data, exporting, pretrained, saved
 
 from . import finished, launch
-from .flags import limits, runs
+from .flags import datasets, errors, limits, runs
 from .run import directory, provenance
 from .training import cards
 
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   is_graph = _FORMAT.value in _WRITERS
   source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
-  with runs.clear_errors():
+  with errors.clear_errors():
     if source is None:
       raise ValueError(
         "no model is given; name a run as --workdir"
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> None:
     run = directory.Run(runs.WORKDIR.value)
     summary, make_task = finished.reopen(run)
     runs.configure()
-    test = runs.load("test")
+    test = datasets.load("test")
     known = summary.get("data", {}).get("test")
     if known not in (None, data.fingerprint(test)):
       raise ValueError(

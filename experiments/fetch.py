@@ -13,8 +13,12 @@ from absl import app, flags
 
 from capjax.data import fetching
 
-from .flags import runs
+from .flags import errors
 
+# Not the flag of training, which brings others that mean nothing here.
+_DATA_DIR = flags.DEFINE_string(
+  "data_dir", None, "Folder of all data sets, where that of each is made."
+)
 _MIRROR = flags.DEFINE_list(
   "mirror",
   [],
@@ -27,8 +31,8 @@ def main(argv: Sequence[str]) -> None:
   known = ", ".join(fetching.SETS)
   if not names:
     raise app.UsageError(f"name a data set to fetch: {known}")
-  with runs.clear_errors():
-    if not runs.DATA_DIR.value:
+  with errors.clear_errors():
+    if not _DATA_DIR.value:
       raise ValueError("give the folder of all data sets as --data_dir=DIR")
     unknown = sorted(set(names) - fetching.SETS.keys())
     if unknown:
@@ -36,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     for name in names:
       fetching.fetch(
         name,
-        runs.DATA_DIR.value,
+        _DATA_DIR.value,
         mirrors=_MIRROR.value,
         tell=functools.partial(print, flush=True),
       )

@@ -13,7 +13,7 @@ from absl import flags
 from capjax import weights
 
 from . import fitting
-from .flags import runs
+from .flags import datasets, runs
 from .run import directory, older_flags
 from .tasks import recorded
 from .training.task import Task
@@ -35,7 +35,7 @@ def reopen(run: directory.Run) -> tuple[dict[str, Any], Callable[[], Task]]:
   """
   summary = run.read_summary()
   on_arrays = summary["experiment"] == fitting.EXPERIMENT
-  if on_arrays and not runs.DATASET.present:
+  if on_arrays and not datasets.DATASET.present:
     raise ValueError(
       f"the run in {run.workdir} was trained on arrays; give them as "
       "--dataset=FILE.npz"

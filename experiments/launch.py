@@ -12,7 +12,7 @@ from capjax.saved import TrainedModel
 
 from . import fitting
 from .evaluation import models
-from .flags import hosts, lengths, limits, runs
+from .flags import datasets, errors, hosts, lengths, limits, runs
 from .run import directory, processes
 from .training import task as tasks
 
@@ -26,9 +26,9 @@ def restore(
     task,
     runs.loop_config(),
     test,
-    load_train=lambda: runs.load("train"),
-    data_dir=runs.DATA_DIR.value,
-    load_other=lambda name: runs.load("test", name),
+    load_train=lambda: datasets.load("train"),
+    data_dir=datasets.DATA_DIR.value,
+    load_other=lambda name: datasets.load("test", name),
   )
 
 
@@ -65,7 +65,7 @@ def _prepare(
   task = make_task()
   if runs.loop_config().num_validation == 0:
     runs.refuse("--num_validation=0", ["stop_accuracy"])
-  return task, runs.load("train"), runs.load("test")
+  return task, datasets.load("train"), datasets.load("test")
 
 
 def train(make_task: Callable[[], tasks.Task]) -> None:
@@ -75,7 +75,7 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
     make_task: `() -> task` of the flags. A ValueError that it raises ends the
       program with its message.
   """
-  with runs.clear_errors(), runs.naming_the_default():
+  with errors.clear_errors(), datasets.naming_the_default():
     runs.configure()
     hosts.initialise()  # before anything uses a device
     processes.require_same("flags", runs.invocation().flags)
@@ -94,8 +94,8 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       invocation=runs.invocation(),
       source=_source(run, task, train_set),
       source_name=runs.START_FROM.value or "",
-      load_train=lambda: runs.load("train"),
-      data_dir=runs.DATA_DIR.value,
+      load_train=lambda: datasets.load("train"),
+      data_dir=datasets.DATA_DIR.value,
       flags_of_size=limits.flags_of_size,
       on_length=lengths.remark,
     )

@@ -8,8 +8,6 @@ All forms are compiled first and then timed in turns, so that other load of the
 machine affects all alike. The loss is that of training, of one batch of noise.
 """
 
-import json
-import pathlib
 import time
 from collections.abc import Sequence
 
@@ -22,9 +20,16 @@ from capjax import data
 from capjax.layers import routers
 
 from .benchmarks import routing_costs
-from .flags import augmentation, limits, networks, optimizer, runs
-from .records import records
-from .run import atomic_files, provenance
+from .flags import (
+  augmentation,
+  datasets,
+  errors,
+  limits,
+  networks,
+  optimizer,
+  runs,
+)
+from .records import measurements
 from .tasks import capsnet
 from .training import train_step
 
@@ -39,7 +44,7 @@ _ROUNDS = flags.DEFINE_integer(
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     runs.configure()
     task = capsnet.make_task(
       networks.spec(),
@@ -48,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
       reconstruction_weight=networks.reconstruction_weight(),
     )
   batch = runs.BATCH_SIZE.value
-  test = data.load(runs.DATASET.value, "test", runs.DATA_DIR.value)
+  test = data.load(datasets.DATASET.value, "test", datasets.DATA_DIR.value)
   spec = task.describe(test.images.shape[1:], test.num_classes)
   random = np.random.default_rng(runs.SEED.value)
   images = jnp.float32(random.uniform(size=(batch, *test.images.shape[1:])))
@@ -73,22 +78,17 @@ def main(argv: Sequence[str]) -> None:
     print(f"{name}: {text.format(*row)}")
   if _OUT.value:
     own = networks.ROUTING.value
-    made = provenance.record(runs.invocation())
-    made["command"] = made["command"].replace(" --workdir=DIR", "", 1)
-    made |= {
-      "num_parameters": train_step.num_parameters(forms[own][0]),
-      "num_steps": 0,
-      "suite": "costs_of_a_batch",
-      "metrics": {**metrics, "batch_size": batch, "rounds": _ROUNDS.value},
-      "num_images": {},
-      "seconds": seconds,
-      "images_per_second": 1e3 * batch / metrics[f"{own}_gradient_ms"],
-    }
-    path, line = pathlib.Path(_OUT.value), json.dumps(made)
-    with runs.clear_errors():
-      records.parse_lines([line], path)
-      atomic_files.write_whole(path, f"{line}\n")
-    print(f"wrote {path}")
+    with errors.clear_errors():
+      measurements.write(
+        _OUT.value,
+        runs.invocation(),
+        "costs_of_a_batch",
+        {**metrics, "batch_size": batch, "rounds": _ROUNDS.value},
+        seconds=seconds,
+        num_parameters=train_step.num_parameters(forms[own][0]),
+        images_per_second=1e3 * batch / metrics[f"{own}_gradient_ms"],
+      )
+    print(f"wrote {_OUT.value}")
 
 
 if __name__ == "__main__":

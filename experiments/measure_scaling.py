@@ -9,8 +9,6 @@ Networks have their papers' sizes. Only a small network is run, in one process
 and in two, for which the machine should have nothing else to do.
 """
 
-import json
-import pathlib
 import time
 from collections.abc import Sequence
 
@@ -22,9 +20,8 @@ import capjax
 from capjax.specs import Spec
 
 from .benchmarks import hosts, scaling
-from .flags import limits, runs
-from .records import records
-from .run import atomic_files, provenance
+from .flags import errors, limits, runs
+from .records import measurements
 from .tasks import capsnet, matrix_capsules, scae
 
 _OUT = flags.DEFINE_string(
@@ -78,23 +75,16 @@ def main(argv: Sequence[str]) -> None:
     print(f"{key}: {value:,.0f} images/s", flush=True)
   if not _OUT.value:
     return
-  made = provenance.record(runs.invocation())
-  made["command"] = made["command"].replace(" --workdir=DIR", "", 1)
-  made |= {
-    "dataset": "none",
-    "num_parameters": metrics["capsnet_parameters"],
-    "num_steps": 0,
-    "suite": "scaling",
-    "metrics": metrics,
-    "num_images": {},
-    "seconds": time.perf_counter() - start,
-    "images_per_second": 0.0,
-  }
-  path, line = pathlib.Path(_OUT.value), json.dumps(made)
-  with runs.clear_errors():
-    records.parse_lines([line], path)
-    atomic_files.write_whole(path, f"{line}\n")
-  print(f"wrote {path}")
+  with errors.clear_errors():
+    measurements.write(
+      _OUT.value,
+      runs.invocation()._replace(dataset="none"),
+      "scaling",
+      metrics,
+      seconds=time.perf_counter() - start,
+      num_parameters=metrics["capsnet_parameters"],
+    )
+  print(f"wrote {_OUT.value}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from capjax.data import conversion
 from capjax.data.conversion import Conversion
 from capjax.data.sources import image_folder
 
-from .flags import limits, runs
+from .flags import errors, limits
 from .run import atomic_files
 
 _MODEL = flags.DEFINE_string(
@@ -115,7 +115,7 @@ def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
 
 def main(argv: Sequence[str]) -> None:
   paths = argv[1:]
-  with runs.clear_errors():
+  with errors.clear_errors():
     if not paths:
       raise ValueError("no image is given; name files after the flags")
     trained = pretrained.load_any(_MODEL.value)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from .flags import runs
+from .flags import errors, runs
 from .records import records
 from .run import atomic_files, directory
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   path = pathlib.Path(_OUT.value)
-  with runs.clear_errors():
+  with errors.clear_errors():
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")
     lines = [

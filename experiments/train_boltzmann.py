@@ -15,7 +15,7 @@ from capjax.specs import Spec
 
 from . import launch
 from .flags import boltzmann as flagged
-from .flags import limits, runs
+from .flags import errors, limits, runs
 from .tasks import boltzmann
 from .training.task import Task
 
@@ -56,7 +56,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     flagged.refuse_useless_flags()
     if not _SWITCHES.value:
       runs.refuse("--noswitches", ["mean_field_iterations", "sweep"])

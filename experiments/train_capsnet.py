@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from . import launch
-from .flags import augmentation, limits, networks, optimizer, photometry, runs
+from .flags import augmentation, errors, limits, networks, optimizer, photometry
 from .tasks import capsnet
 from .training.task import Task
 
@@ -29,7 +29,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     photometry.refuse_decoder(flags.FLAGS["model"].value)
   launch.train(make_task)

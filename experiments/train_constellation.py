@@ -17,7 +17,7 @@ from capjax.scae.constellation import ConstellationAutoencoder
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, limits, optimizer, rates, runs
+from .flags import arithmetic, datasets, errors, limits, optimizer, rates, runs
 from .tasks import constellation
 from .training.task import Task
 
@@ -77,11 +77,11 @@ _DEFORMATION = flags.DEFINE_float(
   "Weight of the squared deformations in the loss.",
   lower_bound=0.0,
 )
-flags.set_default(runs.DATASET, "constellations")
+flags.set_default(datasets.DATASET, "constellations")
 flags.set_default(runs.BATCH_SIZE, 32)
 flags.set_default(rates.LEARNING_RATE, 1e-4)
 flags.register_validator(
-  runs.DATASET,
+  datasets.DATASET,
   lambda name: name == "constellations",
   message="this binary trains on constellations only; leave --dataset out",
 )
@@ -112,7 +112,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_constellation", ["stop_accuracy"])
     if _SPARSITY.value == "hard":

@@ -17,7 +17,7 @@ from capjax.generative import amortised
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, augmentation, limits, optimizer, runs
+from .flags import arithmetic, augmentation, errors, limits, optimizer, runs
 from .tasks import generative
 from .training.task import Task
 
@@ -138,7 +138,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_generative", ["stop_accuracy"])
   launch.train(make_task)

@@ -21,7 +21,7 @@ from capjax.specs import Spec
 
 from . import fitting, launch
 from .flags import boltzmann as flagged
-from .flags import limits, runs
+from .flags import errors, limits, runs
 from .run import processes
 from .tasks import helmholtz
 from .training import memory
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   if _PRETRAIN_STEPS.value is None:  # recorded as a number
     flags.FLAGS.pretrain_steps = runs.NUM_STEPS.value
-  with runs.clear_errors():
+  with errors.clear_errors():
     flagged.refuse_useless_flags()
     if runs.START_FROM.value and _PRETRAIN_STEPS.value:
       raise ValueError(

@@ -17,7 +17,7 @@ from capjax.matrix_capsules import COORDINATES, FORMS, STARTS, MatrixCapsules
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, limits, optimizer, rates, runs
+from .flags import arithmetic, datasets, errors, limits, optimizer, rates, runs
 from .tasks import matrix_capsules
 from .training.task import Task
 
@@ -155,7 +155,7 @@ def make_task() -> Task:
   return matrix_capsules.make_task(
     _spec(),
     optimizer.make_optimizer(),
-    dataset=runs.DATASET.value,
+    dataset=datasets.DATASET.value,
     num_steps=runs.NUM_STEPS.value,
     kind=_LOSS.value,
     margin_steps=_MARGIN_STEPS.value,
@@ -196,7 +196,7 @@ def _spec() -> Spec:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     is_baseline = _MODEL.value == "baseline"
     runs.refuse(
       f"--model={_MODEL.value}",
@@ -204,9 +204,9 @@ def main(argv: Sequence[str]) -> None:
     )
     if is_baseline or _LOSS.value != "spread":
       runs.refuse("without the spread loss, training", ["margin_steps"])
-    pairs = matrix_capsules.is_stereo(runs.DATASET.value)
+    pairs = matrix_capsules.is_stereo(datasets.DATASET.value)
     unused = ["max_shift"] if pairs else ["augmentation"]
-    runs.refuse(f"--dataset={runs.DATASET.value}", unused)
+    runs.refuse(f"--dataset={datasets.DATASET.value}", unused)
     if _VIEWPOINTS.value != "all":
       runs.refuse("--viewpoints", ["num_validation"])
   launch.train(make_task)

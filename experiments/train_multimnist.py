@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from . import launch
-from .flags import augmentation, limits, networks, optimizer, runs
+from .flags import augmentation, errors, limits, networks, optimizer, runs
 from .tasks import multimnist
 from .training.task import Task
 
@@ -42,7 +42,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_multimnist", augmentation.DEFORMATIONS)
     if networks.ROUTING.value == "self":

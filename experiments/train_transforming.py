@@ -17,7 +17,7 @@ from capjax.specs import Spec
 from capjax.transforming import OUTPUTS, POSES, TransformingAutoencoder
 
 from . import launch
-from .flags import arithmetic, limits, optimizer, runs
+from .flags import arithmetic, errors, limits, optimizer, runs
 from .tasks import transforming
 from .training.task import Task
 
@@ -109,7 +109,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_transforming", ["stop_accuracy"])
     if _POSE.value == "shift":

@@ -15,7 +15,7 @@ from capjax import baselines
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, limits, optimizer, runs
+from .flags import arithmetic, errors, limits, optimizer, runs
 from .tasks import vae
 from .training.task import Task
 
@@ -47,7 +47,7 @@ def make_task() -> Task:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_vae", ["stop_accuracy"])
   launch.train(make_task)

@@ -14,7 +14,7 @@ from absl import app, flags
 
 from capjax import data
 
-from .flags import limits, runs
+from .flags import datasets, errors, limits
 
 _OUT = flags.DEFINE_string("out", None, "Folder to write the files to.")
 
@@ -30,10 +30,12 @@ def blocks(dataset: data.Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
-  with runs.clear_errors():
+  with errors.clear_errors():
     if not _OUT.value:
       raise ValueError("give the folder to write to as --out=FOLDER")
-    train, test = (runs.load(split, stream=True) for split in ("train", "test"))
+    train, test = (
+      datasets.load(split, stream=True) for split in ("train", "test")
+    )
     data.write_records(
       _OUT.value, blocks(train), blocks(test), class_names=train.class_names
     )

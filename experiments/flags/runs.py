@@ -1,61 +1,28 @@
 """Flags that all runs share: folder, data, seed, length and checkpoints."""
 
-import contextlib
 import functools
 import os
 import pathlib
 import shlex
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-from absl import flags, logging
+from absl import flags
 
 from capjax import data
-from capjax.kernels import checks
 
-from ..run import atomic_files, directory, metrics
+from ..run import directory, metrics
 from ..run.invocation import FREE_FLAGS, PROCESS_FLAGS, Invocation
 from ..training.loop import LoopConfig
-from . import arithmetic, limits, presets
+from . import arithmetic, datasets, limits, presets
 
 WORKDIR = flags.DEFINE_string(
   "workdir",
   None,
   "Folder of the run; training writes to it and resumes from it.",
 )
-DATASET = flags.DEFINE_string(
-  "dataset",
-  "digits",
-  f"Data set: one of {', '.join(data.NAMES)}; tfds:NAME[/CONFIG], an image "
-  "classification set of TensorFlow Datasets; or the path of a folder of "
-  "train/CLASS/* and test/CLASS/*, or of CLASS/*, of an .npz archive of images "
-  "and labels, or of IDX or ArrayRecord files.",
-)
-DATA_DIR = flags.DEFINE_string(
-  "data_dir",
-  None,
-  "Folder that holds one folder for each data set; a relative path as "
-  "--dataset is looked for in it too.",
-)
-_IMAGE_SIZE = flags.DEFINE_list(
-  "image_size",
-  None,
-  "Height and width to which all images are resized, as 32 or 37,23; by "
-  "default they keep their size.",
-)
-_GRAYSCALE = flags.DEFINE_bool(
-  "grayscale", False, "Turn colours into intensities of grey."
-)
-_STREAM = flags.DEFINE_bool(
-  "stream",
-  None,
-  "Read images from their files while training, instead of holding all in "
-  "memory; by default where they do not fit. The numbers are the same.",
-)
-limits.require_counts(_IMAGE_SIZE, example="32 or 37,23", at_most=2)
 SEED = flags.DEFINE_integer(
   "seed",
   0,
@@ -213,31 +180,10 @@ def loop_config(num_steps: int | None = None) -> LoopConfig:
   )
 
 
-def load(
-  split: str, name: str | None = None, stream: bool | None = None
-) -> data.Dataset:
-  """The `train` or `test` set that the flags name, or that of another name.
-
-  Args:
-    split: "train" or "test".
-    name: of another data set.
-    stream: whether images stay in their files; None as --stream says.
-  """
-  size = _IMAGE_SIZE.value and [int(side) for side in _IMAGE_SIZE.value]
-  return data.load(
-    name or DATASET.value,
-    split,
-    DATA_DIR.value,
-    image_size=size and (size[0], size[-1]),
-    grayscale=_GRAYSCALE.value,
-    stream=_STREAM.value if stream is None else stream,
-  )
-
-
 def invocation() -> Invocation:
   """The command line of this process, after its flags have been parsed."""
   known = limits.experiment_flags()
-  name, folder = data.split_path(DATASET.value, DATA_DIR.value)
+  name, folder = datasets.place()
   # The two flags by which the data are found again from any working folder.
   places = {"dataset": f"--dataset={name}"}
   if folder is not None:
@@ -261,21 +207,6 @@ def invocation() -> Invocation:
     | places,
     defaults=frozenset(flag.name for flag in known if _is_default(flag.name)),
   )
-
-
-@contextlib.contextmanager
-def naming_the_default() -> Iterator[None]:
-  """Adds to an error about images that --dataset has its default value."""
-  try:
-    yield
-  except checks.ImageShapeError as error:
-    if DATASET.present:
-      raise
-    name = presets.quick(pathlib.Path(sys.argv[0]).stem)
-    raise checks.ImageShapeError(
-      f"{error} (--dataset is {DATASET.value} by default, for which "
-      f"--preset={name or 'NAME'} has settings; flags after it replace its own)"
-    ) from error
 
 
 def refuse(what: str, names: Sequence[str]) -> None:
@@ -311,24 +242,6 @@ def configure() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
-@contextlib.contextmanager
-def clear_errors() -> Iterator[None]:
-  """Ends the program with the message of an error in the user's input.
-
-  `--verbosity=1` shows where it was raised.
-  """
-  try:
-    yield
-  except (ValueError, OSError, flags.Error) as error:
-    logging.debug("the error was raised here", exc_info=True)
-    if atomic_files.is_full(error):
-      path = getattr(error, "filename", None) or WORKDIR.value
-      error = atomic_files.not_written(path, error)
-    sys.exit(f"{type(error).__name__}: {error}")
-  except KeyboardInterrupt:
-    sys.exit(128 + signal.SIGINT)
-
-
 def _is_default(name: str) -> bool:
   return flags.FLAGS[name].value == flags.FLAGS[name].default
 
@@ -360,16 +273,16 @@ def _command() -> str:
       argument = f"--flagfile={presets.portable(path)}"
     if name not in FREE_FLAGS:
       arguments.append(argument)
-  _, folder = data.split_path(DATASET.value, DATA_DIR.value)
-  if folder is not None:
+  if datasets.place()[1] is not None:
     arguments.append("--data_dir=DATA")
   module = f"experiments.{pathlib.Path(sys.argv[0]).stem}"
-  return shlex.join(["python", "-m", module, "--workdir=DIR", *arguments])
+  folder = [] if WORKDIR.value is None else ["--workdir=DIR"]
+  return shlex.join(["python", "-m", module, *folder, *arguments])
 
 
 def _recorded(name: str, value: Any) -> Any:
   if name == "dataset":
-    return data.split_path(value, DATA_DIR.value)[0]
+    return data.split_path(value, datasets.DATA_DIR.value)[0]
   return pathlib.Path(value).name if name in _OTHER_RUNS and value else value
 
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 from capjax import specs
 from experiments import launch
-from experiments.flags import runs
+from experiments.flags import datasets, errors
 from experiments.training import task as tasks
 from experiments.training import train_step
 
@@ -27,9 +27,9 @@ def _leaves(model):
 
 def _describe(make_task: Callable[[], tasks.Task]) -> None:
   """In the place of `launch.train`."""
-  with runs.clear_errors():
+  with errors.clear_errors():
     task = make_task()
-    train = runs.load("train")
+    train = datasets.load("train")
     record = json.loads(json.dumps(tasks.model_record(task, train)))
     model = task.describe(train.images.shape[1:], train.num_classes).shapes()
     again = specs.from_json(record)

@@ -7,7 +7,6 @@ compiled. A case counts once, whether values or gradients are not finite.
 """
 
 import argparse
-import json
 import pathlib
 import sys
 import time
@@ -18,8 +17,7 @@ import kernel_cases
 import numpy as np
 
 from capjax.layers import routers
-from experiments.records import records
-from experiments.run import atomic_files, provenance
+from experiments.records import measurements
 from experiments.run.invocation import Invocation
 
 # The rows of `kernel_cases` that a layer's routing calls.
@@ -84,27 +82,20 @@ def main() -> int:
     return 0
   seconds = time.monotonic() - start
   rate = sum(x for n, x in metrics.items() if n.endswith("_cases")) / seconds
-  made = provenance.record(
+  measurements.write(
+    given.out,
     Invocation(
       "fuzz_routings",
       command="make measurements",
       dataset="arguments of every magnitude",
       seed=given.seed,
       flags={"repeats": given.repeats, "seed": given.seed},
-    )
+    ),
+    "fuzz",
+    metrics,
+    seconds=seconds,
+    images_per_second=rate,
   )
-  made |= {
-    "num_parameters": 0,
-    "num_steps": 0,
-    "suite": "fuzz",
-    "metrics": metrics,
-    "num_images": {},
-    "seconds": seconds,
-    "images_per_second": rate,
-  }
-  line = json.dumps(made)
-  records.parse_lines([line], given.out)
-  atomic_files.write_whole(given.out, f"{line}\n")
   return 0
 
 

@@ -15,17 +15,17 @@ from absl import app, flags
 from flax import nnx
 
 from experiments import launch
-from experiments.flags import runs
+from experiments.flags import datasets, errors, runs
 from experiments.training import task as tasks
 from experiments.training import train_step
 
 
 def _trace(make_task: Callable[[], tasks.Task]) -> None:
   """In the place of `launch.train`."""
-  with runs.clear_errors():
+  with errors.clear_errors():
     runs.configure()
     task = make_task()
-    train = runs.load("train")
+    train = datasets.load("train")
     batch_size = runs.BATCH_SIZE.value
 
     def first_loss(images, labels):

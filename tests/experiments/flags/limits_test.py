@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 from experiments import train_capsnet
 from experiments.evaluation import suites
 from experiments.flags import augmentation as flagged
-from experiments.flags import limits, optimizer, runs
+from experiments.flags import datasets, limits, optimizer, runs
 from experiments.run import directory
 from experiments.training import augmentation, memory
 from experiments.training import task as tasks
@@ -125,14 +125,14 @@ def test_images_must_stay_in_the_frame():
 )
 def test_too_much_memory_is_named_before_it_is_taken(word, part):
   with given(*SMALL, *word.split()), pytest.raises(ValueError) as error:
-    check(runs.load("train"))
+    check(datasets.load("train"))
   for want in ("available", f"lower {word.partition('=')[0]}", part):
     assert want in str(error.value)
 
 
 def test_an_estimate_is_what_arrays_take():
   with given(*SMALL, "--batch_size=16"):
-    train = runs.load("train")
+    train = datasets.load("train")
     parts, _ = estimate(train)
     model = tasks.make_model(train_capsnet.make_task(), train)
   size = sum(x.nbytes for x in jax.tree.leaves(model))
@@ -145,7 +145,7 @@ def test_an_estimate_is_what_arrays_take():
 
 def test_an_estimate_counts_averaged_weights():
   with given(*SMALL, "--average_decay=0.99"):
-    need = estimate(runs.load("train"))
+    need = estimate(datasets.load("train"))
   assert need.parts["average"] == need.parts["model"] > 0
 
 
@@ -159,8 +159,8 @@ def test_only_errors_about_images_tell_of_the_default_data_set():
   with flagsaver.flagsaver():
     for words, wants in (((), True), (("--cnn_pool=2",), False)):
       flags.FLAGS(["binary", *words])
-      with pytest.raises(ValueError) as error, runs.naming_the_default():
-        tasks.make_model(train_capsnet.make_task(), runs.load("train"))
+      with pytest.raises(ValueError) as error, datasets.naming_the_default():
+        tasks.make_model(train_capsnet.make_task(), datasets.load("train"))
       assert (hint in str(error.value)) == wants
 
 
@@ -202,6 +202,6 @@ def test_binaries_end_with_a_sentence(train, tmp_path, word, wants):
 
 def test_a_run_of_small_numbers_is_let_through():
   with given(*SMALL):
-    train = runs.load("train")
+    train = datasets.load("train")
     check(train)
     assert np.ndim(train.images) == 4
