@@ -51,6 +51,13 @@ from .prototypes import (
 from .sinkhorn import (
   sinkhorn_routing,
 )
+from .slots import (
+  Frames,
+  SlotOutput,
+  relative_points,
+  slot_attention,
+  slot_frames,
+)
 from .variational import (
   variational_routing,
 )
@@ -67,6 +74,12 @@ __all__ = [
   "heinsen_vector_routing",
   "sinkhorn",
   "sinkhorn_routing",
+  "slots",
+  "Frames",
+  "SlotOutput",
+  "relative_points",
+  "slot_attention",
+  "slot_frames",
   "EMOutput",
   "LinearVotes",
   "RoutingOutput",

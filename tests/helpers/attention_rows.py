@@ -4,7 +4,13 @@ import jax.numpy as jnp
 import routing_types
 from kernel_arguments import Case
 
-from kernels.routing import attention, linear_votes, orthogonal, prototypes
+from kernels.routing import (
+  attention,
+  linear_votes,
+  orthogonal,
+  prototypes,
+  slots,
+)
 
 
 def _linear(route):
@@ -132,6 +138,23 @@ CASES = {
     orthogonal.householder, {"vectors": "K D"}, children="K", largest=1e8
   ),
   "orthogonal.entmax15": Case(orthogonal.entmax15, {"x": "I J"}, largest=1e30),
+  "slots.slot_attention": Case(
+    slots.slot_attention,
+    {"queries": "J D", "keys": "I D", "values": "I C", "presence": "I unit"},
+  ),
+  "slots.slot_attention of frames": Case(
+    slots.slot_attention,
+    {"queries": "J D", "keys": "I J D", "values": "I J C"},
+  ),
+  "slots.slot_frames": Case(
+    slots.slot_frames, {"weights": "I J unit", "points": "I 2"}
+  ),
+  "slots.relative_points": Case(
+    lambda points, positions, scales: slots.relative_points(
+      points, slots.Frames(positions, scales)
+    ),
+    {"points": "I 2", "positions": "J 2", "scales": "J 2 positive"},
+  ),
 }
 
 PROPERTIES = {

@@ -48,6 +48,7 @@ class Mutant(NamedTuple):
 
 _DYNAMIC = "kernels/routing/dynamic.py", "kernels/routing/dynamic_test.py"
 _EM = "kernels/routing/em.py", "kernels/routing/em_test.py"
+_SLOTS = "kernels/routing/slots.py", "kernels/routing/slots_test.py"
 _GEOMETRY = "kernels/geometry.py", "kernels/geometry_test.py"
 _WARP = "kernels/rendering/warping.py", "kernels/rendering/warping_test.py"
 _VOTES = (
@@ -92,6 +93,15 @@ MUTANTS = [
     ("squares += jnp.square(shift)", "squares -= jnp.square(shift)"),
     ("cost *= form.cost_scale * mass", "cost *= form.cost_scale"),
     ("means *= 1 - form.damping", "means *= 1 + form.damping"),
+  ),
+  *_of(
+    _SLOTS,
+    ("queries / math.sqrt(sizes", "queries / (sizes"),
+    ("numerics.softmax(scores, 1)", "numerics.softmax(scores, 0)"),
+    ("shares = coefficients + epsilon", "shares = coefficients"),
+    ("jnp.sum(shares, axis=0)", "jnp.sum(coefficients, axis=0)"),
+    ("jnp.sqrt(jnp.clip(variances", "(jnp.clip(variances"),
+    ("points[:, None] - positions) /", "points[:, None] + positions) /"),
   ),
   *_of(
     _GEOMETRY,
