@@ -4,9 +4,9 @@
 docs/results.md, and all metrics of the records into results/README.md. Runs of
 presets that end in `_sweep` are compared in results/sweeps.md. Numbers in the
 README and in docs/ stand between comments that name their record (see
-`experiments.records.pages`); a page with the marks `ROUTINGS` gets the table of
-routings. With `--check` it only compares the pages with the records, and fails
-where they differ.
+`experiments.records.pages`); a page with markers of `TABLES` gets their table.
+With `--check` it only compares the pages with the records, and fails where they
+differ.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from absl import app, flags
 
 from .evaluation import suites
 from .records import (
+  ablations,
   densities,
   pages,
   published,
@@ -46,8 +47,12 @@ _RESULTS = flags.DEFINE_string(
 )
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-ROUTINGS = "<!-- routings:begin -->", "<!-- routings:end -->"
-SCALING = "<!-- scaling:begin -->", "<!-- scaling:end -->"
+# Tables on pages of docs/, by the name in the markers around them.
+TABLES = {
+  "routings": routings.table,
+  "scaling": scaling.table,
+  "ablations": ablations.table,
+}
 _TITLE = """# Results
 
 Every metric and curve of the records in this folder; written by `python -m
@@ -285,10 +290,10 @@ def main(argv: Sequence[str]) -> None:
     named = pages.read(_RESULTS.value)
     for path in _pages():
       text = new.get(path) or path.read_text("utf-8")
-      if ROUTINGS[0] in text:
-        text = replace_block(text, routings.table(named), ROUTINGS)
-      if SCALING[0] in text:
-        text = replace_block(text, scaling.table(named), SCALING)
+      for name, make in TABLES.items():
+        marks = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if marks[0] in text:
+          text = replace_block(text, make(named), marks)
       new[path] = pages.fill(text, named)
   except (OSError, ValueError) as error:
     sys.exit(str(error))

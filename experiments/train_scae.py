@@ -34,7 +34,10 @@ _TEMPLATE_SIZE = flags.DEFINE_integer(
   lower_bound=2,
 )
 _NUM_FEATURES = flags.DEFINE_integer(
-  "num_features", 16, "Number of special features of a part.", lower_bound=1
+  "num_features",
+  16,
+  "Number of special features of a part; with 0 templates have no colours.",
+  lower_bound=0,
 )
 _ENCODER_FEATURES = flags.DEFINE_integer(
   "encoder_features",
@@ -71,6 +74,28 @@ _MASKING = flags.DEFINE_enum(
   "log_presence",
   ["log_presence", "near_hard"],
   "How attention ignores absent parts; near_hard is that of the authors' code.",
+)
+_PART_ENCODER = flags.DEFINE_enum(
+  "part_encoder",
+  "attention",
+  ["attention", "conv", "linear", "pixels"],
+  "What follows the convolutions of the part encoder: attention, a map for "
+  "each part, as in the paper; conv, means over positions; linear, one dense "
+  "layer. pixels is one dense layer of the image, for which "
+  "--encoder_features has no effect.",
+)
+_OBJECT_ENCODER = flags.DEFINE_enum(
+  "object_encoder",
+  "set_transformer",
+  ["set_transformer", "mlp"],
+  "What finds objects from parts: the paper's set transformer, or a network "
+  "with one hidden layer.",
+)
+_DEFORMATIONS = flags.DEFINE_bool(
+  "deformations",
+  True,
+  "Let the relations of objects to their parts depend on the image; without it "
+  "--dynamics_weight has no effect.",
 )
 _NOISE = flags.DEFINE_bool(
   "noise", True, "Add noise to the logits of presence in training."
@@ -112,6 +137,9 @@ def make_task() -> Task:
     kind=_KIND.value,
     normalise=_NORMALISE.value,
     masking=_MASKING.value,
+    part_encoder=_PART_ENCODER.value,
+    object_encoder=_OBJECT_ENCODER.value,
+    deformations=_DEFORMATIONS.value,
     edges=_EDGES.value,
     dtype=arithmetic.dtype(),
   )
@@ -131,6 +159,8 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     runs.refuse("train_scae", ["stop_accuracy"])
+    if _OBJECT_ENCODER.value == "mlp":
+      runs.refuse("--object_encoder=mlp", ["masking"])
   launch.train(make_task)
 
 

@@ -278,6 +278,25 @@ suites.scae_mnist_cpu := label_curve,linear
 minutes.scae_mnist_cpu := 45
 $(call seeds,scae_mnist_cpu,0)
 
+# Stacked capsule autoencoders without some part each: docs/results/unsupervised.md.
+# $(call ablation,CELL,FLAGS)
+define ablation
+train.scae_ablation_$(1) := train_scae $(presets)/scae/scae_ablation.cfg $(2)
+minutes.scae_ablation_$(1) := 3
+$$(call seeds,scae_ablation_$(1),0 1 2)
+endef
+$(eval $(call ablation,full))
+$(eval $(call ablation,no_features,--num_features=0))
+$(eval $(call ablation,no_deformations,--nodeformations))
+$(eval $(call ablation,mlp,--object_encoder=mlp))
+$(eval $(call ablation,linear,--part_encoder=linear))
+$(eval $(call ablation,conv,--part_encoder=conv))
+$(eval $(call ablation,pixels,--part_encoder=pixels))
+$(eval $(call ablation,no_sparsity,\
+  $(foreach name,prior_within prior_between posterior_within posterior_between,\
+    --$(name)_weight=0)))
+$(eval $(call ablation,no_noise,--nonoise))
+
 train.scae_fashion_mnist_cpu := train_scae $(presets)/scae/scae_fashion_mnist_cpu.cfg
 minutes.scae_fashion_mnist_cpu := 35
 $(call seeds,scae_fashion_mnist_cpu,0)

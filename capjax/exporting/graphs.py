@@ -169,7 +169,7 @@ def _decoder(model: nnx.Module):
     return lambda poses: {"images": decoder(poses[None])[0]}, inputs
   if isinstance(model, SCAE):
     count = model.encoder.num_parts
-    features = model.decoder.hidden.kernel.shape[0]
+    features = model.decoder.num_features
     inputs = _floats(
       poses=(count, 3, 3), presences=(count,), features=(count, features)
     )

@@ -63,6 +63,9 @@ class SCAE(nnx.Module):
     kind: Literal["affine", "similarity"] = "affine",
     normalise: Literal["none", "votes", "all"] = "none",
     masking: Literal["log_presence", "near_hard"] = "log_presence",
+    part_encoder: part_capsules.Encoding = "attention",
+    object_encoder: object_capsules.Encoding = "set_transformer",
+    deformations: bool = True,
     edges: bool = False,
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
@@ -70,35 +73,47 @@ class SCAE(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: (H, W, C) of the images, H and W at least 23; MNIST on a
-        canvas of (40, 40, 1) in the paper.
+      image_shape: (H, W, C) of the images, H and W at least 23 (but for
+        `part_encoder="pixels"`); MNIST on a canvas of (40, 40, 1) in the paper.
       num_classes: N, classes of the probes, which alone learn from labels.
       num_parts: M.
       num_objects: K.
       template_size: pixels along each side of a template.
-      num_features: special features of a part.
+      num_features: special features of a part; with 0 templates have no
+        colours, and the part encoder learns nothing from the objects.
       encoder_features: channels of the part encoder.
       nonlinearity: nonlinearity of templates, as for `part_capsules.Templates`.
       mixing: mixing of parts in an image, as for `part_capsules.Templates`.
       kind: kind of the poses of objects, as for `geometry.pose_matrix`.
       normalise: of votes, as for `vote_mixture.explain_parts`.
       masking: of absent parts, as for `attention.SetTransformer`.
+      part_encoder: what finds the parts, as for `part_capsules.PartEncoder`.
+      object_encoder: what finds the objects, as for
+        `object_capsules.ObjectCapsules`.
+      deformations: whether the relations of an object to its parts depend on
+        the image.
       edges: whether parts explain the edges of images instead of the images;
         for photographs.
       dtype: dtype of the products of dense layers and convolutions, as for
         `layers.dense.set_dtype`; poses, drawing and likelihoods are in float32.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if a count is too small or an option is unknown.
     """
     checks.image_shape(image_shape)
     checks.counts(
       num_classes=num_classes, num_parts=num_parts, num_objects=num_objects
     )
+    if num_features < 0:
+      raise ValueError(f"num_features is {num_features}; give at least 0.")
     self.image_shape = tuple(image_shape)
     self.encoder = part_capsules.PartEncoder(
       image_shape,
       num_parts,
       num_features=num_features,
       width=encoder_features,
+      kind=part_encoder,
       rngs=rngs,
     )
     self.decoder = part_capsules.Templates(
@@ -118,6 +133,8 @@ class SCAE(nnx.Module):
       kind=kind,
       normalise=normalise,
       masking=masking,
+      encoder=object_encoder,
+      deformations=deformations,
       rngs=rngs,
     )
     self.prior_probe, self.posterior_probe = (

@@ -16,6 +16,7 @@ from capjax.kernels.matching import vote_mixture
 from capjax.layers import attention
 from capjax.scae import voting
 
+Encoding = Literal["set_transformer", "mlp"]
 POSE = 6  # entries of a pose that are not constant
 
 
@@ -28,7 +29,8 @@ class Objects(NamedTuple):
     scales: [B K M], standard deviations of the parts around the votes.
     presence: [B K M] in (0, 1), a_k a_km: object and part are both
       present.
-    dynamics: [B K M 6], raw, the image-dependent term of object-part relations.
+    dynamics: [B K M 6], raw, the image-dependent term of object-part relations;
+      0 without deformations.
     log_prob: [B], log-likelihood of the parts, in nats.
     posterior: [B K M], the probability that part m belongs to object k.
   """
@@ -51,7 +53,12 @@ class Objects(NamedTuple):
 
 
 class ObjectCapsules(nnx.Module):
-  """A set transformer over the parts, then a small network for each object."""
+  """A set transformer over the parts, then a small network for each object.
+
+  For comparison, `encoder="mlp"` is a network with one hidden layer of all
+  parts, in their order, and without `deformations` the relations of an object
+  to its parts are the same in all images. The size of the MLP is our choice.
+  """
 
   def __init__(
     self,
@@ -62,6 +69,8 @@ class ObjectCapsules(nnx.Module):
     kind: Literal["affine", "similarity"] = "affine",
     normalise: Literal["none", "votes", "all"] = "none",
     masking: attention.Masking = "log_presence",
+    encoder: Encoding = "set_transformer",
+    deformations: bool = True,
     width: int = 16,
     num_blocks: int = 3,
     num_heads: int = 1,
@@ -78,7 +87,10 @@ class ObjectCapsules(nnx.Module):
       num_objects: K.
       kind: kind of all poses of objects and relations.
       normalise: of the weights of votes, as for `vote_mixture.explain_parts`.
-      masking: how absent parts are ignored, as for `SetTransformer`.
+      masking: how absent parts are ignored, as for `SetTransformer`; an MLP
+        ignores none.
+      encoder: what reads the parts, see the class.
+      deformations: whether relations depend on the image.
       width: length of the tokens in the set transformer.
       num_blocks: number of self-attention blocks.
       num_heads: heads of each attention.
@@ -86,7 +98,14 @@ class ObjectCapsules(nnx.Module):
       code: length of an object's code c_k.
       hidden: hidden units of the networks of an object.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if the encoder or the masking is unknown.
     """
+    if encoder not in ("set_transformer", "mlp"):
+      raise ValueError(
+        f"object_encoder={encoder!r}; pass 'set_transformer' or 'mlp'."
+      )
     self.voters = voting.Voters(
       token_size,
       num_objects=num_objects,
@@ -99,6 +118,8 @@ class ObjectCapsules(nnx.Module):
       code=code,
       hidden=hidden,
       masking=masking,
+      deformations=deformations,
+      num_members=num_parts if encoder == "mlp" else None,
       rngs=rngs,
     )
     self.normalise = normalise

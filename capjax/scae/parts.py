@@ -5,6 +5,7 @@ B batch, M parts, U V template, H W C image, F special features.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -19,6 +20,7 @@ from capjax.kernels import checks, geometry, numerics, rendering
 from capjax.layers import platforms
 from capjax.scae import voting
 
+Encoding = Literal["attention", "conv", "linear", "pixels"]
 _POSE = 6
 _STRIDES = (2, 2, 1, 1)
 
@@ -38,7 +40,13 @@ class Parts(NamedTuple):
 
 
 class PartEncoder(nnx.Module):
-  """Convolutions, and an attention map for each part (App. B)."""
+  """Convolutions, and an attention map for each part (App. B).
+
+  Others are for comparison. "conv" pools the maps of each part by their mean;
+  "linear" reads all features that the convolutions find by one dense layer. So
+  do the encoders of these names in the authors' code. "pixels" is one dense
+  layer of the image, without convolutions.
+  """
 
   def __init__(
     self,
@@ -47,22 +55,31 @@ class PartEncoder(nnx.Module):
     *,
     num_features: int = 16,
     width: int = 128,
+    kind: Encoding = "attention",
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
 
     Args:
-      image_shape: (H, W, C), H and W at least 23.
+      image_shape: (H, W, C); H and W at least 23, if there are convolutions.
       num_parts: M.
       num_features: F, special features of a part.
       width: channels of the convolutions.
+      kind: how parts are read from an image, see the class.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if the images are too small for the convolutions.
+      ValueError: if `kind` is unknown, or the images are too small for the
+        convolutions.
     """
+    if kind not in ("attention", "conv", "linear", "pixels"):
+      raise ValueError(
+        f"part_encoder={kind!r}; pass 'attention', 'conv', 'linear' or "
+        "'pixels'."
+      )
     *size, channels = image_shape
-    widths = [channels, *[width] * len(_STRIDES)]
+    strides = () if kind == "pixels" else _STRIDES
+    widths = [channels, *[width] * len(strides)]
     self.convs = nnx.List(
       layers.Conv(
         before,
@@ -73,26 +90,34 @@ class PartEncoder(nnx.Module):
         rngs=rngs,
       )
       for before, after, stride in zip(
-        widths[:-1], widths[1:], _STRIDES, strict=True
+        widths[:-1], widths[1:], strides, strict=True
       )
     )
-    for stride in _STRIDES:
+    for stride in strides:
       size = [(length - 3) // stride + 1 for length in size]
     if min(size) < 1:
       raise checks.ImageShapeError(
         f"image_shape={tuple(image_shape)}; the part encoder needs images of "
         "at least 23x23."
       )
-    self.bias = nnx.Param(jnp.zeros((*size, width)))
-    # For each part: attention map, pose, presence and features.
-    self.maps = layers.Conv(
-      width,
-      num_parts * (1 + _POSE + 1 + num_features),
-      1,
-      kernel_init=voting.draw_kernel(),
-      rngs=rngs,
+    # For each part: attention map, if any, pose, presence and features.
+    numbers = num_parts * ((kind == "attention") + _POSE + 1 + num_features)
+    has_maps = kind in ("attention", "conv")
+    kernel_init = voting.draw_kernel()
+    self.bias = nnx.Param(jnp.zeros((*size, width))) if has_maps else None
+    self.maps = (
+      layers.Conv(width, numbers, 1, kernel_init=kernel_init, rngs=rngs)
+      if has_maps
+      else None
+    )
+    inputs = math.prod(size) * widths[-1]
+    self.dense = (
+      None
+      if has_maps
+      else layers.Linear(inputs, numbers, kernel_init=kernel_init, rngs=rngs)
     )
     self.num_parts = num_parts
+    self.kind = kind
 
   def __call__(
     self,
@@ -108,15 +133,25 @@ class PartEncoder(nnx.Module):
     """
     for conv in self.convs:
       images = jax.nn.relu(conv(images))
-    maps = self.maps(images + self.bias[...]).astype(jnp.float32)
+    raw, logits, features = jnp.split(
+      self._read(images), [_POSE, _POSE + 1], axis=-1
+    )
+    presence = jax.nn.sigmoid(voting.jitter(logits[..., 0], key))
+    return Parts(geometry.pose_matrix(raw), presence, features)
+
+  def _read(self, found):
+    """Numbers [B M pose+1+F] of the parts, from what convolutions find."""
+    if self.dense is not None:
+      numbers = self.dense(found.reshape(len(found), -1)).astype(jnp.float32)
+      return numbers.reshape(len(numbers), self.num_parts, -1)
+    maps = self.maps(found + self.bias[...]).astype(jnp.float32)
     maps = maps.reshape(
       len(maps), -1, self.num_parts, maps.shape[-1] // self.num_parts
     )
+    if self.kind == "conv":
+      return jnp.mean(maps, axis=1)
     attention = numerics.softmax(maps[..., :1], axis=1)
-    pooled = jnp.sum(attention * maps[..., 1:], axis=1)
-    raw, logits, features = jnp.split(pooled, [_POSE, _POSE + 1], axis=-1)
-    presence = jax.nn.sigmoid(voting.jitter(logits[..., 0], key))
-    return Parts(geometry.pose_matrix(raw), presence, features)
+    return jnp.sum(attention * maps[..., 1:], axis=1)
 
 
 class Templates(nnx.Module):
@@ -139,7 +174,8 @@ class Templates(nnx.Module):
       image_shape: (H, W, C) of the images that the parts explain.
       num_parts: M.
       size: pixels along each side of a template.
-      num_features: F, special features of a part, which decide its colour.
+      num_features: F, special features of a part, which decide its colour;
+        without them templates have none of it, as in the authors' code.
       nonlinearity: nonlinearity of templates and colours; "relu1" clips to [0,
         1].
       mixing: "alpha" learns how strongly each pixel of a template hides others;
@@ -172,8 +208,11 @@ class Templates(nnx.Module):
     self.temperature = None if has_alphas else nnx.Param(_initial_number(rngs))
     self.hidden, self.color = (
       layers.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
+      if num_features
+      else None
       for size in ((num_features, 32), (32, channels))
     )
+    self.num_features, self.num_channels = num_features, channels
     self.background = nnx.Param(_initial_number(rngs))
 
   def templates(self) -> Float[Array, "M U V C"]:
@@ -182,6 +221,8 @@ class Templates(nnx.Module):
 
   def colors(self, features: Float[Array, "B M F"]) -> Float[Array, "B M C"]:
     """Returns the colours by which templates are multiplied, in [0, 1]."""
+    if self.hidden is None or self.color is None:
+      return jnp.ones((*features.shape[:2], self.num_channels))
     colors = self.color(jax.nn.relu(self.hidden(features)))
     # Clipping has no gradient outside of [0, 1], so colours start at 1.
     return self._squash(colors + 0.99 * (self.nonlinearity == "relu1"))

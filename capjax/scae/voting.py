@@ -5,6 +5,7 @@ Shared by the object capsules of images and of constellations (Kosiorek et al.,
 K objects, N votes of an object.
 """
 
+import math
 from typing import Literal, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax.kernels import geometry, numerics
 from capjax.layers import attention
+from capjax.layers.dense import Linear
 
 _POSE = 6  # raw numbers of a pose
 _NOISE = 2.0  # largest noise on the logits of presence in training
@@ -46,7 +48,7 @@ class Votes(NamedTuple):
     logits: [B K], of the presence a_k of an object.
     log_presence: [B K N], log a_k a_kn: object and part are both present.
     dynamics: [B K N 6], raw, the image-dependent term of the relations of an
-      object to its parts.
+      object to its parts; 0 without deformations.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -58,7 +60,13 @@ class Votes(NamedTuple):
 
 
 class Voters(nnx.Module):
-  """A set transformer, then a small network for each object."""
+  """A set transformer, then a small network for each object.
+
+  Without `deformations` the relations of an object to its parts are the same
+  in all images. With `num_members` a network with one hidden layer of `hidden`
+  units reads all members at once, in their order and absent ones too, in place
+  of the set transformer.
+  """
 
   def __init__(
     self,
@@ -74,6 +82,8 @@ class Voters(nnx.Module):
     code: int,
     hidden: int,
     masking: attention.Masking,
+    deformations: bool = True,
+    num_members: int | None = None,
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -90,19 +100,28 @@ class Voters(nnx.Module):
       code: length of an object's code c_k.
       hidden: hidden units of the networks of an object.
       masking: how absent members are ignored, as for `SetTransformer`.
+      deformations: whether relations depend on the image.
+      num_members: M, for a network without attention; None for a set
+        transformer.
       rngs: its `params` stream initialises the parameters.
     """
-    self.transformer = attention.SetTransformer(
-      in_features,
-      width=width,
-      num_blocks=num_blocks,
-      num_heads=num_heads,
-      num_outputs=num_objects,
-      out_features=summary,
-      masking=masking,
-      kernel_init=draw_kernel(),
-      rngs=rngs,
-    )
+    self.transformer: attention.SetTransformer | _OfAll
+    if num_members is None:
+      self.transformer = attention.SetTransformer(
+        in_features,
+        width=width,
+        num_blocks=num_blocks,
+        num_heads=num_heads,
+        num_outputs=num_objects,
+        out_features=summary,
+        masking=masking,
+        kernel_init=draw_kernel(),
+        rngs=rngs,
+      )
+    else:
+      self.transformer = _OfAll(
+        num_members * in_features, hidden, (num_objects, summary), rngs=rngs
+      )
     # A code ends with a 1, whose weights are a randomly initialised bias: in
     # the authors' code this 1 marks that no object was dropped.
     self.networks = nnx.List(
@@ -113,8 +132,10 @@ class Voters(nnx.Module):
       ]
     )
     # Without a bias, so that `relations` alone hold what all images share.
-    self.vary = _OfEach(
-      num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs
+    self.vary = (
+      _OfEach(num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs)
+      if deformations
+      else None
     )
     # Pose, logits of presence of the object and its parts, scales.
     self.sizes = (_POSE, 1, num_votes, num_votes)
@@ -144,8 +165,10 @@ class Voters(nnx.Module):
     codes = second(jax.nn.relu(first(self.transformer(members, presence))))
     codes = jnp.pad(codes, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)
     hidden = jax.nn.relu(third(codes))
-    dynamics = self.vary(hidden)
-    dynamics = dynamics.reshape(*hidden.shape[:2], -1, _POSE)
+    if self.vary is None:
+      dynamics = jnp.zeros((len(hidden), *self.relations.shape))
+    else:
+      dynamics = self.vary(hidden).reshape(*hidden.shape[:2], -1, _POSE)
     pose, logits, part_logits, scales = jnp.split(
       self.describe(hidden), np.cumsum(self.sizes)[:-1].tolist(), axis=-1
     )
@@ -176,6 +199,24 @@ def jitter(
   return logits + jax.random.uniform(
     key, logits.shape, logits.dtype, -_NOISE, _NOISE
   )
+
+
+class _OfAll(nnx.Module):
+  """Two dense layers of all members of a set at once, in their order."""
+
+  def __init__(self, in_features, hidden, shape, *, rngs):
+    self.hidden, self.output = (
+      Linear(*size, kernel_init=draw_kernel(), rngs=rngs)
+      for size in ((in_features, hidden), (hidden, math.prod(shape)))
+    )
+    self.shape = shape
+
+  def __call__(
+    self, members: Float[Array, "B M T"], presence: Float[Array, "B M"]
+  ) -> Float[Array, "B K out"]:
+    del presence  # an entry of each member says how far it is absent
+    hidden = jax.nn.relu(self.hidden(members.reshape(len(members), -1)))
+    return self.output(hidden).reshape(-1, *self.shape)
 
 
 class _OfEach(nnx.Module):

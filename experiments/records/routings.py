@@ -58,13 +58,12 @@ def table(named: Named) -> str:
 
 def errors(named: Named, stem: str) -> dict[int, float]:
   """The test error in percent of each seed of a record."""
-  return _values(named, stem, "", "test_error_percent")
+  return tables.by_seed(named, stem, "", "test_error_percent")
 
 
 def differences(named: Named, stem: str, other: str) -> list[float]:
   """Test errors of one record minus those of another, seed by seed."""
-  ours, theirs = errors(named, stem), errors(named, other)
-  return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs)]
+  return tables.differences(errors(named, stem), errors(named, other))
 
 
 def plotted(named: Named) -> dict[str, dict[str, list[float]]]:
@@ -79,7 +78,8 @@ def plotted(named: Named) -> dict[str, dict[str, list[float]]]:
   return {
     heading: {
       name: [
-        factor * x for x in _values(named, STEM + name, suite, metric).values()
+        factor * x
+        for x in tables.by_seed(named, STEM + name, suite, metric).values()
       ]
       for name in routers.NAMES
     }
@@ -89,7 +89,7 @@ def plotted(named: Named) -> dict[str, dict[str, list[float]]]:
 
 def curve(named: Named, cell: str, suite: str, metric: str) -> list[float]:
   """The means over seeds of each point of a curve; empty without records."""
-  curves = _values(named, STEM + cell, suite, metric).values()
+  curves = tables.by_seed(named, STEM + cell, suite, metric).values()
   return [statistics.fmean(points) for points in zip(*curves, strict=True)]
 
 
@@ -104,25 +104,17 @@ def _row(name: str, named: Named) -> list[str]:
     str(len(found)),
   ]
   for _, suite, metric, factor, form in _COLUMNS:
-    values = [factor * x for x in _values(named, stem, suite, metric).values()]
+    values = [
+      factor * x for x in tables.by_seed(named, stem, suite, metric).values()
+    ]
     cells.append(tables.mean(values, form, form) or "-")
   for _, metric, form in _COSTS:
-    values = _values(
+    values = tables.by_seed(
       named, "routing_costs", "costs_of_a_batch", f"{name}_{metric}"
     )
     cells.append(tables.mean([*values.values()], form, form) or "-")
   bad, cases = (
-    _values(named, "routing_fuzz", "fuzz", f"{name}_{what}").get(0)
+    tables.by_seed(named, "routing_fuzz", "fuzz", f"{name}_{what}").get(0)
     for what in ("not_finite", "cases")
   )
   return [*cells, "-" if cases is None else f"{bad} of {cases}"]
-
-
-def _values(
-  named: Named, stem: str, suite: str, metric: str
-) -> dict[int, float]:
-  return {
-    record["seed"]: record["metrics"][metric]
-    for record in named.get(stem, ())
-    if (record.get("suite") or "") == suite and metric in record["metrics"]
-  }

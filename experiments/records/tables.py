@@ -2,8 +2,8 @@
 
 import collections
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from . import published
 
@@ -174,6 +174,31 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
     return ", ".join(f"{value:{form}}" for value in values)
   spread = f" ± {statistics.stdev(values):{spread_form}}"
   return f"{statistics.fmean(values):{form}}{spread}"
+
+
+def by_seed(
+  named: Mapping[str, Sequence[dict]], stem: str, suite: str, metric: str
+) -> dict[int, Any]:
+  """A metric of each seed of a record; of those that have it.
+
+  Args:
+    named: what `pages.read` returns.
+    stem: the name of the record without the seed.
+    suite: the suite of an evaluation; empty for a training run.
+    metric: the metric, a number or a curve.
+  """
+  return {
+    record["seed"]: record["metrics"][metric]
+    for record in named.get(stem, ())
+    if (record.get("suite") or "") == suite and metric in record["metrics"]
+  }
+
+
+def differences(
+  ours: Mapping[int, float], theirs: Mapping[int, float]
+) -> list[float]:
+  """What one setting has more than another, for each seed of both."""
+  return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs)]
 
 
 def section(title: str, text: str) -> list[str]:

@@ -68,10 +68,32 @@ def test_tensorflow_optimiser_trains(train, tmp_path):
   assert np.isfinite(list(scores.values())).all()
 
 
-def test_useless_flags_are_refused(train, tmp_path):
-  code, printed = train(tmp_path, *SMALL, "--momentum=0.5", binary="train_scae")
+@pytest.mark.long
+def test_a_model_with_all_parts_replaced_trains(train, tmp_path):
+  code, printed = train(
+    tmp_path, *SMALL, "--num_features=0", "--nodeformations",
+    "--object_encoder=mlp", "--part_encoder=pixels", binary="train_scae",
+  )  # fmt: skip
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert np.isfinite(list(scores.values())).all()
+
+
+@pytest.mark.parametrize(
+  "given, message",
+  [
+    (["--momentum=0.5"], "--optimizer=adam does not use --momentum"),
+    (
+      ["--object_encoder=mlp", "--masking=near_hard"],
+      "--object_encoder=mlp does not use --masking",
+    ),
+  ],
+)
+@pytest.mark.long_after_first
+def test_useless_flags_are_refused(train, tmp_path, given, message):
+  code, printed = train(tmp_path, *SMALL, *given, binary="train_scae")
   assert code == 1
-  assert "--optimizer=adam does not use --momentum" in printed
+  assert message in printed
   assert "Traceback" not in printed
 
 
