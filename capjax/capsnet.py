@@ -1,5 +1,6 @@
 """CapsNet: dynamic routing between capsules (Sabour, Frosst, Hinton, 2017)."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from jaxtyping import Array, Float, Int
 from capjax import layers, losses
 from capjax.kernels import checks, routing
 
+# What parents of convolutional capsules compete in; see `CapsNet`.
+CONV_COMPETITIONS = ("window", "grid")
 # Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS: dict[str, dict[str, Any]] = {
   "lecun": {},
@@ -48,12 +51,17 @@ class CapsNet(nnx.Module):
     *,
     conv_features: int = 256,
     conv_kernel: int = 9,
+    residual_features: Sequence[int] = (),
+    residual_blocks: int = 1,
     num_types: int = 32,
     part_size: int = 8,
     primary_kernel: int = 9,
     primary_stride: int = 2,
     primary_scale: float | None = None,
     pose_size: int = 16,
+    conv_capsules: Sequence[int] = (),
+    conv_capsules_kernel: int = 3,
+    conv_competition: str = "window",
     hidden_capsules: Sequence[int] = (),
     routing: str | Callable = "dynamic",
     num_iterations: int | None = None,
@@ -71,16 +79,29 @@ class CapsNet(nnx.Module):
       num_classes: J.
       conv_features: channels of the first convolution.
       conv_kernel: its taps along each axis.
+      residual_features: channels of stages of residual blocks after it, each of
+        which halves the grid (`layers.ResidualStages`). The paper has none.
+      residual_blocks: blocks of each stage.
       num_types: primary capsules at each position.
       part_size: C, length of a primary capsule.
       primary_kernel: taps along each axis of the primary capsules.
       primary_stride: their stride.
       primary_scale: factor of their convolution; None for 1 / num_types, as
         in the authors' code, see `layers.PrimaryCaps`.
-      pose_size: D, length of a class capsule, and of a hidden one.
+      pose_size: D, length of a class capsule, and of a hidden one; capsules of
+        `conv_capsules` have the length of a primary one.
+      conv_capsules: types of capsules at each position of each convolutional
+        layer of capsules above the primary ones, from the lowest up. The paper
+        has none.
+      conv_capsules_kernel: K, capsules along each axis of their windows, at
+        stride 1 and without padding.
+      conv_competition: "window" where each window of these layers is routed on
+        its own, as the classes are (`layers.ConvCaps`); "grid" for the 3D
+        convolutions of DeepCaps, whose parents compete over all positions by
+        dynamic routing (`layers.GridCaps`), whatever the classes' routing is.
       hidden_capsules: numbers of capsules of each layer between the primary and
-        the class capsules, from the lowest up; each is routed as the classes
-        are. The paper has none.
+        the class capsules, above `conv_capsules`, from the lowest up; each is
+        routed as the classes are. The paper has none.
       routing: one of `layers.routers.NAMES`, the paper's is "dynamic"; or a
         function with the signature of the routing kernels: it is called with
         the votes [I J D] of one image, and by keyword with `activations` [I]
@@ -117,11 +138,19 @@ class CapsNet(nnx.Module):
       part_size=part_size,
       pose_size=pose_size,
     )
+    if conv_competition not in CONV_COMPETITIONS:
+      raise ValueError(
+        f"conv_competition is {conv_competition!r}; give one of "
+        f"{', '.join(CONV_COMPETITIONS)}."
+      )
     self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
+    lost = (conv_capsules_kernel - 1) * len(conv_capsules)
     grid = []
     for size in (height, width):
       rest = size - conv_kernel + 1
+      for _ in residual_features:
+        rest = -(-rest // 2)
       if rest < primary_kernel:
         raise checks.ImageShapeError(
           f"images of {height}x{width} are too small for conv_kernel="
@@ -129,6 +158,12 @@ class CapsNet(nnx.Module):
           "ones, such as 3 and 3."
         )
       grid.append((rest - primary_kernel) // primary_stride + 1)
+    if min(grid) <= lost:
+      raise checks.ImageShapeError(
+        f"a grid of {grid[0]}x{grid[1]} primary capsules is too small for "
+        f"{len(conv_capsules)} layers of windows of {conv_capsules_kernel}; "
+        "give fewer conv_capsules, or larger images."
+      )
     truncated = jax.nn.initializers.truncated_normal
     bias_init = nnx.initializers.constant(0.1)
     self.conv = layers.Conv(
@@ -140,8 +175,19 @@ class CapsNet(nnx.Module):
       dtype=dtype,
       rngs=rngs,
     )
+    self.residual = (
+      layers.ResidualStages(
+        conv_features,
+        residual_features,
+        num_blocks=residual_blocks,
+        dtype=dtype,
+        rngs=rngs,
+      )
+      if residual_features
+      else None
+    )
     self.primary = layers.PrimaryCaps(
-      conv_features,
+      (conv_features, *residual_features)[-1],
       num_types,
       part_size,
       primary_kernel,
@@ -152,25 +198,38 @@ class CapsNet(nnx.Module):
       dtype=dtype,
       rngs=rngs,
     )
-    checks.counts(hidden_capsules=min(hidden_capsules, default=1))
-    counts = (math.prod(grid) * num_types, *hidden_capsules, num_classes)
+    checks.counts(
+      conv_capsules=min(conv_capsules, default=1),
+      conv_capsules_kernel=conv_capsules_kernel,
+      hidden_capsules=min(hidden_capsules, default=1),
+    )
+    options: dict[str, Any] = dict(
+      num_iterations=num_iterations,
+      routing_gradient=routing_gradient,
+      transforms_init=truncated(0.1),
+      bias_init=bias_init,
+      rngs=rngs,
+    )
+    of_name: dict[str, Any] = dict(routing=routing, leaky=leaky)
+    types = (num_types, *conv_capsules)
+
+    def in_windows(below: int, above: int) -> nnx.Module:
+      sizes = below, part_size, above, part_size, conv_capsules_kernel
+      if conv_competition == "grid":
+        return layers.GridCaps(*sizes, **options)
+      return layers.ConvCaps(*sizes, **(of_name | options))
+
+    hidden = [in_windows(*pair) for pair in itertools.pairwise(types)]
+    places = math.prod(size - lost for size in grid)
+    counts = (places * types[-1], *hidden_capsules, num_classes)
     sizes = (part_size, *(pose_size for _ in counts[1:]))
-    *hidden, self.classes = (
+    *dense, self.classes = (
       layers.DenseCaps(
-        counts[n],
-        sizes[n],
-        counts[n + 1],
-        sizes[n + 1],
-        routing=routing,
-        num_iterations=num_iterations,
-        leaky=leaky,
-        routing_gradient=routing_gradient,
-        transforms_init=truncated(0.1),
-        bias_init=bias_init,
-        rngs=rngs,
+        counts[n], sizes[n], counts[n + 1], sizes[n + 1], **of_name, **options
       )
       for n in range(len(hidden_capsules) + 1)
     )
+    hidden += dense
     self.hidden = nnx.List(hidden) if hidden else None
     self.decoder = (
       Decoder(
@@ -216,16 +275,30 @@ class CapsNet(nnx.Module):
       images: as for the network, but not checked.
 
     Returns:
-      Poses [B ... I C] and activations [B ... I] of each layer. The primary
-      capsules have two axes of positions before that of the types, and no
-      activations but the lengths of their poses: None.
+      Poses [B ... I C] and activations [B ... I] of each layer. Primary and
+      convolutional capsules have two axes of positions before that of the
+      types, primary capsules no activations but the lengths of their poses:
+      None.
     """
-    primary = self.primary(jax.nn.relu(self.conv(images)))
+    primary = self.primary(self.features(images))
     found: list[tuple[jax.Array, jax.Array | None]] = [(primary, None)]
     for layer in self.hidden or ():
       poses, activations, _ = layer(*found[-1])
       found.append((poses, activations))
     return found
+
+  def features(
+    self, images: Float[Array, "B H W C"]
+  ) -> Float[Array, "B P Q F"]:
+    """What the primary capsules see: features after convolutions and ReLU.
+
+    Args:
+      images: as for the network, but not checked.
+    """
+    features = jax.nn.relu(self.conv(images))
+    if self.residual is not None:
+      features = jax.nn.relu(self.residual(features))
+    return features
 
   def decode(
     self,

@@ -165,6 +165,26 @@ train.routings_digits_cnn_few := $(without) --cnn_features=32,64 --cnn_dense=307
 $(call seeds,routings_digits_cnn,0 1 2)
 $(call seeds,routings_digits_cnn_few,0 1 2)
 
+# Convolutional capsules above a residual front, 1 to 3 layers of them; those of
+# DeepCaps, whose parents compete over the grid, as "grid".
+depths := 8 8$(comma)8 8$(comma)8$(comma)8
+# $(call network,DATA,CELL,MINUTES,FLAGS)
+define network
+$(foreach depth,1 2 3,$(eval train.networks_$(1)_$(2)_$(depth) := train_capsnet \
+  $(presets)/capsnet/networks_$(1)_cpu.cfg --conv_capsules=$(word $(depth),$(depths)) $(4))\
+  $(eval suites.networks_$(1)_$(2)_$(depth) := costs,starvation)\
+  $(eval minutes.networks_$(1)_$(2)_$(depth) := $(3))\
+  $(call seeds,networks_$(1)_$(2)_$(depth),0))
+endef
+$(foreach data,mnist fashion,\
+  $(call network,$(data),uniform,3,--routing=uniform)\
+  $(call network,$(data),dynamic,4,--routing=dynamic)\
+  $(call network,$(data),grid,3,--conv_competition=grid)\
+  $(call network,$(data),self,3,--routing=self)\
+  $(call network,$(data),self_attention,5,--routing=self_attention)\
+  $(call network,$(data),sinkhorn,9,--routing=sinkhorn)\
+  $(call network,$(data),em,9,--routing=em))
+
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
 $(call seeds,multimnist_cpu,0)

@@ -100,6 +100,20 @@ def own_iterations(model: nnx.Module) -> int:
   return found[1] if found else 1
 
 
+def positioned_types(model: nnx.Module) -> int | None:
+  """Types of the parts of the classes, of which each is at many positions.
+
+  None where the parts have no position, as those of dense layers, or the
+  network is another.
+  """
+  if isinstance(model, matrix_capsules.MatrixCapsules):
+    return model.classes.transforms.shape[0]
+  if not isinstance(model, capsnet.CapsNet):
+    return None
+  below = model.hidden[-1] if model.hidden else model.primary
+  return getattr(below, "num_types", None)
+
+
 def vote_distances(
   found: Iterations,
 ) -> tuple[Float[Array, "R B I J"], Float[Array, "R B I J"]]:

@@ -60,7 +60,7 @@ def routing_by_iteration(
 
   def one(image):
     prepared = steps(image.astype(jnp.float32) / 255)[None]
-    parts = model.primary(jax.nn.relu(model.conv(prepared)))[0]
+    parts = model.primary(model.features(prepared))[0]
     votes = numerics.matmul(
       parts.reshape(num_parts, 1, part_size), transforms
     ).reshape(num_parts, num_classes, pose_size)

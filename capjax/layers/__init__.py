@@ -8,8 +8,10 @@ from capjax.layers import (
   convolution,
   custom_routing,
   dense,
+  grid_capsules,
   matrix,
   platforms,
+  residual,
   routers,
   tiling,
 )
@@ -22,6 +24,8 @@ from capjax.layers.capsules import (
 )
 from capjax.layers.conv_capsules import ConvCaps
 from capjax.layers.dense import Einsum, Linear
+from capjax.layers.grid_capsules import GridCaps
+from capjax.layers.residual import ResidualBlock, ResidualStages
 
 __all__ = [
   "Conv",
@@ -29,8 +33,11 @@ __all__ = [
   "DenseCaps",
   "Einsum",
   "Fixed",
+  "GridCaps",
   "Linear",
   "PrimaryCaps",
+  "ResidualBlock",
+  "ResidualStages",
   "agreement",
   "attention",
   "batch_size",
@@ -39,8 +46,10 @@ __all__ = [
   "convolution",
   "custom_routing",
   "dense",
+  "grid_capsules",
   "matrix",
   "platforms",
+  "residual",
   "route_by_agreement",
   "routers",
   "tiling",

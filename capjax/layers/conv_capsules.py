@@ -93,6 +93,7 @@ class ConvCaps(nnx.Module):
       rngs=rngs,
     )
     self.num_below = num_below
+    self.num_types = num_types
     self.kernel = (kernel_size, kernel_size)
     self.stride = stride
     self.padding = padding

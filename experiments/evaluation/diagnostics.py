@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import matrix_capsules
 from capjax.evaluation import diagnostics as diagnosing
 from capjax.evaluation import inspection, views
 from capjax.layers import routers
@@ -48,10 +47,7 @@ def diagnostics(
     mean change of a logit (`logit_change`). See `inspection`.
   """
   images, labels = models.first(trained, options.images or _NUM_PARSED)
-  # Primary capsules that have a position.
-  num_types = getattr(trained.model.primary, "num_types", None)
-  if isinstance(trained.model, matrix_capsules.MatrixCapsules):
-    num_types = trained.model.classes.transforms.shape[0]
+  num_types = inspection.positioned_types(trained.model)
   steps = trained.task.steps(images.shape[1:])
 
   def sample(key, index, images, labels, angle):

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import matrix_capsules
 from capjax.evaluation import diagnostics, inspection, operations, views
 from capjax.evaluation import equivariance as measuring
 
@@ -50,11 +49,7 @@ def parse_tree(
   del run
   images, labels = models.first(trained, options.images or _NUM_IMAGES)
   model, steps = trained.model, trained.task.steps(images.shape[1:])
-  num_types = getattr(model.primary, "num_types", None)
-  if isinstance(model, matrix_capsules.MatrixCapsules):
-    num_types = model.classes.transforms.shape[0]
-  if getattr(model, "hidden", None):
-    num_types = None  # hidden capsules have no position
+  num_types = inspection.positioned_types(model)
 
   def sample(key, index, images, labels, degrees, pixels):
     del key

@@ -5,6 +5,7 @@ networks and routings that are compared with theirs.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -60,6 +61,15 @@ _CONV_KERNEL = flags.DEFINE_integer(
   "Side of the first convolution's kernel, in pixels.",
   lower_bound=1,
 )
+_RESIDUAL_FEATURES = flags.DEFINE_list(
+  "residual_features",
+  [],
+  "Channels of stages of residual blocks between the first convolution and the "
+  "primary capsules, each of which halves the grid.",
+)
+_RESIDUAL_BLOCKS = flags.DEFINE_integer(
+  "residual_blocks", 1, "Residual blocks of each stage.", lower_bound=1
+)
 _NUM_TYPES = flags.DEFINE_integer(
   "num_types", 32, "Primary capsules at each position.", lower_bound=1
 )
@@ -88,6 +98,25 @@ _PRIMARY_SCALE = flags.DEFINE_float(
 )
 _POSE_SIZE = flags.DEFINE_integer(
   "pose_size", 16, "Length of a class capsule's vector.", lower_bound=1
+)
+_CONV_CAPSULES = flags.DEFINE_list(
+  "conv_capsules",
+  [],
+  "Types of capsules of each convolutional layer between primary and class "
+  "capsules.",
+)
+_CONV_CAPSULES_KERNEL = flags.DEFINE_integer(
+  "conv_capsules_kernel",
+  3,
+  "Capsules along each axis of the windows of convolutional capsules.",
+  lower_bound=1,
+)
+_CONV_COMPETITION = flags.DEFINE_enum(
+  "conv_competition",
+  "window",
+  capsnet.CONV_COMPETITIONS,
+  "Where the parents of convolutional capsules compete: in each window, by "
+  "--routing, or over the grid, by the 3D convolutions of DeepCaps.",
 )
 _HIDDEN_CAPSULES = flags.DEFINE_list(
   "hidden_capsules",
@@ -138,6 +167,8 @@ limits.require_counts(
   _CNN_KERNELS,
   _CNN_DENSE,
   _HIDDEN_CAPSULES,
+  _CONV_CAPSULES,
+  _RESIDUAL_FEATURES,
   example="512,1024",
   at_least=0,
 )
@@ -152,6 +183,8 @@ _CAPSNET_FLAGS = (
   "routing", "num_iterations", "leaky", "routing_gradient", "conv_features",
   "conv_kernel", "num_types", "primary_kernel", "primary_stride",
   "primary_scale", "decoder_init", "hidden_capsules",
+  "residual_features", "residual_blocks", "conv_capsules",
+  "conv_capsules_kernel", "conv_competition",
 )  # fmt: skip
 
 
@@ -208,7 +241,31 @@ def spec() -> Spec:
   )
   hidden = _whole(_HIDDEN_CAPSULES.value)
   arguments |= {"hidden_capsules": hidden} if hidden else {}
-  return Spec(capjax.CapsNet, arguments)
+  return Spec(capjax.CapsNet, arguments | _deeper())
+
+
+def _deeper() -> dict[str, Any]:
+  """Arguments of the residual front and of convolutional capsules, if any."""
+  arguments: dict[str, Any] = {}
+  if _RESIDUAL_FEATURES.value:
+    arguments |= dict(
+      residual_features=_whole(_RESIDUAL_FEATURES.value),
+      residual_blocks=_RESIDUAL_BLOCKS.value,
+    )
+  else:
+    runs.refuse("a network without --residual_features", ["residual_blocks"])
+  if _CONV_CAPSULES.value:
+    arguments |= dict(
+      conv_capsules=_whole(_CONV_CAPSULES.value),
+      conv_capsules_kernel=_CONV_CAPSULES_KERNEL.value,
+      conv_competition=_CONV_COMPETITION.value,
+    )
+  else:
+    runs.refuse(
+      "a network without --conv_capsules",
+      ["conv_capsules_kernel", "conv_competition"],
+    )
+  return arguments
 
 
 def _whole(words: Sequence[str]) -> list[int]:

@@ -9,6 +9,7 @@ from . import (
   dynamic,
   em,
   em_convolution,
+  grid,
   linear_votes,
   variational,
   windows,
@@ -29,6 +30,9 @@ from .dynamic import (
 from .em import (
   EMOutput,
   em_routing,
+)
+from .grid import (
+  grid_routing,
 )
 from .heinsen import (
   compose_credit,
@@ -90,6 +94,8 @@ __all__ = [
   "em",
   "em_convolution",
   "em_routing",
+  "grid",
+  "grid_routing",
   "inverted_attention_routing",
   "linear_votes",
   "self_attention_routing",

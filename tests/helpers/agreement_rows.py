@@ -79,6 +79,11 @@ CASES = {
   "controls.top1_routing": Case(
     controls.top1_routing, routing_types.VOTES | {"bias": "J D"}, largest=1e17
   ),
+  "grid.grid_routing": Case(
+    routing.grid_routing,
+    {"votes": "I H W J D", "bias": "J D"},
+    largest=1e17,
+  ),
   "sinkhorn.sinkhorn_routing": Case(
     sinkhorn.sinkhorn_routing,
     routing_types.VOTES | {"activations": "I unit", "bias": "J D"},

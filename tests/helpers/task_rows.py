@@ -73,6 +73,14 @@ TASKS = {
   "capsnet_baseline": (
     capsnet, _BASELINE, {"placement": Placement(canvas=10, max_rotation=9.0)},
   ),
+  "capsnet_deep": (
+    capsnet,
+    _UNDECODED.with_arguments(
+      residual_features=[4], primary_kernel=1, primary_stride=1,
+      conv_capsules=[2], routing="em",
+    ),
+    {"reconstruction_weight": 0.0},
+  ),
   "multimnist": (multimnist, CAPSNET, {"pad": 1, "max_shift": 1}),
   "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
   "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),

@@ -1,5 +1,7 @@
 """What is inside a network, against its own outputs and against loops."""
 
+import functools
+
 import cases
 import jax
 import numpy as np
@@ -119,6 +121,22 @@ def test_hidden_capsules_are_seen():
   every = jax.jit(inspection.capsule_activations)(model, images)
   assert [x.shape for x in every] == [(4, 48), (4, 6), (4, 5), (4, 3)]
   np.testing.assert_allclose(every[-1], output.activations, atol=1e-5)
+
+
+def test_types_of_parts_at_positions():
+  """As primary or convolutional capsules, and not as those of dense layers."""
+  for make, want in (
+    (cases.capsnet, 3),
+    (
+      functools.partial(
+        cases.capsnet, conv_capsules=(4, 2), conv_capsules_kernel=2
+      ),
+      2,
+    ),
+    (functools.partial(cases.capsnet, hidden_capsules=(6,)), None),
+    (cases.efficient_capsnet, None),
+  ):
+    assert inspection.positioned_types(jax.eval_shape(make)) == want
 
 
 def test_a_network_has_the_iterations_it_was_given():

@@ -13,6 +13,7 @@ from absl import flags
 from absl.testing import flagsaver
 from flax import nnx
 
+from capjax import layers
 from experiments.flags import augmentation as flagged_augmentation
 from experiments.flags import networks, photometry
 from experiments.flags import optimizer as flagged
@@ -107,6 +108,38 @@ def test_routing_follows_the_flags():
   one = output_of("--num_iterations=1")
   np.testing.assert_allclose(one.coefficients, 0.1, rtol=1e-6)
   assert np.ptp(want.coefficients) > 0.001
+
+
+DEEP = (
+  *processes.UNDECODED, "--conv_kernel=3", "--primary_kernel=1",
+  "--primary_stride=1", "--residual_features=4", "--conv_capsules=3,2",
+  "--conv_capsules_kernel=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("competition", ["window", "grid"])
+def test_depth_follows_the_flags(competition):
+  words = *DEEP, "--residual_blocks=2", f"--conv_competition={competition}"
+  model = make_model(*words)
+  assert len(model.residual.blocks) == 2
+  kinds = {"window": layers.ConvCaps, "grid": layers.GridCaps}
+  assert all(isinstance(x, kinds[competition]) for x in model.hidden)
+  assert [x.num_types for x in model.hidden] == [3, 2]
+
+
+@pytest.mark.parametrize(
+  ("word", "missing"),
+  [
+    ("residual_blocks=2", "residual_features"),
+    ("conv_competition=grid", "conv_capsules"),
+    ("conv_capsules_kernel=2", "conv_capsules"),
+  ],
+)
+def test_flags_of_a_deeper_network_need_it(word, missing):
+  words = f"without --{missing} does not use --{word.partition('=')[0]}"
+  with given(*processes.SMALL, f"--{word}"):
+    with pytest.raises(ValueError, match=words):
+      networks.spec()
 
 
 def test_the_gradient_of_routing_follows_its_flag():
