@@ -61,7 +61,8 @@ class Relations(nnx.Module):
       _LOGIT * normal(rngs.params(), (num_children, 1 + num_parents))
     )
     self.offsets = nnx.Param(_OFFSET * normal(rngs.params(), (*shape, 6)))
-    self.scales = nnx.Param(jnp.full(shape, math.log(math.expm1(_SCALE))))
+    start = math.log(math.expm1(_SCALE))
+    self.scales = nnx.Param(jnp.full(shape, start, float))
     self.scale_floor = scale_floor
     self.dummy_affinity = dummy_affinity
 

@@ -161,7 +161,7 @@ class ConvMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.layers)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_types, start)) for start in betas
+      nnx.Param(jnp.full(num_types, start, float)) for start in betas
     )
     self.options: dict[str, Any] = {
       "inverse_temperatures": tuple(inverse_temperatures),
@@ -255,7 +255,7 @@ class ClassMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.classes)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_classes, start)) for start in betas
+      nnx.Param(jnp.full(num_classes, start, float)) for start in betas
     )
     self.offsets = Fixed(offsets)
     self.options: dict[str, Any] = {

@@ -231,7 +231,7 @@ class EM(nnx.Module):
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
-    self.beta_a = nnx.Param(jnp.full(num_objects, -1.0))
+    self.beta_a = nnx.Param(jnp.full(num_objects, -1.0, float))
     self.beta_u = nnx.Param(jnp.zeros(num_objects))
     self.inverse_temperatures = em.inverse_temperature_schedule(num_iterations)
     self.form = em.PAPER._replace(

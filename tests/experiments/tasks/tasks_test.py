@@ -107,6 +107,18 @@ def test_tasks_need_no_flags(name):
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
+def test_parameters_have_a_dtype_of_their_own(name):
+  """An update would give those of a Python number one, and compile again."""
+  module, spec, options = TASKS[name]
+  task, dataset = module.make_task(spec, optax.sgd(0.1), **options), load(name)
+  shape = dataset.images.shape[1:]
+  model = task.describe(shape, dataset.num_classes).shapes()
+  leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+  assert leaves and not any(x.weak_type for x in leaves)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.long_after_first
 def test_models_have_the_poses_and_scores_of_their_suites(name):
   """By shapes alone: of poses, and of what tells images of other data."""
   task, dataset, model = untrained(name)
