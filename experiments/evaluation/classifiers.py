@@ -223,6 +223,24 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
     for name in _ATTACKS
   ]
   curves.accuracy_curves(panels, run.figure("attacks"))
+  if options.source is not None:
+    made = {"own network": "", "other network": "transfer_"}
+    transferred = [
+      curves.Panel(
+        f"{name.upper()}, made on",
+        "eps (pixels in [0, 1])",
+        "accuracy (%)",
+        {
+          text: dict(
+            zip(_EPSILONS, scores[f"{prefix}{name}_accuracy"], strict=True)
+          )
+          for text, prefix in made.items()
+        },
+        dict.fromkeys(made, len(images)),
+      )
+      for name in _ATTACKS
+    ]
+    curves.accuracy_curves(transferred, run.figure("attacks_transfer"))
   return scores
 
 

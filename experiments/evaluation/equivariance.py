@@ -51,7 +51,8 @@ def equivariance(
 
   Images are rotated by up to 30 degrees, shifted by up to a seventh of their
   side along x or y, or enlarged by factors of 0.75 to 1.25, each sampled
-  evenly. The poses are those of all class capsules, of all parts of a
+  evenly. What comes in from outside has the level of the image's border. The
+  poses are those of all class capsules, of all parts of a
   transforming auto-encoder with their presences, of the top objects of a
   stacked or generative capsule model with their presences; for a network
   without capsules, the units of its last hidden layer.
@@ -113,7 +114,7 @@ def _poses_of(trained: Trained, move: _Move) -> Callable:
   def sample(key, index, images, values):
     del key
     image = steps.prepare(train_step.as_intensities(images[index]))
-    return steps.normalise(move.move(image, values[index])), 0
+    return steps.normalise(_on_background(move.move, image, values[index])), 0
 
   def measure(model, images, targets):
     del targets
@@ -123,6 +124,16 @@ def _poses_of(trained: Trained, move: _Move) -> Callable:
   return lambda images, values: np.float64(
     evaluate(trained.model, images, np.float32(values))["poses"]
   )
+
+
+def _on_background(move: Callable, image: jax.Array, value: jax.Array):
+  """Moves an image whose surroundings go on as the median of its border.
+
+  Zeros from outside would tell how far an image on grey was moved.
+  """
+  border = jnp.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+  level = jnp.median(border, axis=0)
+  return move(image - level, value) + level
 
 
 def poses(task: tasks.Task, model: nnx.Module, images: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from capjax import predictions
 from capjax.energy import rbm
 from capjax.evaluation import detection
 
+from ..figures import curves
 from ..run import directory
 from ..training import task as tasks
 from ..training import train_step
@@ -17,6 +18,7 @@ from .models import Options, Scores, Trained
 from .suite import Main, suite
 
 # The other data set, where the user names none.
+_KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 
 
@@ -64,6 +66,7 @@ def out_of_distribution(
   others = other.images[: options.images]
   own, foreign = (_scores(trained, x) for x in (images, others))
   scores: Scores = {"num_images": len(images), "num_other": len(others)}
+  lines = {"random": {0.0: 0.0, 1.0: 1.0}}
   for score, values in own.items():
     sign = 1 if score.startswith("largest_") else -1
     both = detection.detection(sign * values, sign * foreign[score])
@@ -71,6 +74,17 @@ def out_of_distribution(
     scores[f"{score}_false_positive_rate"] = both.false_positive_rate
     scores[f"{score}_mean"] = float(np.mean(values))
     scores[f"{score}_other_mean"] = float(np.mean(foreign[score]))
+    found = {
+      kept: detection.detection(
+        sign * values, sign * foreign[score], kept=kept
+      ).false_positive_rate
+      for kept in _KEPT
+    }
+    lines[score.replace("_", " ")] = {x: kept for kept, x in found.items()}
+  axes = f"images of {name} that pass (share)", "own test images that pass (%)"
+  curves.accuracy_curves(
+    [curves.Panel("", *axes, lines)], run.figure("out_of_distribution")
+  )
   return scores
 
 

@@ -28,8 +28,9 @@ def viewpoints(
   with the curves of the runs compared with.
 
   Returns:
-    Both accuracies, both errors in percent, and the accuracy by azimuth and by
-    elevation in degrees.
+    Both accuracies, both errors in percent, their difference
+    (`novel_gap_percent`, which compares networks of the same familiar
+    accuracy), and the accuracy by azimuth and by elevation in degrees.
   """
   right = trained.measures["accuracy"]
   factors = trained.test.factors
@@ -39,6 +40,8 @@ def viewpoints(
     "test_novel_accuracy": float(np.mean(right[~known])),
     "familiar_error_percent": 100 * float(1 - np.mean(right[known])),
     "novel_error_percent": 100 * float(1 - np.mean(right[~known])),
+    "novel_gap_percent": 100
+    * float(np.mean(right[known]) - np.mean(right[~known])),
   }
   for name, (step, first) in _ANGLES.items():
     values = factors[f"label_{name}"]

@@ -93,10 +93,11 @@ def make_task(
     "attacks",
     "calibration",
     "ensemble",
+    "equivariance",
     "out_of_distribution",
     "costs",
   ]
-  suites += ["multi_crop"] if pairs else ["views", "equivariance", "moved"]
+  suites += ["multi_crop"] if pairs else ["views", "crowding", "moved"]
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
   steps = PAIRS if pairs else Preprocessing()
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)

@@ -85,12 +85,19 @@ def test_validation_is_on_familiar_views_of_the_test_figures(solids):
 @pytest.mark.long
 def test_suites_of_stereo_pairs(train, solids, data_dir):
   code, printed = train(
-    solids, "--suite=multi_crop,attacks,viewpoints", "--images=20",
+    solids, "--suite=multi_crop,attacks,viewpoints,equivariance",
+    "--images=20",
     f"--data_dir={data_dir}", binary="evaluate",
   )  # fmt: skip
   assert code == 0, printed
   crops = processes.evaluation_of(solids)["multi_crop"]["metrics"]
   assert 0 <= crops["multi_crop_accuracy"] <= 1
+  poses = processes.evaluation_of(solids)["equivariance"]["metrics"]
+  assert poses["num_poses"] > 1 and poses["rotation_degrees_mlp_r2"] <= 1
+  gap = processes.evaluation_of(solids)["viewpoints"]["metrics"]
+  assert gap["novel_gap_percent"] == pytest.approx(
+    gap["novel_error_percent"] - gap["familiar_error_percent"]
+  )
   attacks = processes.evaluation_of(solids)["attacks"]["metrics"]
   centre = pytest.approx(crops["centre_crop_accuracy"])
   assert attacks["bim_accuracy"][0] == centre

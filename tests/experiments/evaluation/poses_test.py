@@ -76,6 +76,20 @@ def test_a_pose_that_stays(run, monkeypatch):
   assert scores["none_invariance_error"] == 0
 
 
+def test_an_image_on_grey_has_grey_around_it():
+  grey = np.full((SIDE, SIDE, 2), 0.5, np.float32)
+  grey[5, 6] = 1, 0
+  for move in equivariance._moves(SIDE):
+    value = move.middle + move.reach
+    moved = equivariance._on_background(move.move, jnp.asarray(grey), value)
+    np.testing.assert_allclose(moved[:2], 0.5, atol=1e-6)
+    assert np.max(np.abs(moved - grey)) > 0.1
+  black = jnp.asarray(grey).at[...].add(-0.5)
+  np.testing.assert_array_equal(
+    equivariance._on_background(move.move, black, 1.1), move.move(black, 1.1)
+  )
+
+
 class Template(nnx.Module):
   """Reconstructs every image as one dot in the middle."""
 
@@ -102,6 +116,7 @@ def test_detection_by_reconstruction_is_the_share_of_pairs(run, monkeypatch):
   # Brighter images have the larger activation: they look more familiar.
   assert scores["largest_activation_auroc"] == 0
   assert (scores["num_images"], scores["num_other"]) == (4, 3)
+  assert (run.workdir / "figures" / "out_of_distribution.png").exists()
 
 
 def test_other_data_must_be_named_and_of_the_same_shape(run):

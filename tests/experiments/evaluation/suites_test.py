@@ -26,6 +26,7 @@ ANY = {
   "attacks",
   "calibration",
   "views",
+  "crowding",
   "ensemble",
   "equivariance",
   "out_of_distribution",

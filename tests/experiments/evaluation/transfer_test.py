@@ -41,6 +41,7 @@ def test_attacks_of_another_model_may_miss(run, monkeypatch, make, is_same):
   want = [1, 1, 0] if is_same else [1, 1, 1]
   assert scores["transfer_fgsm_accuracy"] == want
   assert scores["transfer_bim_accuracy"] == want
+  assert (run.workdir / "figures" / "attacks_transfer.png").exists()
 
 
 def test_losses_are_those_of_the_other_model():
