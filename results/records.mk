@@ -32,17 +32,17 @@ minutes.digits := 2
 $(call seeds,digits,0 1 2)
 
 train.mnist_cpu := train_capsnet $(presets)/capsnet/mnist_cpu.cfg
-suites.mnist_cpu := attacks,views,diagnostics,affnist_like
+suites.mnist_cpu := attacks,views,diagnostics,affnist_like,equivariance,crowding
 minutes.mnist_cpu := 45
 $(call seeds,mnist_cpu,0)
 
 train.mnist_cpu_scale_1 := train_capsnet $(presets)/capsnet/mnist_cpu.cfg --primary_scale=1
-suites.mnist_cpu_scale_1 := attacks,views,diagnostics,affnist_like
+suites.mnist_cpu_scale_1 := attacks,views,diagnostics,affnist_like,equivariance
 minutes.mnist_cpu_scale_1 := 45
 $(call seeds,mnist_cpu_scale_1,0)
 
 train.mnist_cpu_baseline := train_capsnet $(presets)/capsnet/mnist_cpu_baseline.cfg
-suites.mnist_cpu_baseline := attacks,views
+suites.mnist_cpu_baseline := attacks,views,equivariance,crowding,out_of_distribution
 minutes.mnist_cpu_baseline := 8
 $(call seeds,mnist_cpu_baseline,0)
 
@@ -55,17 +55,17 @@ minutes.fashion_mnist_cpu_scale_1 := 29
 $(call seeds,fashion_mnist_cpu_scale_1,0)
 
 train.affnist_like_cpu := train_capsnet $(presets)/capsnet/affnist_like_cpu.cfg
-suites.affnist_like_cpu := affnist_like
+suites.affnist_like_cpu := affnist_like,equivariance
 minutes.affnist_like_cpu := 15
 $(call seeds,affnist_like_cpu,0 1 2)
 
 train.affnist_like_cpu_scale_1 := train_capsnet $(presets)/capsnet/affnist_like_cpu.cfg --primary_scale=1
-suites.affnist_like_cpu_scale_1 := affnist_like
+suites.affnist_like_cpu_scale_1 := affnist_like,equivariance
 minutes.affnist_like_cpu_scale_1 := 15
 $(call seeds,affnist_like_cpu_scale_1,0 1 2)
 
 train.affnist_like_cpu_baseline := train_capsnet $(presets)/capsnet/affnist_like_cpu_baseline.cfg
-suites.affnist_like_cpu_baseline := affnist_like
+suites.affnist_like_cpu_baseline := affnist_like,equivariance
 minutes.affnist_like_cpu_baseline := 20
 $(call seeds,affnist_like_cpu_baseline,0 1 2)
 
@@ -89,11 +89,12 @@ minutes.quarter_3_official := 10
 minutes.quarter_1_official := 9
 minutes.quarter_3_paper_scale_1 := 10
 minutes.quarter_3_paper_raw := 10
-suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution
+suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution,crowding
 $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
   3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
 
 train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cpu.cfg
+suites.efficient_mnist_cpu := equivariance
 minutes.efficient_mnist_cpu := 35
 $(call seeds,efficient_mnist_cpu,0)
 
@@ -185,6 +186,22 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),sinkhorn,9,--routing=sinkhorn)\
   $(call network,$(data),em,9,--routing=em))
 
+# What poses tell of movements, of one model of each family on the embedded digits.
+# $(call poses,CELL,BINARY,PRESET,FLAGS)
+define poses
+train.poses_digits_$(1) := $(2) $(presets)/$(3).cfg $(4)
+suites.poses_digits_$(1) := equivariance
+minutes.poses_digits_$(1) := 2
+$$(call seeds,poses_digits_$(1),0 1 2)
+endef
+$(eval $(call poses,dynamic,train_capsnet,capsnet/routings_digits))
+$(eval $(call poses,self,train_capsnet,capsnet/routings_digits,--routing=self))
+$(eval $(call poses,cnn,train_capsnet,capsnet/routings_digits_cnn))
+$(eval $(call poses,matrix,train_matrix_capsules,matrix_capsules/matrix_capsules_quick))
+$(eval $(call poses,transforming,train_transforming,transforming/transforming_quick))
+$(eval $(call poses,generative,train_generative,generative/generative_quick))
+$(eval $(call poses,scae,train_scae,scae/scae_quick))
+
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
 $(call seeds,multimnist_cpu,0)
@@ -198,10 +215,12 @@ minutes.multimnist_cpu_baseline := 11
 $(call seeds,multimnist_cpu_baseline,0)
 
 train.matrix_mnist_cpu := train_matrix_capsules $(presets)/matrix_capsules/matrix_mnist_cpu.cfg
+suites.matrix_mnist_cpu := equivariance
 minutes.matrix_mnist_cpu := 26
 $(call seeds,matrix_mnist_cpu,0)
 
 train.solids_cpu := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu.cfg
+suites.solids_cpu := equivariance
 minutes.solids_cpu := 21
 $(call seeds,solids_cpu,0 1 2)
 
@@ -214,8 +233,25 @@ $(call seeds,solids_sweep_3,0)
 $(call seeds,solids_sweep_2,0)
 
 train.solids_cpu_baseline := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu_baseline.cfg
+suites.solids_cpu_baseline := equivariance
 minutes.solids_cpu_baseline := 2
 $(call seeds,solids_cpu_baseline,0 1 2)
+
+# The CNN, stopped at the accuracy from familiar viewpoints that the capsules of its
+# seed have: their gaps to novel viewpoints then compare.
+# $(call matched,SEED)
+define matched
+RECORDS += solids_cpu_baseline_matched-$(1)
+train.solids_cpu_baseline_matched-$(1) := $$(train.solids_cpu_baseline) \
+  --seed=$(1) --eval_every=50 --stop_accuracy=$$$$(sed -n \
+  's/.*"test_familiar_accuracy": \([0-9.]*\).*/\1/p' \
+  results/records/solids_cpu-$(1).jsonl | head -n 1)
+suites.solids_cpu_baseline_matched-$(1) := equivariance
+minutes.solids_cpu_baseline_matched-$(1) := 2
+results/records/solids_cpu_baseline_matched-$(1).jsonl: \
+  | results/records/solids_cpu-$(1).jsonl
+endef
+$(foreach number,0 1 2,$(eval $(call matched,$(number))))
 
 train.rbm_mnist := train_boltzmann $(presets)/boltzmann/rbm_mnist.cfg
 suites.rbm_mnist := log_likelihood
@@ -289,12 +325,12 @@ minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
 train.scae_mnist_40 := train_scae $(presets)/scae/scae_mnist_40.cfg
-suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters
+suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
 train.scae_mnist_cpu := train_scae $(presets)/scae/scae_mnist_cpu.cfg
-suites.scae_mnist_cpu := label_curve,linear
+suites.scae_mnist_cpu := label_curve,linear,equivariance
 minutes.scae_mnist_cpu := 45
 $(call seeds,scae_mnist_cpu,0)
 
@@ -337,24 +373,27 @@ minutes.constellation_noise_0.25 := 36
 $(call seeds,constellation_noise_0.25,0)
 
 train.generative_mnist_cpu := train_generative $(presets)/generative/generative_mnist_cpu.cfg
-suites.generative_mnist_cpu := repair,swaps,duplicates
+suites.generative_mnist_cpu := repair,swaps,duplicates,equivariance
 minutes.generative_mnist_cpu := 25
 $(call seeds,generative_mnist_cpu,0 1 2)
 
 train.generative_mnist_40_cpu := train_generative $(presets)/generative/generative_mnist_40_cpu.cfg
+suites.generative_mnist_40_cpu := equivariance
 minutes.generative_mnist_40_cpu := 40
 $(call seeds,generative_mnist_40_cpu,0 1 2)
 
 train.transforming_mnist := train_transforming $(presets)/transforming/transforming_mnist.cfg
-suites.transforming_mnist := few_labels
+suites.transforming_mnist := few_labels,equivariance
 minutes.transforming_mnist := 3
 $(call seeds,transforming_mnist,0 1 2)
 
 train.transforming_fashion := train_transforming $(presets)/transforming/transforming_fashion.cfg
+suites.transforming_fashion := equivariance
 minutes.transforming_fashion := 3
 $(call seeds,transforming_fashion,0 1 2)
 
 train.transforming_mnist_affine := train_transforming $(presets)/transforming/transforming_mnist_affine.cfg
+suites.transforming_mnist_affine := equivariance
 minutes.transforming_mnist_affine := 8
 $(call seeds,transforming_mnist_affine,0 1 2)
 
