@@ -16,7 +16,7 @@ from .models import Options, Scores, Trained
 from .suite import suite
 
 _NUM_IMAGES = 1000  # test images, unless the user says
-_NUM_DISTANCES = 9
+_NUM_DISTANCES = 9  # at most: they are whole pixels
 
 
 @suite("images", compares=True)
@@ -42,7 +42,7 @@ def crowding(run: directory.Run, trained: Trained, options: Options) -> Scores:
   images, labels = models.first(trained, options.images or _NUM_IMAGES)
   overlap.require_two_classes(labels)
   width = models.canvas(trained)[1]
-  distances = np.linspace(0, width, _NUM_DISTANCES).round()
+  distances = np.unique(np.linspace(0, width, _NUM_DISTANCES).round())
   steps = trained.task.steps(trained.test.images.shape[1:])
 
   def sample(key, index, images, labels, distance):

@@ -81,7 +81,7 @@ def out_of_distribution(
       for kept in _KEPT
     }
     lines[score.replace("_", " ")] = {x: kept for kept, x in found.items()}
-  axes = f"images of {name} that pass (share)", "own test images that pass (%)"
+  axes = "other images that pass (share)", "own test images that pass (%)"
   curves.accuracy_curves(
     [curves.Panel("", *axes, lines)], run.figure("out_of_distribution")
   )

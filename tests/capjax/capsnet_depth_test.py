@@ -38,10 +38,9 @@ def batch():
 @jax.jit
 @functools.partial(jax.value_and_grad, has_aux=True)
 def _loss(model, images, labels):
-  value, _ = losses.capsnet_loss(
-    model, images, labels, reconstruction_weight=0.0
-  )
-  return value, model(images)
+  output = model(images)
+  present = losses.one_hot(labels, output.activations.shape[1])
+  return jnp.mean(losses.margin_loss(output.activations, present)), output
 
 
 def check_trains(model):
