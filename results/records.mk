@@ -187,20 +187,21 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),em,9,--routing=em))
 
 # What poses tell of movements, of one model of each family on the embedded digits.
-# $(call poses,CELL,BINARY,PRESET,FLAGS)
+# Those of the table of routings have seeds that it does not have.
+# $(call poses,CELL,SEEDS,BINARY,PRESET,FLAGS)
 define poses
-train.poses_digits_$(1) := $(2) $(presets)/$(3).cfg $(4)
+train.poses_digits_$(1) := $(3) $(presets)/$(4).cfg $(5)
 suites.poses_digits_$(1) := equivariance
 minutes.poses_digits_$(1) := 2
-$$(call seeds,poses_digits_$(1),0 1 2)
+$$(call seeds,poses_digits_$(1),$(2))
 endef
-$(eval $(call poses,dynamic,train_capsnet,capsnet/routings_digits))
-$(eval $(call poses,self,train_capsnet,capsnet/routings_digits,--routing=self))
-$(eval $(call poses,cnn,train_capsnet,capsnet/routings_digits_cnn))
-$(eval $(call poses,matrix,train_matrix_capsules,matrix_capsules/matrix_capsules_quick))
-$(eval $(call poses,transforming,train_transforming,transforming/transforming_quick))
-$(eval $(call poses,generative,train_generative,generative/generative_quick))
-$(eval $(call poses,scae,train_scae,scae/scae_quick))
+$(eval $(call poses,dynamic,3 4 5,train_capsnet,capsnet/routings_digits))
+$(eval $(call poses,self,3 4 5,train_capsnet,capsnet/routings_digits,--routing=self))
+$(eval $(call poses,cnn,3 4 5,train_capsnet,capsnet/routings_digits_cnn))
+$(eval $(call poses,matrix,0 1 2,train_matrix_capsules,matrix_capsules/matrix_capsules_quick))
+$(eval $(call poses,transforming,0 1 2,train_transforming,transforming/transforming_quick))
+$(eval $(call poses,generative,0 1 2,train_generative,generative/generative_quick))
+$(eval $(call poses,scae,0 1 2,train_scae,scae/scae_quick))
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15

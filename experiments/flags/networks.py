@@ -68,7 +68,10 @@ _RESIDUAL_FEATURES = flags.DEFINE_list(
   "primary capsules, each of which halves the grid.",
 )
 _RESIDUAL_BLOCKS = flags.DEFINE_integer(
-  "residual_blocks", 1, "Residual blocks of each stage.", lower_bound=1
+  "residual_blocks",
+  None,
+  "Residual blocks of each stage; 1 by default.",
+  lower_bound=1,
 )
 _NUM_TYPES = flags.DEFINE_integer(
   "num_types", 32, "Primary capsules at each position.", lower_bound=1
@@ -107,16 +110,18 @@ _CONV_CAPSULES = flags.DEFINE_list(
 )
 _CONV_CAPSULES_KERNEL = flags.DEFINE_integer(
   "conv_capsules_kernel",
-  3,
-  "Capsules along each axis of the windows of convolutional capsules.",
+  None,
+  "Capsules along each axis of the windows of convolutional capsules; 3 by "
+  "default.",
   lower_bound=1,
 )
 _CONV_COMPETITION = flags.DEFINE_enum(
   "conv_competition",
-  "window",
+  None,
   capsnet.CONV_COMPETITIONS,
   "Where the parents of convolutional capsules compete: in each window, by "
-  "--routing, or over the grid, by the 3D convolutions of DeepCaps.",
+  "--routing, which is the default, or over the grid, by the 3D convolutions of "
+  "DeepCaps.",
 )
 _HIDDEN_CAPSULES = flags.DEFINE_list(
   "hidden_capsules",
@@ -250,15 +255,15 @@ def _deeper() -> dict[str, Any]:
   if _RESIDUAL_FEATURES.value:
     arguments |= dict(
       residual_features=_whole(_RESIDUAL_FEATURES.value),
-      residual_blocks=_RESIDUAL_BLOCKS.value,
+      residual_blocks=_RESIDUAL_BLOCKS.value or 1,
     )
   else:
     runs.refuse("a network without --residual_features", ["residual_blocks"])
   if _CONV_CAPSULES.value:
     arguments |= dict(
       conv_capsules=_whole(_CONV_CAPSULES.value),
-      conv_capsules_kernel=_CONV_CAPSULES_KERNEL.value,
-      conv_competition=_CONV_COMPETITION.value,
+      conv_capsules_kernel=_CONV_CAPSULES_KERNEL.value or 3,
+      conv_competition=_CONV_COMPETITION.value or "window",
     )
   else:
     runs.refuse(
