@@ -21,6 +21,7 @@ with _collection.paused():
     pretrained,
     saved,
     scae,
+    slot_autoencoder,
     specs,
     transforming,
     weights,
@@ -33,6 +34,7 @@ with _collection.paused():
   from capjax.matrix_capsules import MatrixCapsules
   from capjax.saved import load, save
   from capjax.scae import SCAE, ConstellationAutoencoder
+  from capjax.slot_autoencoder import SlotAutoencoder
   from capjax.transforming import TransformingAutoencoder
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
   "MatrixCapsules",
   "SCAE",
   "SetTransformer",
+  "SlotAutoencoder",
   "TransformingAutoencoder",
   "baselines",
   "capsnet",
@@ -65,6 +68,7 @@ __all__ = [
   "save",
   "saved",
   "scae",
+  "slot_autoencoder",
   "specs",
   "transforming",
   "weights",

@@ -20,6 +20,7 @@ from capjax.generative.guides import AmortisedCapsules
 from capjax.kernels import numerics
 from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE, ConstellationAutoencoder
+from capjax.slot_autoencoder import SlotAutoencoder
 from capjax.transforming import TransformingAutoencoder
 
 _PRESENT = 0.5  # the score above which a class counts as present
@@ -76,6 +77,9 @@ def outputs(
     of the switches of each layer (of hidden units in a plain RBM), and
     `reconstructions`;
   - `ConvVAE`: `latents` [B L], their means, and `reconstructions`;
+  - `SlotAutoencoder`: `slots` [B J D], `masks` [B J H W], the share of each
+    slot in a pixel, `reconstructions`, and of invariant slots `positions` and
+    `scales` [B J 2];
   - `TransformingAutoencoder`: `presences` [B I], `poses` [B I ...], and
     `reconstructions` without a transformation.
 
@@ -191,6 +195,17 @@ def _of_transforming(model, images):
   }
 
 
+def _of_slots(model, images):
+  output = model(images)
+  frames = output.slots.frames
+  return {
+    "slots": output.slots.contents,
+    "masks": output.masks,
+    "reconstructions": output.reconstructions,
+    **({} if frames is None else frames._asdict()),
+  }
+
+
 _FAMILIES = {
   CapsNet: _Family(_of_classes, "activations"),
   EfficientCapsNet: _Family(_of_classes, "activations"),
@@ -201,5 +216,6 @@ _FAMILIES = {
   CapsuleRBM: _Family(_of_rbm),
   CapsuleHM: _Family(_of_helmholtz),
   baselines.ConvVAE: _Family(_of_vae),
+  SlotAutoencoder: _Family(_of_slots),
   TransformingAutoencoder: _Family(_of_transforming),
 }

@@ -21,13 +21,21 @@ from .flags import arithmetic, datasets, errors, limits, optimizer, rates, runs
 from .tasks import constellation
 from .training.task import Task
 
+_ENCODER = flags.DEFINE_enum(
+  "encoder",
+  "set_transformer",
+  ["set_transformer", "slots", "invariant_slots"],
+  "What finds objects among points: the set transformer of the paper; slot "
+  "attention, after the same blocks; or invariant slot attention, without "
+  "blocks.",
+)
 _WIDTH = flags.DEFINE_integer(
   "width", 128, "Width of the tokens in the set transformer.", lower_bound=1
 )
 _BLOCKS = flags.DEFINE_integer(
   "blocks",
   4,
-  "Number of self-attention layers in the set transformer.",
+  "Number of self-attention layers, for all but invariant slots.",
   lower_bound=0,
   upper_bound=100,
 )
@@ -95,6 +103,7 @@ def make_task() -> Task:
     num_blocks=_BLOCKS.value,
     num_heads=_HEADS.value,
     hidden=_HIDDEN.value,
+    encoder=_ENCODER.value,
     dtype=arithmetic.dtype(),
   )
   return constellation.make_task(

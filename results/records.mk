@@ -326,7 +326,7 @@ minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
 train.scae_mnist_40 := train_scae $(presets)/scae/scae_mnist_40.cfg
-suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance
+suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,object_masks
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
@@ -372,6 +372,22 @@ train.constellation_noise_0.25 := train_constellation $(presets)/constellation/c
 suites.constellation_noise_0.25 := gcm,ransac
 minutes.constellation_noise_0.25 := 36
 $(call seeds,constellation_noise_0.25,0)
+
+# Objects found by slot attention, of both forms.
+train.constellation_slots := train_constellation $(presets)/constellation/constellation_slots.cfg
+train.constellation_invariant_slots := $(train.constellation_slots) --encoder=invariant_slots
+minutes.constellation_slots := 35
+minutes.constellation_invariant_slots := 35
+$(call seeds,constellation_slots,0)
+$(call seeds,constellation_invariant_slots,0)
+
+$(foreach scene,multimnist affnist_like,\
+  $(eval train.slots_$(scene) := train_slots $(presets)/slots/slots_$(scene).cfg)\
+  $(eval train.invariant_slots_$(scene) := $(train.slots_$(scene)) --invariant)\
+  $(eval minutes.slots_$(scene) := 180)\
+  $(eval minutes.invariant_slots_$(scene) := 240)\
+  $(call seeds,slots_$(scene),0)\
+  $(call seeds,invariant_slots_$(scene),0))
 
 train.generative_mnist_cpu := train_generative $(presets)/generative/generative_mnist_cpu.cfg
 suites.generative_mnist_cpu := repair,swaps,duplicates,equivariance

@@ -23,8 +23,10 @@ from capjax.exporting import inner_graphs
 from capjax.generative.guides import AmortisedCapsules
 from capjax.generative.model import GenerativeCapsules
 from capjax.kernels.matching.selection import Capsules
+from capjax.kernels.routing import Frames
 from capjax.matrix_capsules import MatrixCapsules
 from capjax.scae import SCAE, parts
+from capjax.slot_autoencoder import SlotAutoencoder
 from capjax.transforming import TransformingAutoencoder
 
 NAMES = ("model", "decoder", "routing", "parts", "sweep")
@@ -75,8 +77,9 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
     capsules, with zeros for all classes but those to decode; or `poses`
     [B I 3 3], `presences` [B I] and `features` [B I F] of parts (SCAE); or
     `poses` [B I 6] and `presences` [B I] of parts (generative capsules);
-    or `latents` [B L] (`ConvVAE`); or `poses` and `presences`
-    (`TransformingAutoencoder`).
+    or `latents` [B L] (`ConvVAE`); or `slots` [B J D] and, of invariant slots,
+    `positions` and `scales` [B J 2] (`SlotAutoencoder`); or `poses` and
+    `presences` (`TransformingAutoencoder`).
   - "routing" of a CapsNet: `inner_graphs.routing_by_iteration` of `images`,
     uint8 [B H W C].
   - "parts" of generative capsules: `inner_graphs.parts_of_objects` of `poses`
@@ -181,6 +184,16 @@ def _decoder(model: nnx.Module):
 
     means, _ = jax.eval_shape(model.encode, _blank(model))
     return draw, _floats(latents=means.shape[1:])
+  if isinstance(model, SlotAutoencoder):
+
+    def render(slots, *frames):
+      frames = Frames(*(x[None] for x in frames)) if frames else None
+      return {"images": model.decode(slots[None], frames)[0][0]}
+
+    found = jax.eval_shape(model.encode, _blank(model))
+    frames = found.frames._asdict() if found.frames else {}
+    shapes = {"slots": found.contents, **frames}
+    return render, _floats(**{n: x.shape[1:] for n, x in shapes.items()})
   if isinstance(model, TransformingAutoencoder):
 
     def generate(poses, presences):

@@ -13,6 +13,7 @@ from capjax.layers import (
   platforms,
   residual,
   routers,
+  slots,
   tiling,
 )
 from capjax.layers.agreement import batch_size, route_by_agreement
@@ -52,5 +53,6 @@ __all__ = [
   "residual",
   "route_by_agreement",
   "routers",
+  "slots",
   "tiling",
 ]

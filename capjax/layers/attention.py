@@ -357,7 +357,7 @@ class _Finish(nnx.Module):
       Linear(*size, kernel_init=kernel_init, rngs=rngs)
       for size in ((width, hidden), (hidden, width))
     )
-    self.norms = nnx.List(_norm(width, rngs) for _ in range(2 * layer_norm))
+    self.norms = nnx.List(norm(width, rngs) for _ in range(2 * layer_norm))
 
   def __call__(self, tokens, read, presence):
     tokens = (tokens + read) * presence[..., None]
@@ -366,7 +366,8 @@ class _Finish(nnx.Module):
     return second(tokens + self.output(jax.nn.relu(self.hidden(tokens))))
 
 
-def _norm(width: int, rngs: nnx.Rngs) -> Callable:
+def norm(width: int, rngs: nnx.Rngs) -> Callable:
+  """A layer norm with scale and offset, of tokens of `width` numbers."""
   # The fast variance of Flax is a difference of squares, which cancels.
   return nnx.LayerNorm(
     width, epsilon=_EPSILON, use_fast_variance=False, rngs=rngs

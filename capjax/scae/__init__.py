@@ -14,6 +14,7 @@ from capjax.scae.autoencoder import (
   Weights,
   flat_templates,
   loss,
+  object_masks,
   reconstruct,
   shares_won,
 )
@@ -31,6 +32,7 @@ __all__ = [
   "constellation",
   "flat_templates",
   "loss",
+  "object_masks",
   "objects",
   "parts",
   "reconstruct",

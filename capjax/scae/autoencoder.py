@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from capjax import layers, losses
 from capjax.data.transforms import augment
-from capjax.kernels import checks, rendering
+from capjax.kernels import checks, numerics, rendering
 from capjax.kernels.matching import sparsity
 from capjax.scae import objects as object_capsules
 from capjax.scae import parts as part_capsules
@@ -303,3 +303,22 @@ def reconstruct(
     model.decoder.explain(targets, output.parts),
     model.decoder.explain(targets, expected),
   )
+
+
+def object_masks(
+  model: SCAE, images: Float[Array, "B H W C"]
+) -> tuple[Float[Array, "B H W C"], Float[Array, "B K H W"]]:
+  """Reconstructs images from their parts, and shares out pixels to objects.
+
+  A part counts for the object that explains it best, and has its share of each
+  pixel in the mixture of parts; what is left is the background's.
+  """
+  output = model(images)
+  explained = model.decoder.explain(model.targets(images), output.parts)
+  coefficients = jnp.mean(explained.coefficients, axis=-1)[:, :-1]
+  posterior = output.objects.posterior
+  won = jax.nn.one_hot(
+    jnp.argmax(posterior, axis=1), posterior.shape[1], axis=1
+  )
+  masks = numerics.einsum("bkm,bmhw->bkhw", won, coefficients)
+  return explained.mean, masks

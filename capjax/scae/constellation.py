@@ -68,7 +68,15 @@ class Constellation(NamedTuple):
 
 
 class ConstellationAutoencoder(nnx.Module):
-  """A set transformer finds objects, each of which votes for its points."""
+  """A set transformer finds objects, each of which votes for its points.
+
+  With `encoder="slots"` slot attention finds them instead, after the same
+  blocks (Locatello et al., 2020), and with "invariant_slots" invariant slot
+  attention, without blocks (Biza et al., 2023); votes and loss stay the same.
+
+  Differs from paper: those encoders. Since each object has networks of its own,
+  their slots start as learned vectors, one for each object.
+  """
 
   def __init__(
     self,
@@ -82,6 +90,7 @@ class ConstellationAutoencoder(nnx.Module):
     code: int = 32,
     hidden: int = 128,
     masking: attention.Masking = "log_presence",
+    encoder: voting.Encoder = "set_transformer",
     dtype: jax.typing.DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
@@ -97,9 +106,13 @@ class ConstellationAutoencoder(nnx.Module):
       code: length of an object's code.
       hidden: hidden units of the networks of an object.
       masking: how absent points are ignored, as for `SetTransformer`.
+      encoder: "set_transformer", "slots" or "invariant_slots".
       dtype: dtype of the products of dense layers, as for
         `layers.dense.set_dtype`; poses and likelihoods are in float32.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if `encoder` is none of the three.
     """
     self.voters = voting.Voters(
       2,
@@ -113,6 +126,7 @@ class ConstellationAutoencoder(nnx.Module):
       code=code,
       hidden=hidden,
       masking=masking,
+      encoder=encoder,
       rngs=rngs,
     )
     dense.set_dtype(self, dtype)

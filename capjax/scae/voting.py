@@ -14,10 +14,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from capjax.kernels import geometry, numerics
-from capjax.layers import attention
+from capjax.kernels import geometry, numerics, routing
+from capjax.layers import attention, slots
 from capjax.layers.dense import Linear
 
+Encoder = Literal["set_transformer", "slots", "invariant_slots"]
+_REACH = 2.0  # unit of a slot's frame, in standard deviations of what it wins
 _POSE = 6  # raw numbers of a pose
 _NOISE = 2.0  # largest noise on the logits of presence in training
 _SCALE = 0.01  # least standard deviation of votes
@@ -60,12 +62,15 @@ class Votes(NamedTuple):
 
 
 class Voters(nnx.Module):
-  """A set transformer, then a small network for each object.
+  """A set transformer, or slot attention, then a small network for each object.
 
   Without `deformations` the relations of an object to its parts are the same
   in all images. With `num_members` a network with one hidden layer of `hidden`
   units reads all members at once, in their order and absent ones too, in place
   of the set transformer.
+
+  The objects of invariant slots have poses in the frames of their slots: points
+  that are moved together, or made larger, move and enlarge poses and votes.
   """
 
   def __init__(
@@ -84,6 +89,7 @@ class Voters(nnx.Module):
     masking: attention.Masking,
     deformations: bool = True,
     num_members: int | None = None,
+    encoder: Encoder = "set_transformer",
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -101,12 +107,19 @@ class Voters(nnx.Module):
       hidden: hidden units of the networks of an object.
       masking: how absent members are ignored, as for `SetTransformer`.
       deformations: whether relations depend on the image.
-      num_members: M, for a network without attention; None for a set
-        transformer.
+      num_members: M, for a network without attention; None for `encoder`.
+      encoder: what finds the objects; slots take points, `in_features` 2.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if `encoder` is none of the three.
     """
-    self.transformer: attention.SetTransformer | _OfAll
-    if num_members is None:
+    self.transformer: attention.SetTransformer | slots.PointSlots | _OfAll
+    if num_members is not None:
+      self.transformer = _OfAll(
+        num_members * in_features, hidden, (num_objects, summary), rngs=rngs
+      )
+    elif encoder == "set_transformer":
       self.transformer = attention.SetTransformer(
         in_features,
         width=width,
@@ -118,9 +131,22 @@ class Voters(nnx.Module):
         kernel_init=draw_kernel(),
         rngs=rngs,
       )
+    elif encoder in ("slots", "invariant_slots"):
+      self.transformer = slots.PointSlots(
+        num_slots=num_objects,
+        size=summary,
+        width=width,
+        num_blocks=num_blocks,
+        num_heads=num_heads,
+        invariant=encoder == "invariant_slots",
+        masking=masking,
+        kernel_init=draw_kernel(),
+        rngs=rngs,
+      )
     else:
-      self.transformer = _OfAll(
-        num_members * in_features, hidden, (num_objects, summary), rngs=rngs
+      raise ValueError(
+        f"encoder={encoder!r}; pass 'set_transformer', 'slots' or "
+        "'invariant_slots'."
       )
     # A code ends with a 1, whose weights are a randomly initialised bias: in
     # the authors' code this 1 marks that no object was dropped.
@@ -162,7 +188,11 @@ class Voters(nnx.Module):
       key: samples the noise of training, as for `jitter`; None for none.
     """
     first, second, third = self.networks
-    codes = second(jax.nn.relu(first(self.transformer(members, presence))))
+    found = self.transformer(members, presence)
+    frames = None
+    if isinstance(found, slots.Slots):
+      frames, found = found.frames, found.contents
+    codes = second(jax.nn.relu(first(found)))
     codes = jnp.pad(codes, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)
     hidden = jax.nn.relu(third(codes))
     if self.vary is None:
@@ -173,6 +203,8 @@ class Voters(nnx.Module):
       self.describe(hidden), np.cumsum(self.sizes)[:-1].tolist(), axis=-1
     )
     poses = geometry.pose_matrix(pose, self.kind)
+    if frames is not None:
+      poses = geometry.compose(_from_frames(frames), poses)
     relations = geometry.pose_matrix(self.relations[...] + dynamics, self.kind)
     keys = (None, None) if key is None else jax.random.split(key)
     logits = jitter(logits, keys[0])
@@ -217,6 +249,14 @@ class _OfAll(nnx.Module):
     del presence  # an entry of each member says how far it is absent
     hidden = jax.nn.relu(self.hidden(members.reshape(len(members), -1)))
     return self.output(hidden).reshape(-1, *self.shape)
+
+
+def _from_frames(frames: routing.Frames) -> Float[Array, "B K 3 3"]:
+  """Similarities from the frames of slots to that of the set."""
+  x, y = jnp.moveaxis(frames.positions, -1, 0)
+  # One scale along both axes: the root of the mean of their squares.
+  scale = _REACH * numerics.safe_norm(frames.scales) / 2**0.5
+  return geometry.affine_matrix(scale, scale, 0.0, 0.0, x, y)
 
 
 class _OfEach(nnx.Module):

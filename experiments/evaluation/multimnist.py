@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from capjax import losses
-from capjax.data.transforms import overlap
+from capjax.data.transforms import affnist, overlap
 
 from ..figures import multimnist as overlap_figures
 from ..run import directory
@@ -49,15 +49,35 @@ def sample(
 
   With `pad` and `max_shift` bound, it is a `train_step.Sample`.
   """
-  partner_key, place_key = jax.random.split(key)
-  classes = overlap.group_by_class(labels)
-  partner = overlap.choose_partner(partner_key, labels[index], classes)
-  both = jnp.stack([index, partner])
+  place_key, both = _choose_pair(key, index, labels)
   image, parts = overlap.overlay(
     place_key, *images[both], pad=pad, max_shift=max_shift
   )
   objects = Objects(labels[both], train_step.as_intensities(parts))
   return train_step.as_intensities(image), objects
+
+
+def sample_moved(
+  key: jax.Array,
+  index: jax.Array,
+  images: jax.Array,
+  labels: jax.Array,
+  *,
+  canvas: tuple[int, int],
+) -> tuple[jax.Array, Objects]:
+  """Puts an image and one of another class anywhere on a canvas.
+
+  Both are moved as affNIST moves its digits, by `affnist.affnist_like`. With
+  `canvas` bound, it is a `train_step.Sample`.
+  """
+  place_key, both = _choose_pair(key, index, labels)
+  move = functools.partial(affnist.affnist_like, canvas=canvas)
+  image, parts = overlap.merge(
+    jax.vmap(move)(
+      jax.random.split(place_key), train_step.as_intensities(images[both])
+    )
+  )
+  return image, Objects(labels[both], parts)
 
 
 def measure(
@@ -123,6 +143,14 @@ def multimnist(
 
 
 SUITES = (multimnist,)
+
+
+def _choose_pair(key, index, labels):
+  """A key to place two examples with, and their indices [2]."""
+  partner_key, place_key = jax.random.split(key)
+  classes = overlap.group_by_class(labels)
+  partner = overlap.choose_partner(partner_key, labels[index], classes)
+  return place_key, jnp.stack([index, partner])
 
 
 def _verdict(scores: jax.Array, labels: jax.Array) -> train_step.Metrics:

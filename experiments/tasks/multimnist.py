@@ -6,6 +6,7 @@ classes are (Sabour, Frosst, Hinton, 2017, section 6).
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import optax
@@ -44,10 +45,7 @@ def make_task(
   """
 
   def describe(image_shape, num_classes):
-    height, width, _ = image_shape
-    augmentation.check_shift(
-      (height + pad, width + pad), max_shift, ["max_shift"]
-    )
+    check_shift(image_shape, pad, max_shift)
     shape = steps(image_shape).output_shape(image_shape)
     return model.with_arguments(image_shape=shape, num_classes=num_classes)
 
@@ -106,6 +104,18 @@ def loss(
     objects.labels,
     objects.parts,
     reconstruction_weight=reconstruction_weight,
+  )
+
+
+def check_shift(image_shape: Sequence[int], pad: int, max_shift: int) -> None:
+  """Checks that objects stay within the frame around an image.
+
+  Raises:
+    checks.ImageShapeError: if they would leave it.
+  """
+  height, width, _ = image_shape
+  augmentation.check_shift(
+    (height + pad, width + pad), max_shift, ["max_shift"]
   )
 
 

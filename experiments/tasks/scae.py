@@ -67,6 +67,7 @@ def make_task(
       "clusters",
       "label_curve",
       "affnist_like_clusters",
+      "object_masks",
       "linear",
       "equivariance",
       "out_of_distribution",
@@ -76,6 +77,7 @@ def make_task(
     warn=lambda metrics: suites.warn(metrics, num_parts),
     steps=lambda shape: augmentation.steps(placement),
     features=features,
+    explain=scae.object_masks,
   )
 
 

@@ -63,6 +63,8 @@ class Task(NamedTuple):
       classes.
     losses: for a classifier, `(model, images, labels) -> [B]`, for images with
       one label each.
+    explain: for a model of objects, `(model, images) -> (reconstructions
+      [B H W C], masks [B K H W])`, the share of each object in a pixel.
     multi_hot: whether it trains on images that belong to several classes.
     name: of the module whose `make_task` made it; by `described`, as `options`.
     options: the options of `make_task`.
@@ -97,6 +99,7 @@ class Task(NamedTuple):
   features: Callable[[Any, jax.Array], dict[str, jax.Array]] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
+  explain: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None = None
   multi_hot: bool = False
   name: str = ""
   options: Mapping[str, Any] = {}

@@ -91,6 +91,7 @@ _SMALL = {
   "MatrixCapsules": dict(features=2, types=(1, 1, 1)),
   "CapsNetBaseline": dict(conv_features=(2,), dense_features=(2,)),
   "ConvVAE": dict(num_latents=2, features=(2, 2)),
+  "SlotAutoencoder": dict(slot_size=4, features=2, num_convs=1),
   "TransformingAutoencoder": dict(num_capsules=2),
   "CapsuleRBM": dict(num_capsules=2, capsule_size=2),
   "CapsuleHM": dict(num_capsules=(2,), capsule_size=2),

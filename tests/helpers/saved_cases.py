@@ -82,6 +82,13 @@ SPECS = {
       generation_units=2, pose="affine", output="sigmoid",
     ),
   ),
+  "slots": Spec(
+    capjax.SlotAutoencoder,
+    dict(
+      image_shape=(12, 12, 1), num_slots=2, slot_size=4, features=4,
+      num_convs=2, invariant=True,
+    ),
+  ),
 }  # fmt: skip
 TAKE_POINTS = {"constellation"}
 

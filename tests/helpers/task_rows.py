@@ -15,6 +15,7 @@ from experiments.tasks import (
   matrix_capsules,
   multimnist,
   scae,
+  slots,
   transforming,
   vae,
 )
@@ -49,6 +50,9 @@ _CNN = Spec(
 _CONSTELLATION = Spec(
   capjax.ConstellationAutoencoder,
   dict(width=8, num_blocks=1, num_heads=2, hidden=8),
+)
+_SLOTS = Spec(
+  capjax.SlotAutoencoder, dict(slot_size=4, features=4, num_convs=2)
 )
 _TRANSFORMING = Spec(capjax.TransformingAutoencoder, dict(num_capsules=3))
 _RBM = Spec(
@@ -106,6 +110,17 @@ TASKS = {
     constellation, _CONSTELLATION,
     {"noise": 0.1, "sparsity_of": "soft", "activity": 3.0},
   ),
+  "constellation_slots": (
+    constellation, _CONSTELLATION.with_arguments(encoder="slots"), {},
+  ),
+  "constellation_invariant": (
+    constellation, _CONSTELLATION.with_arguments(encoder="invariant_slots"), {},
+  ),
+  "slots": (slots, _SLOTS, {"pad": 1, "max_shift": 1}),
+  "slots_invariant": (
+    slots, _SLOTS.with_arguments(invariant=True),
+    {"scene": "affnist_like", "canvas": 13},
+  ),
   "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
   "transforming_affine": (
     transforming, _TRANSFORMING.with_arguments(pose="affine"),
@@ -119,7 +134,6 @@ TASKS = {
   "helmholtz": (helmholtz, _MACHINE, {}),
   "vae": (vae, _VAE, {}),
 }  # fmt: skip
-_DATA = {"constellation": "constellations"}
 
 
 def untrained(name: str, count: int | None = 40):
@@ -139,5 +153,6 @@ def untrained(name: str, count: int | None = 40):
 
 def load(name: str, count: int | None = 40) -> data.Dataset:
   """The first training examples for a task of `TASKS`; None for all."""
-  whole = data.load(_DATA.get(name, "digits"), "train")
+  of_points = name.startswith("constellation")
+  whole = data.load("constellations" if of_points else "digits", "train")
   return data.select(whole, slice(count))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int, Num, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from capjax.data.transforms import augment
 
@@ -131,7 +131,7 @@ def overlay(
   """
   if pad < 0:
     raise ValueError(f"pad={pad}; pass 0 or more pixels.")
-  white = _white(first.dtype)
+  _white(first.dtype)  # raises for other dtypes
   if first.dtype != second.dtype:
     raise ValueError(
       f"the images are {first.dtype} and {second.dtype}; pass two of one dtype."
@@ -144,10 +144,39 @@ def overlay(
 
   images = jnp.stack([first, second])
   parts = jax.vmap(place)(jax.random.split(key), images)
+  return merge(parts)
+
+
+def merge(parts: Num[Array, "2 H W C"]) -> Overlay:
+  """Adds up two objects that lie where they are; the sum is clipped at white.
+
+  Args:
+    parts: each alone; uint8, or floats in [0, 1].
+
+  Raises:
+    ValueError: the parts are neither uint8 nor floats.
+  """
   below, above = parts
   # Equals min(white, below + above), which would overflow in uint8.
-  image = below + jnp.minimum(above, white - below)
+  image = below + jnp.minimum(above, _white(parts.dtype) - below)
   return Overlay(image, parts)
+
+
+def owners(
+  parts: Float[Array, "2 H W C"], *, ink: float = 0.5
+) -> Int[Array, "H W"]:
+  """The object that each pixel belongs to: the brighter one, if it is alone.
+
+  Args:
+    parts: each object alone, in [0, 1]; its brightest channel counts.
+    ink: the brightness above which an object is in a pixel.
+
+  Returns:
+    0 or 1; -1 where neither object is, and where both are.
+  """
+  brightness = jnp.max(parts, axis=-1)
+  is_owned = jnp.sum(brightness > ink, axis=0) == 1
+  return jnp.where(is_owned, jnp.argmax(brightness, axis=0), -1)
 
 
 def _white(dtype: jnp.dtype) -> int:

@@ -357,6 +357,18 @@ class SCAETest(parameterized.TestCase):
     model.decoder.raw[...] = model.decoder.raw[...].at[0].set(0.3)
     self.assertEqual(float(scae.flat_templates(model)), 0.25)
 
+  def test_pixels_are_shared_out_among_objects(self):
+    model, images = _make(), _images()
+    output = jax.jit(lambda model, x: model(x))(model, images)
+    means, masks = jax.jit(scae.object_masks)(model, images)
+    explained = jax.jit(model.decoder.explain)(images, output.parts)
+    np.testing.assert_allclose(means, explained.mean, atol=1e-5)
+    want = np.zeros(masks.shape)
+    for b, m in np.ndindex(2, 4):
+      best = np.argmax(output.objects.posterior[b, :, m])
+      want[b, best] += np.mean(explained.coefficients[b, m], axis=-1)
+    np.testing.assert_allclose(masks, want, atol=1e-5)
+
   def test_jitter_without_a_key_is_nothing(self):
     logits = jnp.arange(3.0)
     np.testing.assert_array_equal(voting.jitter(logits, None), logits)

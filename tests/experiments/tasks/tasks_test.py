@@ -26,7 +26,7 @@ _DRAWING = ("scae", "generative")
 # One of each model that may compute in bfloat16.
 _BFLOAT16 = (
   "capsnet", "capsnet_baseline", "scae", "generative", "matrix_capsules",
-  "constellation", "transforming", "vae",
+  "constellation", "constellation_invariant", "slots", "transforming", "vae",
 )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
     scores = jax.eval_shape(out_of_distribution.measure, model, images, images)
     assert scores and all(x.shape == (4,) for x in scores.values())
   else:
-    assert name == "constellation" or name.startswith("multimnist")
+    assert name.startswith(("constellation", "multimnist", "slots"))
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -391,5 +391,33 @@ def test_real_digits_stay_whole_and_overlap(data_dir):
   )
 
 
+def _owner(first, second, ink):
+  """Of one pixel, by its two brightnesses."""
+  if first > ink and second > ink or first <= ink and second <= ink:
+    return -1
+  return 0 if first > second else 1
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixels_belong_to_the_object_that_is_there_alone(channels):
+  random = np.random.default_rng(0)
+  parts = random.uniform(size=(2, 6, 5, channels)).astype(np.float32)
+  got = overlap.owners(jnp.asarray(parts), ink=0.6)
+  bright = parts.max(axis=-1)
+  for y in range(6):
+    for x in range(5):
+      assert got[y, x] == _owner(*bright[:, y, x], ink=0.6)
+  assert set(np.unique(got)) == {-1, 0, 1}
+  assert np.all(overlap.owners(jnp.zeros((2, 3, 3, 1))) == -1)
+  assert np.all(overlap.owners(jnp.ones((2, 3, 3, 1))) == -1)
+
+
+def test_merged_objects_add_up_to_white():
+  parts = jnp.asarray([[[[0.75]]], [[[0.5]]]])
+  assert overlap.merge(parts).image.item() == 1
+  parts = jnp.asarray([[[[200]]], [[[100]]]], jnp.uint8)
+  assert overlap.merge(parts).image.item() == 255
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -1,0 +1,100 @@
+"""A suite for all models of objects: which object each pixel belongs to."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax.data.transforms import overlap
+from capjax.evaluation import segmentation
+
+from ..figures import object_masks as mask_figures
+from ..run import directory
+from ..training import task as tasks
+from ..training import train_step
+from . import models, multimnist
+from .models import Options, Scores, Trained
+from .suite import Main, suite
+
+_NUM_IMAGES = 1000
+_NUM_SHOWN = 10
+
+
+@suite(
+  "images",
+  main=Main(
+    "affnist_like_rand_index", "ARI of two affNIST-like digits, {canvas}"
+  ),
+)
+def object_masks(
+  run: directory.Run, trained: Trained, options: Options
+) -> Scores:
+  """Measures how well pixels are assigned to two digits; plots a few images.
+
+  Two test images of different classes are in each image: overlaid as in
+  MultiMNIST, or each moved as in affNIST, on the model's canvas. A pixel
+  belongs to the digit whose ink is there; the background, and pixels where both
+  digits have ink, are left out, as are images where a digit has no pixel alone.
+  A pixel is assigned to the object with the largest share in it.
+
+  Returns:
+    For both kinds of images the scores of `segmentation.score`, among them the
+    adjusted Rand index, 0 on average by chance and for a single object; the
+    mean absolute error of reconstructions, and the number of images.
+  """
+  canvas = models.canvas(trained)[:2]
+  pad = (canvas[0] - trained.test.images.shape[1]) // 2
+  scenes = {
+    "multimnist": functools.partial(
+      multimnist.sample, pad=pad, max_shift=min(4, max(pad, 0))
+    ),
+    "affnist_like": functools.partial(multimnist.sample_moved, canvas=canvas),
+  }
+  if pad < 0 or canvas[0] != canvas[1]:  # cut, where no frame fits
+    del scenes["multimnist"]
+  count = options.images or _NUM_IMAGES
+  scores = {}
+  for name, sample in scenes.items():
+    found = _measure(trained, sample, count)
+    truth = found["owners"]
+    both = np.all([(truth == n).any(axis=1) for n in range(2)], axis=0)
+    there = (truth >= 0) & both[:, None]
+    scored = segmentation.score(found["objects"], truth, np.float32(there))
+    scores |= {f"{name}_{key}": x for key, x in scored._asdict().items()}
+    scores[f"{name}_reconstruction_error"] = float(np.mean(found["error"]))
+    _picture(run, trained, sample, name)
+  return {**scores, "num_images": min(count, len(trained.test.labels))}
+
+
+SUITES = (object_masks,)
+
+
+def _measure(
+  trained: Trained, sample: train_step.Sample, count: int
+) -> dict[str, np.ndarray]:
+  """Owners and objects of pixels [N H*W], and errors [N]."""
+
+  def measure(model, images, objects):
+    means, masks = trained.task.explain(model, images)
+    owners = jax.vmap(overlap.owners)(objects.parts)
+    return {
+      "objects": jnp.argmax(masks, axis=1).reshape(len(images), -1),
+      "owners": owners.reshape(len(images), -1),
+      "error": jnp.mean(jnp.abs(means - images), axis=(1, 2, 3)),
+    }
+
+  evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
+  return evaluate(trained.model, *models.first(trained, count))
+
+
+def _picture(
+  run: directory.Run, trained: Trained, sample: train_step.Sample, name: str
+) -> None:
+  count = min(_NUM_SHOWN, len(trained.test.labels))
+  images, objects = models.make_examples(trained, sample, np.arange(count))
+  explained = jax.jit(trained.task.explain)(trained.model, images)
+  owners = jax.vmap(overlap.owners)(objects.parts)
+  mask_figures.object_masks(
+    images, *explained, owners, run.figure(f"object_masks_{name}")
+  )

@@ -1,0 +1,86 @@
+"""The suite of objects' masks on models whose scores are known."""
+
+import golden_cases
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from capjax import data
+from capjax.data.transforms.preprocessing import Preprocessing
+from experiments.evaluation import object_masks
+from experiments.figures import object_masks as mask_figures
+
+_CANVAS = (16, 16)
+# Bright and dark objects, which a threshold tells apart.
+_DARK, _BRIGHT = 155, 255
+
+
+def _dataset():
+  images = np.zeros((24, 8, 8, 1), np.uint8)
+  images[::2, 2:6, 1:4] = _DARK
+  images[1::2, 1:7, 3:6] = _BRIGHT
+  return data.Dataset(images, np.arange(24, dtype=np.int32) % 2, 2, {})
+
+
+def _by_brightness(model, images):
+  del model
+  bright = images[..., 0] > 0.8
+  return images, jnp.stack([bright, ~bright], axis=1).astype(jnp.float32)
+
+
+def _in_one(model, images):
+  means, masks = _by_brightness(model, images)
+  return means, masks.at[:, 0].set(2.0)
+
+
+def _in_stripes(model, images):
+  """Objects that have nothing to do with the image, which is left black."""
+  del model
+  is_odd = jnp.broadcast_to(jnp.arange(16) % 2, images.shape[:3])
+  masks = jnp.stack([is_odd, 1 - is_odd], axis=1).astype(jnp.float32)
+  return 0 * images, masks
+
+
+def _scores(run, explain):
+  trained = golden_cases.classifier(
+    _dataset(),
+    nnx.Module(),
+    explain=explain,
+    steps=lambda shape: Preprocessing(canvas=_CANVAS),
+  )
+  return object_masks.object_masks(run, trained)
+
+
+def test_objects_that_are_told_apart_are_right(run):
+  scores = _scores(run, _by_brightness)
+  assert scores["multimnist_rand_index"] == pytest.approx(1)
+  assert scores["multimnist_accuracy"] == scores["multimnist_perfect"] == 1
+  assert scores["affnist_like_rand_index"] > 0.2  # ink is dark at its border
+  assert scores["multimnist_reconstruction_error"] == 0
+  assert scores["num_images"] == 24
+  for name in ("multimnist", "affnist_like"):
+    assert run.figure(f"object_masks_{name}").exists()
+
+
+def test_one_object_and_any_objects_score_nothing(run):
+  scores = _scores(run, _in_one)
+  for name in ("multimnist", "affnist_like"):
+    assert scores[f"{name}_rand_index"] == pytest.approx(0)
+  scores = _scores(run, _in_stripes)
+  for name in ("multimnist", "affnist_like"):
+    assert abs(scores[f"{name}_rand_index"]) < 0.15
+    assert scores[f"{name}_reconstruction_error"] > 0.03
+
+
+def test_figure_has_the_colours_of_objects(tmp_path):
+  images = np.ones((2, 4, 4, 1), np.float32)
+  masks = np.zeros((2, 3, 4, 4), np.float32)
+  masks[:, 1] = 1
+  files = []
+  for owner in (0, 1, -1):
+    path = mask_figures.object_masks(
+      images, images, masks, np.full((2, 4, 4), owner), tmp_path / "x.png"
+    )
+    files.append(path.read_bytes())
+  assert len(set(files)) == 3
