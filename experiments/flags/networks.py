@@ -120,8 +120,8 @@ _CONV_COMPETITION = flags.DEFINE_enum(
   None,
   capsnet.CONV_COMPETITIONS,
   "Where the parents of convolutional capsules compete: in each window, by "
-  "--routing, which is the default, or over the grid, by the 3D convolutions of "
-  "DeepCaps.",
+  "--routing, which is the default, or over the grid, by the 3D convolutions "
+  "of DeepCaps.",
 )
 _HIDDEN_CAPSULES = flags.DEFINE_list(
   "hidden_capsules",
