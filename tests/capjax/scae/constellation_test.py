@@ -1,10 +1,12 @@
 """The constellation autoencoder: its loss by loops, and what it must not do."""
 
 import functools
+from unittest import mock
 
 import chex
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import widths
@@ -347,6 +349,60 @@ class AutoencoderTest(chex.TestCase):
       value, parameters = step(parameters)
       values.append(float(value))
     self.assertLess(values[-1], values[0] - 1)
+
+
+def _with_encoder(encoder):
+  def make():
+    return constellation.ConstellationAutoencoder(
+      **_SIZES, encoder=encoder, rngs=nnx.Rngs(0)
+    )
+
+  return jax.jit(make)()
+
+
+@pytest.mark.parametrize("encoder", ["slots", "invariant_slots"])
+def test_slots_find_objects_in_sets_of_points(encoder):
+  drawn, model = _drawn(), _with_encoder(encoder)
+  output = _apply(model, drawn.points, drawn.presence)
+  order = np.random.default_rng(0).permutation(drawn.points.shape[1])
+  again = _apply(model, drawn.points[:, order], drawn.presence[:, order])
+  np.testing.assert_allclose(again.votes, output.votes, atol=1e-4)
+  np.testing.assert_allclose(
+    again.posterior, output.posterior[..., order], atol=1e-3
+  )
+
+
+def test_votes_move_with_the_points_in_the_frames_of_slots():
+  """Points that are enlarged alike and moved, seen from the same frames."""
+  model, drawn = _with_encoder("invariant_slots"), _drawn()
+  some = np.asarray(drawn.presence).any(axis=1)
+  factor, shift = 0.5, jnp.array([0.3, -0.2])
+
+  @jax.jit
+  def votes(points, factor, shift):
+    found = model.voters.transformer
+    contents, frames = found.slots.start(len(points))
+    frames = frames._replace(
+      positions=factor * frames.positions + shift, scales=factor * frames.scales
+    )
+    start = mock.Mock(return_value=(contents, frames))
+    with mock.patch.object(type(found.slots), "start", start):
+      return model.voters(points, drawn.presence).votes[..., :2, 2]
+
+  before = votes(drawn.points, 1.0, jnp.zeros(2))
+  after = votes(factor * drawn.points + shift, factor, shift)
+  np.testing.assert_allclose(
+    after[some], factor * before[some] + shift, atol=1e-4
+  )
+
+
+def test_unknown_encoders_are_refused():
+  jaxtyping.config.update("jaxtyping_disable", True)
+  try:
+    with pytest.raises(ValueError, match="encoder='cnn'; pass 'set_trans"):
+      _with_encoder("cnn")
+  finally:
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 if __name__ == "__main__":
