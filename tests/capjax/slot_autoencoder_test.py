@@ -155,7 +155,7 @@ def test_slots_learn_objects():
   """The adjusted Rand index of two squares is above chance, which is 0."""
   model = capjax.SlotAutoencoder(
     (16, 16, 1), num_slots=3, slot_size=16, features=8, num_convs=2,
-    invariant=invariant, rngs=nnx.Rngs(0),
+    rngs=nnx.Rngs(0),
   )  # fmt: skip
   optimizer = optax.chain(optax.clip_by_global_norm(5.0), optax.adam(3e-3))
   graph, parameters = nnx.split(model)
