@@ -16,13 +16,14 @@ import numpy as np
 from absl import app, flags
 from capjax.kernels.rendering import compositing
 
-from capjax import data, pretrained
+from capjax import data, pretrained, scae
 from capjax.data.viewpoint_solids import raytracing, solids, toys
 from capjax.kernels import geometry, rendering, routing
 from capjax.layers import routers
 
 from .figures import concepts, curves, grids
 from .figures import routings as figures
+from .figures import scae as sketches
 from .records import pages
 from .records import routings as table
 
@@ -181,6 +182,22 @@ def moving(path: pathlib.Path) -> None:
   concepts.strips(rows, path, inches=0.75)
 
 
+def explained(path: pathlib.Path) -> None:
+  """Digits as a stacked capsule autoencoder explains them, without labels."""
+  model = pretrained.load("scae_mnist").model
+  test = data.load("mnist", "test", _DATA_DIR.value)
+  images = jnp.asarray(data.as_intensities(test.images[:16]))
+  by_parts, by_objects = jax.jit(scae.reconstruct)(model, images)
+  sketches.reconstructions(
+    images,
+    model.targets(images),
+    by_parts.mean,
+    by_parts.coefficients,
+    by_objects.mean,
+    path,
+  )
+
+
 def attacks(path: pathlib.Path) -> None:
   """Accuracy under FGSM and BIM against eps."""
   panels = [
@@ -260,8 +277,8 @@ def iterations(path: pathlib.Path) -> None:
 PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
   function.__name__: function
   for function in (
-    overview, dimensions, agreement, em, parts, fields, moving, attacks, views,
-    unseen_shifts, few_labels, likelihood, routings, iterations,
+    overview, dimensions, agreement, em, parts, fields, moving, explained,
+    attacks, views, unseen_shifts, few_labels, likelihood, routings, iterations,
   )
 }  # fmt: skip
 
