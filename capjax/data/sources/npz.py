@@ -87,7 +87,8 @@ def open_arrays(
 
 def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   try:
-    with np.load(path, allow_pickle=False) as archive:
+    # Opened here: np.load does not close a file that is damaged.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
       return {key: archive[key] for key in archive.files if key in _KEYS}
   except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as e:
     if isinstance(e, PermissionError):

@@ -174,9 +174,10 @@ def _views(
 
 
 def _read(path: pathlib.Path) -> Dataset:
-  with np.load(path) as file:
-    images, labels = file["images"], file["labels"]
-    factors = {n: file[n] for n in file.files if n.startswith("label_")}
+  # Opened here: np.load does not close a file that is damaged.
+  with path.open("rb") as file, np.load(file) as arrays:
+    images, labels = arrays["images"], arrays["labels"]
+    factors = {n: arrays[n] for n in arrays.files if n.startswith("label_")}
   lengths = {len(values) for values in (images, labels, *factors.values())}
   if images.shape[1:] != (_SIZE, _SIZE, 2) or len(lengths) != 1:
     raise ValueError("its arrays are of other shapes")

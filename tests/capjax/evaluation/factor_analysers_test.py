@@ -54,7 +54,7 @@ class FactorAnalysersTest(parameterized.TestCase):
     features = random.normal(size=(500, 2)) @ random.normal(size=(2, 6))
     features += random.normal(size=features.shape) * np.linspace(0.5, 1, 6)
     theirs = decomposition.FactorAnalysis(
-      2, tol=1e-7, max_iter=5000, svd_method="lapack"
+      2, tol=1e-5, max_iter=10_000, svd_method="lapack"
     ).fit(features)
     ours = factor_analysers.fit_factor_analysers(
       features, num_analysers=1, num_factors=2, num_iterations=3000
