@@ -64,7 +64,7 @@ def _prepare(
   """The task, and both sets: what is missing is told before training."""
   task = make_task()
   if runs.loop_config().num_validation == 0:
-    runs.refuse("--num_validation=0", ["stop_accuracy"])
+    limits.refuse("--num_validation=0", ["stop_accuracy"])
   return task, datasets.load("train"), datasets.load("test")
 
 

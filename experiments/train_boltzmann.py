@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     flagged.refuse_useless_flags()
     if not _SWITCHES.value:
-      runs.refuse("--noswitches", ["mean_field_iterations", "sweep"])
+      limits.refuse("--noswitches", ["mean_field_iterations", "sweep"])
   launch.train(make_task)
 
 

@@ -40,7 +40,10 @@ _BLOCKS = flags.DEFINE_integer(
   upper_bound=100,
 )
 _HEADS = flags.DEFINE_integer(
-  "heads", 4, "Number of heads of each attention layer.", lower_bound=1
+  "heads",
+  4,
+  "Number of heads of each attention layer, for all but invariant slots.",
+  lower_bound=1,
 )
 _HIDDEN = flags.DEFINE_integer(
   "hidden", 128, "Hidden units of the networks of an object.", lower_bound=1
@@ -123,10 +126,10 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_constellation", ["stop_accuracy"])
+    limits.refuse("train_constellation", ["stop_accuracy"])
     if _SPARSITY.value == "hard":
       weights = ["prior_within", "prior_between"]
-      runs.refuse("--sparsity=hard, which has no gradient,", weights)
+      limits.refuse("--sparsity=hard, which has no gradient,", weights)
   launch.train(make_task)
 
 

@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
         "--start_from replaces what pretraining learns; give --pretrain_steps=0"
       )
     if not _PRETRAIN_STEPS.value:
-      runs.refuse(
+      limits.refuse(
         "without pretraining, train_helmholtz",
         ["pretrain_learning_rate", "num_sweeps", "sweep", "num_chains"],
       )

@@ -198,17 +198,17 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     is_baseline = _MODEL.value == "baseline"
-    runs.refuse(
+    limits.refuse(
       f"--model={_MODEL.value}",
       _CAPSULE_FLAGS if is_baseline else _BASELINE_FLAGS,
     )
     if is_baseline or _LOSS.value != "spread":
-      runs.refuse("without the spread loss, training", ["margin_steps"])
+      limits.refuse("without the spread loss, training", ["margin_steps"])
     pairs = matrix_capsules.is_stereo(datasets.DATASET.value)
     unused = ["max_shift"] if pairs else ["augmentation"]
-    runs.refuse(f"--dataset={datasets.DATASET.value}", unused)
+    limits.refuse(f"--dataset={datasets.DATASET.value}", unused)
     if _VIEWPOINTS.value != "all":
-      runs.refuse("--viewpoints", ["num_validation"])
+      limits.refuse("--viewpoints", ["num_validation"])
   launch.train(make_task)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from . import launch
-from .flags import augmentation, errors, limits, networks, optimizer, runs
+from .flags import augmentation, errors, limits, networks, optimizer
 from .tasks import multimnist
 from .training.task import Task
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_multimnist", augmentation.DEFORMATIONS)
+    limits.refuse("train_multimnist", augmentation.DEFORMATIONS)
     if networks.ROUTING.value == "self":
       raise ValueError(
         "--routing=self: its activations sum to 1 over the classes, so that "

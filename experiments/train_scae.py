@@ -158,9 +158,9 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_scae", ["stop_accuracy"])
+    limits.refuse("train_scae", ["stop_accuracy"])
     if _OBJECT_ENCODER.value == "mlp":
-      runs.refuse("--object_encoder=mlp", ["masking"])
+      limits.refuse("--object_encoder=mlp", ["masking"])
   launch.train(make_task)
 
 

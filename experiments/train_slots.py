@@ -16,7 +16,7 @@ from capjax.slot_autoencoder import SlotAutoencoder
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, errors, limits, optimizer, rates, runs
+from .flags import arithmetic, errors, limits, optimizer, rates
 from .tasks import slots
 from .training.task import Task
 
@@ -121,10 +121,10 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_slots", ["stop_accuracy"])
+    limits.refuse("train_slots", ["stop_accuracy"])
     is_overlaid = _SCENE.value == "multimnist"
     unused = ["canvas"] if is_overlaid else ["pad", "max_shift"]
-    runs.refuse(f"--scene={_SCENE.value}", unused)
+    limits.refuse(f"--scene={_SCENE.value}", unused)
   launch.train(make_task)
 
 

@@ -17,7 +17,7 @@ from capjax.specs import Spec
 from capjax.transforming import OUTPUTS, POSES, TransformingAutoencoder
 
 from . import launch
-from .flags import arithmetic, errors, limits, optimizer, runs
+from .flags import arithmetic, errors, limits, optimizer
 from .tasks import transforming
 from .training.task import Task
 
@@ -111,9 +111,9 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_transforming", ["stop_accuracy"])
+    limits.refuse("train_transforming", ["stop_accuracy"])
     if _POSE.value == "shift":
-      runs.refuse("--pose=shift", _AFFINE_FLAGS)
+      limits.refuse("--pose=shift", _AFFINE_FLAGS)
   launch.train(make_task)
 
 

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
     optimizer.check_flags()
-    runs.refuse("train_vae", ["stop_accuracy"])
+    limits.refuse("train_vae", ["stop_accuracy"])
   launch.train(make_task)
 
 

@@ -33,6 +33,7 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     if not _OUT.value:
       raise ValueError("give the folder to write to as --out=FOLDER")
+    limits.refuse("write_records, which holds no data in memory,", ["stream"])
     train, test = (
       datasets.load(split, stream=True) for split in ("train", "test")
     )

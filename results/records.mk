@@ -373,7 +373,19 @@ suites.constellation_noise_0.25 := gcm,ransac
 minutes.constellation_noise_0.25 := 36
 $(call seeds,constellation_noise_0.25,0)
 
-# Objects found by slot attention, of both forms.
+# Objects found by slot attention, of both forms, and by the set transformer; short
+# runs first.
+$(foreach encoder,set_transformer slots invariant_slots,\
+  $(eval train.constellation_quick_$(encoder) := train_constellation \
+    $(presets)/constellation/constellation_quick.cfg --encoder=$(encoder))\
+  $(eval minutes.constellation_quick_$(encoder) := 1)\
+  $(call seeds,constellation_quick_$(encoder),0))
+train.slots_quick := train_slots $(presets)/slots/slots_quick.cfg
+train.invariant_slots_quick := $(train.slots_quick) --invariant
+minutes.slots_quick := 3
+minutes.invariant_slots_quick := 4
+$(call seeds,slots_quick,0)
+$(call seeds,invariant_slots_quick,0)
 train.constellation_slots := train_constellation $(presets)/constellation/constellation_slots.cfg
 train.constellation_invariant_slots := $(train.constellation_slots) --encoder=invariant_slots
 minutes.constellation_slots := 35

@@ -17,8 +17,8 @@ from . import latents
 from .models import Options, Scores, Trained
 from .suite import Main, suite
 
-# The other data set, where the user names none.
 _KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
+# The other data set, where the user names none.
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 
 

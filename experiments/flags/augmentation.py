@@ -3,7 +3,7 @@
 from absl import flags
 
 from ..training.augmentation import Placement
-from . import runs
+from . import limits
 
 MAX_SHIFT = flags.DEFINE_integer(
   "max_shift", 2, "Largest shift of an image, in pixels.", lower_bound=0
@@ -47,7 +47,7 @@ def placement() -> Placement:
     ValueError: if both a canvas and shifts are given.
   """
   if _CANVAS.value:
-    runs.refuse("--canvas, which places images anywhere,", ["max_shift"])
+    limits.refuse("--canvas, which places images anywhere,", ["max_shift"])
   return Placement(
     max_shift=MAX_SHIFT.value,
     canvas=_CANVAS.value,

@@ -11,7 +11,7 @@ from absl import flags
 from capjax.energy import rbm
 
 from ..training import contrastive_divergence
-from . import arithmetic, rates, runs
+from . import arithmetic, limits, rates, runs
 
 _CAPSULE_SIZE = flags.DEFINE_integer(
   "capsule_size", 16, "Number of hidden units in a capsule.", lower_bound=1
@@ -93,15 +93,15 @@ flags.set_default(rates.DECAY_STEPS, 120)
 
 def refuse_useless_flags() -> None:
   """Raises a ValueError if a flag is set that the other flags make useless."""
-  runs.refuse("a Boltzmann machine", ["stop_accuracy"])
+  limits.refuse("a Boltzmann machine", ["stop_accuracy"])
   arithmetic.refuse_bfloat16(
     "its gradient is the difference of two expectations that nearly cancel, "
     "and rounded weights would bias one of them"
   )
   if not _SLOWER_AT.value:
-    runs.refuse("without --slower_at, training", ["slower_by"])
+    limits.refuse("without --slower_at, training", ["slower_by"])
   if _VISIBLE.value == "gaussian":
-    runs.refuse("--visible=gaussian", ["binary"])
+    limits.refuse("--visible=gaussian", ["binary"])
 
 
 def sizes_and_families() -> dict[str, Any]:

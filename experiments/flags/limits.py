@@ -102,6 +102,18 @@ def require_counts(
     )
 
 
+def refuse(what: str, names: Sequence[str]) -> None:
+  """Raises a ValueError if any of these flags, which `what` ignores, is set."""
+  given = [name for name in names if not is_default(name)]
+  if given:
+    raise ValueError(f"{what} does not use --{', --'.join(given)}")
+
+
+def is_default(name: str) -> bool:
+  """Whether a flag has its default value."""
+  return flags.FLAGS[name].value == flags.FLAGS[name].default
+
+
 def flags_of_size(shape: Sequence[int]) -> str:
   """The names of the flags that set the longest side of an array.
 

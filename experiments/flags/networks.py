@@ -14,7 +14,7 @@ from capjax import baselines, capsnet, losses
 from capjax.layers import routers
 from capjax.specs import Spec
 
-from . import arithmetic, limits, runs
+from . import arithmetic, limits
 
 _MODEL = flags.DEFINE_enum(
   "model", "capsnet", ["capsnet", "efficient", "baseline"], "Network to train."
@@ -209,9 +209,9 @@ def spec() -> Spec:
     "efficient": _CNN_FLAGS + _CAPSNET_FLAGS,
     "baseline": _CAPSNET_FLAGS + _CAPSULE_FLAGS,
   }
-  runs.refuse(f"--model={_MODEL.value}", unused[_MODEL.value])
+  limits.refuse(f"--model={_MODEL.value}", unused[_MODEL.value])
   if not reconstruction_weight():
-    runs.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
+    limits.refuse("--reconstruction=none", ["decoder_features", "decoder_init"])
   if _MODEL.value == "baseline":
     arguments = dict(
       conv_features=_whole(_CNN_FEATURES.value),
@@ -258,7 +258,7 @@ def _deeper() -> dict[str, Any]:
       residual_blocks=_RESIDUAL_BLOCKS.value or 1,
     )
   else:
-    runs.refuse("a network without --residual_features", ["residual_blocks"])
+    limits.refuse("a network without --residual_features", ["residual_blocks"])
   if _CONV_CAPSULES.value:
     arguments |= dict(
       conv_capsules=_whole(_CONV_CAPSULES.value),
@@ -266,7 +266,7 @@ def _deeper() -> dict[str, Any]:
       conv_competition=_CONV_COMPETITION.value or "window",
     )
   else:
-    runs.refuse(
+    limits.refuse(
       "a network without --conv_capsules",
       ["conv_capsules_kernel", "conv_competition"],
     )

@@ -68,13 +68,13 @@ def check_flags() -> None:
     ValueError: if a flag is given that the others make useless or contradict.
   """
   if _SCHEDULE.value == "cosine":
-    runs.refuse(
+    limits.refuse(
       "--schedule=cosine", ["decay_rate", "decay_steps", "final_rate_fraction"]
     )
   elif _FINAL_RATE_FRACTION.value is not None:
-    runs.refuse("--final_rate_fraction", ["decay_rate", "decay_steps"])
+    limits.refuse("--final_rate_fraction", ["decay_rate", "decay_steps"])
   if _OPTIMIZER.value == "adam":
-    runs.refuse("--optimizer=adam", ["momentum", "epsilon"])
+    limits.refuse("--optimizer=adam", ["momentum", "epsilon"])
   peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
   if warmup >= runs.NUM_STEPS.value:
     raise ValueError(

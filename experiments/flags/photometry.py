@@ -7,7 +7,7 @@ matrix capsules prepare stereo pairs (`data.transforms.stereo`).
 from absl import flags
 
 from ..training.augmentation import Placement
-from . import runs
+from . import limits
 
 _DOWNSAMPLE = flags.DEFINE_integer(
   "downsample",
@@ -57,7 +57,7 @@ def place(placement: Placement) -> Placement:
     ValueError: if a crop is given with a canvas or with shifts.
   """
   if _CROP.value:
-    runs.refuse("--crop", ["max_shift", "canvas"])
+    limits.refuse("--crop", ["max_shift", "canvas"])
     placement = placement._replace(max_shift=0)
   return placement._replace(
     downsample=_DOWNSAMPLE.value,

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -205,15 +204,10 @@ def invocation() -> Invocation:
       if flag.value is not None and flag.name not in PROCESS_FLAGS
     }
     | places,
-    defaults=frozenset(flag.name for flag in known if _is_default(flag.name)),
+    defaults=frozenset(
+      flag.name for flag in known if limits.is_default(flag.name)
+    ),
   )
-
-
-def refuse(what: str, names: Sequence[str]) -> None:
-  """Raises a ValueError if any of these flags, which `what` ignores, is set."""
-  given = [name for name in names if not _is_default(name)]
-  if given:
-    raise ValueError(f"{what} does not use --{', --'.join(given)}")
 
 
 def flag_name(word: str) -> str:
@@ -240,10 +234,6 @@ def configure() -> None:
     folder = str(pathlib.Path(COMPILATION_CACHE.value).expanduser())
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def _is_default(name: str) -> bool:
-  return flags.FLAGS[name].value == flags.FLAGS[name].default
 
 
 def _arguments() -> list[str]:

@@ -65,11 +65,17 @@ def test_a_run_from_files_is_one_from_memory(
 @pytest.mark.long
 def test_the_binary_writes_what_another_reads(tmp_path, digits):
   # It has no --workdir, which `train` gives.
-  module = "experiments.write_records"
-  done = subprocess.run(
-    [sys.executable, "-m", module, f"--out={tmp_path / 'out'}"],
-    cwd=processes.ROOT, capture_output=True, text=True,
-  )  # fmt: skip
+  def write(*words):
+    module = "experiments.write_records"
+    return subprocess.run(
+      [sys.executable, "-m", module, f"--out={tmp_path / 'out'}", *words],
+      cwd=processes.ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+
+  refused = write("--nostream")
+  assert refused.returncode == 1
+  assert "does not use --stream" in refused.stderr
+  done = write()
   assert done.returncode == 0, done.stderr
   assert "wrote 1,437 images to train on and 360 to test" in done.stdout
   for split in ("train", "test"):
