@@ -42,9 +42,9 @@ def _in_stripes(model, images):
   return 0 * images, masks
 
 
-def _scores(run, explain):
+def _scores(run, explain, dataset=None):
   trained = golden_cases.classifier(
-    _dataset(),
+    dataset or _dataset(),
     nnx.Module(),
     explain=explain,
     steps=lambda shape: Preprocessing(canvas=_CANVAS),
@@ -61,6 +61,23 @@ def test_objects_that_are_told_apart_are_right(run):
   assert scores["num_images"] == 24
   for name in ("multimnist", "affnist_like"):
     assert run.figure(f"object_masks_{name}").exists()
+
+
+def test_images_that_show_one_object_alone_do_not_count(run):
+  dataset = _dataset()
+  dataset.images[:12:2] //= 4  # too dark to be in a pixel
+
+  def explain(model, images):
+    """Right where both objects can be seen."""
+    means, masks = _by_brightness(model, images)
+    bright = images[..., 0] > 0.8
+    dark = (images[..., 0] > 0.5) & ~bright
+    both = jnp.any(bright, axis=(1, 2)) & jnp.any(dark, axis=(1, 2))
+    _, wrong = _in_stripes(model, images)
+    return means, jnp.where(both[:, None, None, None], masks, wrong)
+
+  scores = _scores(run, explain, dataset)
+  assert scores["multimnist_rand_index"] == pytest.approx(1)
 
 
 def test_one_object_and_any_objects_score_nothing(run):
