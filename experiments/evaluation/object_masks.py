@@ -40,8 +40,8 @@ def object_masks(
 
   Returns:
     For both kinds of images the scores of `segmentation.score`, among them the
-    adjusted Rand index, 0 on average by chance and for a single object; the
-    mean absolute error of reconstructions, and the number of images.
+    adjusted Rand index, on average 0 for random objects, and 0 for one object;
+    the mean absolute error of reconstructions, and the number of images.
   """
   canvas = models.canvas(trained)[:2]
   pad = (canvas[0] - trained.test.images.shape[1]) // 2

@@ -152,7 +152,7 @@ def _blocks(key, count):
 
 @pytest.mark.long
 def test_slots_learn_objects():
-  """The adjusted Rand index of two squares is above chance, which is 0."""
+  """The adjusted Rand index of two squares; of random objects it is 0."""
   model = capjax.SlotAutoencoder(
     (16, 16, 1), num_slots=3, slot_size=16, features=8, num_convs=2,
     rngs=nnx.Rngs(0),
