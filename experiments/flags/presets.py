@@ -65,7 +65,12 @@ def expand(words: Sequence[str]) -> list[str]:
 
 
 def quick(binary: str) -> str | None:
-  """The name of the quick preset of a binary such as `train_vae`, if any."""
+  """The name of the quick preset of a binary such as `train_vae`, if any.
+
+  Programs that do not train have none, and a benchmark named `vae` neither.
+  """
+  if not binary.startswith("train_"):
+    return None
   model = binary.removeprefix("train_")
   names = [name.format(model=model) for name in _QUICK]
   found = (x for x in names if (_FOLDER / model / f"{x}.cfg").is_file())

@@ -49,6 +49,7 @@ def test_a_command_that_names_nothing_gets_the_quick_preset(binary, name):
   [
     ["train_vae.py", "--num_latents=3"], ["train_vae.py", "--dataset=mnist"],
     ["train_vae.py", "--flagfile=x"], ["evaluate.py", "--workdir=x"],
+    ["benchmarks/scae.py"], ["benchmarks/scae.py", "--workdir=x"],
   ],
 )  # fmt: skip
 def test_other_commands_stay_as_they_are(words):
