@@ -129,21 +129,11 @@ def exp_below(
     Numbers in [0, 1].
   """
   checks.floats({"x": x, "top": top})
-  return _exp_below(x, top, scale)
-
-
-@jax.custom_jvp
-def _exp_below(x, top, scale):
+  top, scale = jax.lax.stop_gradient((top, scale))
   spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
-  top = top - jnp.where(spacing * scale > 1, spacing, 0.0)
-  return jnp.exp(jnp.minimum(x - top, 0.0) * scale)
-
-
-@_exp_below.defjvp
-def _exp_below_jvp(arguments, tangents):
-  x, top, scale = arguments
-  weights = _exp_below(x, top, scale)
-  return weights, weights * scale * tangents[0]
+  below = x - (top - jnp.where(spacing * scale > 1, spacing, 0.0))
+  # Not the minimum of this and 0, whose gradient at 0 is half of it.
+  return jnp.exp((below - jax.lax.stop_gradient(jnp.maximum(below, 0))) * scale)
 
 
 def share(

@@ -383,6 +383,21 @@ class NumericsTest(chex.TestCase):
     want = np.log(np.abs(_float64(s)))
     np.testing.assert_allclose(_float64(got), want, rtol=0.01, atol=0.01)
 
+  def test_gradients_in_a_loop_are_differentiated_again(self):
+    """By forward mode, of which a rule for `exp_below` alone lost a part."""
+    x = jnp.float32(np.random.default_rng(0).normal(size=(3, 4)))
+    direction = jnp.cos(jnp.arange(12.0)).reshape(3, 4)
+
+    def change(over_rows):
+      def energy(x):
+        logs = over_rows(numerics.logsumexp, x)
+        return jnp.sum(over_rows(numerics.softmax, x) ** 2) + jnp.sum(logs**2)
+
+      return jax.jvp(jax.grad(energy), (x,), (direction,))[1]
+
+    want = change(lambda function, x: jax.vmap(function)(x))
+    np.testing.assert_allclose(change(jax.lax.map), want, atol=1e-5)
+
   def test_einsum_is_a_sum_of_products_that_are_not_rounded(self):
     x, y = jnp.float32(np.random.default_rng(0).normal(size=(2, 3, 4, 5)))
     want = np.zeros((3, 4))
