@@ -3,10 +3,11 @@
   python -m experiments.benchmarks.scae
 
 First the whole step, as trained on MNIST, and its components; then rendering
-the parts of a batch, with its gradient, compared with the textbook's four
-gathers, in turns in one process. The lower bounds of the step: the operations
-of its products over the matmul rate; and the bytes of every pixel of every
-part, rendered once and with its gradient once, over the memory rate.
+the parts of a batch and mixing them, with its gradient, compared with the
+textbook's four gathers, in turns in one process. The lower bounds of the step:
+the operations of its products over the matmul rate; and the bytes of every
+pixel of every part, rendered once and with its gradient once, over the memory
+rate.
 """
 
 import functools
@@ -56,16 +57,23 @@ def make_step(model: scae.SCAE):
   return step, parameters, optimizer.init(parameters)
 
 
-def render(warp, templates: jax.Array, poses: jax.Array) -> jax.Array:
-  """Renders the parts of each image; returns a sum to differentiate."""
-  canvas = (_CANVAS.value,) * 2
+def mix(warp, templates: jax.Array, poses: jax.Array, images: jax.Array):
+  """Renders the parts of each image, and mixes them; returns a likelihood."""
 
   @jax.checkpoint
-  def one(poses):
-    rendered = jax.vmap(lambda t, p: warp(t, p, canvas))(templates, poses)
-    return jnp.sum(jnp.square(rendered))
+  def one(arguments):
+    poses, image = arguments
+    rendered = jax.vmap(warp, (0, 0, None))(
+      templates, poses, (_CANVAS.value,) * 2
+    )
+    parts, logits = jnp.split(rendered, 2, axis=-1)
+    presence, zero = jnp.ones(len(parts)), jnp.zeros(1)
+    mixture = rendering.explain_image(
+      image, parts, logits, presence, zero, zero
+    )
+    return mixture.log_prob
 
-  return jnp.sum(jax.lax.map(one, poses))
+  return jnp.sum(jax.lax.map(one, (poses, images)))
 
 
 def num_operations(parameters, batch: int) -> int:
@@ -76,7 +84,10 @@ def num_operations(parameters, batch: int) -> int:
   ):
     size = (size - 3) // stride + 1
     total += size**2 * conv["kernel"].size
-  total += size**2 * parameters["encoder"]["maps"]["kernel"].size
+  # Attention reads a vector for each part, whose numbers follow.
+  width = parameters["encoder"]["maps"]["kernel"].shape[2]
+  total += 2 * size**2 * width * _NUM_PARTS.value
+  total += parameters["encoder"]["maps"]["kernel"].size
   total += sum(
     math.prod(x.shape) for x in jax.tree.leaves(parameters["objects"])
   )
@@ -145,16 +156,17 @@ def main(argv: Sequence[str]) -> None:
   raw = jax.random.normal(key, (batch, _NUM_PARTS.value, 6)) / 2
   poses = geometry.pose_matrix(raw)
   for name, form in (
-    ("rendering parts", lambda f: f),
-    ("rendering parts, gradient", lambda f: jax.value_and_grad(f, (0, 1))),
+    ("parts in a mixture", lambda f: f),
+    ("parts in a mixture, gradient", lambda f: jax.grad(f, (0, 1))),
   ):
     own, other = harness.measure_all(
       [
-        form(functools.partial(render, rendering.warp)),
-        form(functools.partial(render, textbook.warp)),
+        form(functools.partial(mix, rendering.warp)),
+        form(functools.partial(mix, textbook.warp)),
       ],
       templates,
       poses,
+      images,
     )
     rows.note(rows.Row(f"SCAE, {name}", setting, own.seconds, other.seconds))
     print(

@@ -1,0 +1,80 @@
+"""The likelihood of images under parts, and its gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from capjax.layers import platforms
+from capjax.scae import parts as part_capsules
+
+
+def _case(mixing="alpha", channels=1, seed=0):
+  """A function of an array of all numbers that decide a likelihood."""
+  random = np.random.default_rng(seed)
+  shape, num_parts = (9, 8, channels), 3
+  decoder = part_capsules.Templates(
+    shape, num_parts, size=4, num_features=2, mixing=mixing, rngs=nnx.Rngs(0)
+  )
+  graph, parameters = nnx.split(decoder)
+  parameters = jax.tree.map(
+    lambda x: x + jnp.float32(0.1 * random.normal(size=x.shape)), parameters
+  )
+  poses = random.normal(size=(2, num_parts, 3, 3)) / 4 + np.eye(3) / 2
+  parts = part_capsules.Parts(
+    jnp.float32(poses),
+    jnp.float32(random.uniform(0.2, 1, (2, num_parts))),
+    jnp.float32(random.normal(size=(2, num_parts, 2))),
+  )
+  images = jnp.float32(random.uniform(size=(2, *shape)))
+  numbers, unravel = jax.flatten_util.ravel_pytree((parameters, images, parts))
+
+  def log_probs(numbers, *, stored):
+    parameters, images, parts = unravel(numbers)
+    decoder = nnx.merge(graph, parameters)
+    if stored:
+      return decoder.explain(images, parts).log_prob
+    return decoder.log_prob(images, parts)
+
+  return log_probs, numbers
+
+
+def _weighted(log_probs, *, stored):
+  weights = jnp.array([0.5, -2.0])
+  return lambda numbers: log_probs(numbers, stored=stored) @ weights
+
+
+@pytest.mark.parametrize("mixing", ["alpha", "coupled"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_derivatives_are_those_of_the_mixture(mixing, channels):
+  log_probs, numbers = _case(mixing, channels)
+  direction = jnp.cos(jnp.arange(len(numbers), dtype=numbers.dtype))
+
+  def derivatives(numbers, *, stored):
+    function = _weighted(log_probs, stored=stored)
+    slope = jax.grad(function)
+    return (
+      *jax.value_and_grad(function)(numbers),
+      *jax.jvp(function, (numbers,), (direction,)),
+      jax.jvp(slope, (numbers,), (direction,))[1],
+    )
+
+  got, want = (
+    jax.jit(derivatives, static_argnames="stored")(numbers, stored=stored)
+    for stored in (False, True)
+  )
+  for x, y in zip(got, want, strict=True):
+    assert np.abs(y).max() > 0
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
+@pytest.mark.parametrize(("stored", "times"), [(False, 1), (True, 2)])
+def test_images_are_rendered_once_for_value_and_gradient(stored, times):
+  log_probs, numbers = _case()
+  with platforms.known("cpu"):
+    traced = jax.make_jaxpr(
+      jax.value_and_grad(_weighted(log_probs, stored=stored))
+    )(numbers)
+  # Each rendering has one gather, of which `gather` is also a parameter's name.
+  assert str(traced).count("= gather[") == times
