@@ -96,17 +96,77 @@ class MultiHeadAttention(nnx.Module):
       presence: in [0, 1].
     """
 
-    def heads(x):
-      return x.reshape(*x.shape[:-1], self.num_heads, -1)
+    def attend(queries, keys, values, presence):
+      products = numerics.einsum("qsd,nsd->sqn", queries, keys)
+      weights = self._weigh(products, presence)
+      return numerics.einsum("sqn,nse->qse", weights, values)
 
-    attend = _attend if self.masking == "log_presence" else _attend_near_hard
     read = jax.vmap(attend, (0 if queries.ndim == 3 else None, 0, 0, 0))(
-      heads(self.query(queries)),
-      heads(self.key(tokens)),
-      heads(self.value(tokens)),
+      self._heads(self.query(queries)),
+      self._heads(self.key(tokens)),
+      self._heads(self.value(tokens)),
       presence,
     )
     return self.output(read.reshape(*read.shape[:-2], -1))
+
+  def pool(
+    self,
+    queries: Float[Array, "Q G"],
+    narrow: Float[Array, "B N T"],
+    presence: Float[Array, "B N"],
+    *,
+    widen: Linear,
+  ) -> Float[Array, "B Q F"]:
+    """Computes `self(queries, widen(narrow), presence)` in fewer operations.
+
+    All is linear here but for the weights, so the kernels are multiplied with
+    each other first. No set then has tokens, keys or values of F numbers.
+
+    Args:
+      queries: the same for every set.
+      narrow: members of the sets, of fewer numbers than a token.
+      presence: in [0, 1].
+      widen: makes tokens of them.
+    """
+    queries = self._heads(self.query(queries))  # [Q S D]
+    keys, key_bias = self._after(widen, self.key)
+    products = numerics.einsum(
+      "sqt,bnt->bsqn",
+      numerics.einsum("qsd,tsd->sqt", queries, keys),
+      narrow,
+      dtype=self.key.dtype,
+    )
+    products += numerics.einsum("qsd,sd->sq", queries, key_bias)[..., None]
+    weights = jax.vmap(self._weigh)(products, presence)
+    read = numerics.einsum("bsqn,bnt->bsqt", weights, narrow)
+    values, value_bias = self._after(widen, self.value)
+    output = self.output.kernel[...].reshape(*value_bias.shape, -1)  # [S D F]
+    read = numerics.einsum(
+      "bsqt,stf->bqf",
+      read,
+      numerics.einsum("tsd,sdf->stf", values, output),
+      dtype=self.output.dtype,
+    )
+    # Weights sum to 1, or to 0 where all tokens are absent.
+    bias = numerics.einsum("sd,sdf->sf", value_bias, output)
+    read += numerics.einsum("bsq,sf->bqf", jnp.sum(weights, axis=-1), bias)
+    rest = self.output.bias
+    return read if rest is None else read + rest[...]
+
+  def _heads(self, x):
+    return x.reshape(*x.shape[:-1], self.num_heads, -1)
+
+  def _after(self, first, second):
+    """Kernel [T S D] and bias [S D] of two layers, one after the other."""
+    kernel = numerics.matmul(first.kernel[...], second.kernel[...])
+    bias = numerics.matmul(first.bias[...], second.kernel[...])
+    return self._heads(kernel), self._heads(bias + second.bias[...])
+
+  def _weigh(self, products, presence):
+    """Weights [S Q N] of tokens, from products of queries and keys."""
+    scale = (self.key.out_features // self.num_heads) ** -0.5
+    weigh = _weigh if self.masking == "log_presence" else _weigh_near_hard
+    return weigh(products, presence, scale)
 
 
 class SAB(nnx.Module):
@@ -255,9 +315,17 @@ class PMA(nnx.Module):
     )
 
   def __call__(
-    self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
+    self,
+    tokens: Float[Array, "B N in"],
+    presence: Float[Array, "B N"],
+    *,
+    widen: Linear | None = None,
   ) -> Float[Array, "B K F"]:
-    return self.attention(self.seeds[...], tokens, presence)
+    """Pools tokens, or what a dense layer makes of them, if one is given."""
+    seeds = self.seeds[...]
+    if widen is None:
+      return self.attention(seeds, tokens, presence)
+    return self.attention.pool(seeds, tokens, presence, widen=widen)
 
 
 class SetTransformer(nnx.Module):
@@ -345,7 +413,7 @@ class SetTransformer(nnx.Module):
     hidden = self.embed(tokens)
     for block in self.blocks:
       hidden = block(hidden, presence)
-    return self.pool(self.widen(hidden), presence)
+    return self.pool(hidden, presence, widen=self.widen)
 
 
 class _Finish(nnx.Module):
@@ -378,44 +446,26 @@ def _initial_seeds(rngs, count, width):
   return nnx.initializers.glorot_uniform()(rngs.params(), (count, width))
 
 
-def _attend(
-  queries: Float[Array, "Q S D"],
-  keys: Float[Array, "N S D"],
-  values: Float[Array, "N S E"],
-  presence: Float[Array, " N"],
-) -> Float[Array, "Q S E"]:
-  """Attention with log presences added to the logits."""
+def _weigh(
+  products: Float[Array, "S Q N"], presence: Float[Array, " N"], scale: float
+) -> Float[Array, "S Q N"]:
+  """Weights of tokens, with log presences added to the scaled products."""
   presence = presence.astype(numerics.accumulation_dtype(presence))
   there = presence > 0
-  logits = _products(queries, keys) + numerics.safe_log(presence)
+  logits = products * scale + numerics.safe_log(presence)
   top = jnp.max(logits, axis=-1, keepdims=True, where=there, initial=-1e30)
   top = jax.lax.stop_gradient(top)
   weights = numerics.exp_below(jnp.where(there, logits, top), top)
   weights = jnp.where(there, weights, 0.0)
   # The largest weight is 1, unless all tokens are absent.
   total = jnp.sum(weights, axis=-1, keepdims=True)
-  return _read(weights / jnp.maximum(total, 0.5), values)
+  return weights / jnp.maximum(total, 0.5)
 
 
-def _attend_near_hard(
-  queries: Float[Array, "Q S D"],
-  keys: Float[Array, "N S D"],
-  values: Float[Array, "N S E"],
-  presence: Float[Array, " N"],
-) -> Float[Array, "Q S E"]:
-  """Attention as in the authors' code: to the tokens of largest presence."""
+def _weigh_near_hard(
+  products: Float[Array, "S Q N"], presence: Float[Array, " N"], scale: float
+) -> Float[Array, "S Q N"]:
+  """Weights as in the authors' code: of the tokens of largest presence."""
   presence = jax.lax.stop_gradient(presence)
   absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
-  scale = keys.shape[-1] ** -0.5
-  logits = _products(queries, keys) - _HARD * scale * absence
-  return _read(numerics.softmax(logits), values)
-
-
-def _products(queries, keys):
-  """Scaled products [S Q N] of queries and keys."""
-  products = numerics.einsum("qsd,nsd->sqn", queries, keys)
-  return products * keys.shape[-1] ** -0.5
-
-
-def _read(weights, values):
-  return numerics.einsum("sqn,nse->qse", weights, values)
+  return numerics.softmax((products - _HARD * absence) * scale)

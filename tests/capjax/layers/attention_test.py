@@ -159,31 +159,30 @@ def _listed(tokens, presence):
 def _broken(fault):
   """The forward pass with an error in it."""
 
-  def attend(queries, keys, values, presence):
+  def weigh(products, presence, scale):
     if fault == "presence_ignored":
       presence = jnp.ones_like(presence)
-    elif fault == "presence_of_queries" and len(queries) == len(keys):
-      values = values * presence[:, None, None]
-      presence = jnp.ones_like(presence)
+    elif fault == "presence_of_queries" and products.shape[1] == len(presence):
+      return right(products, jnp.ones_like(presence), scale) * presence
     elif fault == "added_without_logarithm":
       presence = jnp.exp(presence)
     elif fault == "not_scaled":
-      keys = keys * keys.shape[-1] ** 0.5
+      scale = 1.0
     elif fault == "position":
-      keys = keys + jnp.arange(len(keys), dtype=jnp.float32)[:, None, None]
+      products = products + jnp.arange(len(presence), dtype=jnp.float32)
     elif fault == "heads_mixed":
-      keys = keys[:, ::-1]
-    return right(queries, keys, values, presence)
+      products = products[::-1]
+    return right(products, presence, scale)
 
-  right = set_transformer._attend
+  right = set_transformer._weigh
 
   @jax.jit
   def run(model, *arguments):
-    set_transformer._attend = attend
+    set_transformer._weigh = weigh
     try:
       return model(*arguments)
     finally:
-      set_transformer._attend = right
+      set_transformer._weigh = right
 
   return run
 
@@ -283,6 +282,34 @@ class SetTransformerTest(chex.TestCase):
     module.masking = "log_presence"
     changed = np.abs(_run(module, tokens, tokens, presence) - got).max()
     self.assertGreater(changed, 0.01)
+
+  @parameterized.product(masking=_MASKINGS, num_heads=(1, 2))
+  def test_pooling_narrow_tokens_is_pooling_widened_ones(
+    self, masking, num_heads
+  ):
+    model = _model(masking=masking, num_heads=num_heads)
+    tokens, presence = _set()
+    narrow = model.embed(tokens)
+
+    def pool(narrow, *, at_once):
+      widen = model.widen
+      if at_once:
+        return model.pool(narrow, presence, widen=widen)
+      return model.pool(widen(narrow), presence)
+
+    def slopes(narrow, *, at_once):
+      return jnp.sum(jnp.sin(pool(narrow, at_once=at_once)))
+
+    for function in (pool, jax.grad(slopes)):
+      got, want = (function(narrow, at_once=x) for x in (True, False))
+      np.testing.assert_allclose(got, want, atol=2e-5)
+    # Sets of none are pooled to what their absence gives in both forms.
+    absent = jnp.zeros_like(presence)
+    np.testing.assert_allclose(
+      model.pool(narrow, absent, widen=model.widen),
+      model.pool(model.widen(narrow), absent),
+      atol=2e-5,
+    )
 
   def test_each_set_is_on_its_own(self):
     model, (tokens, presence) = _model(), _set()
