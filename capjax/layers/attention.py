@@ -129,14 +129,14 @@ class MultiHeadAttention(nnx.Module):
       widen: makes tokens of them.
     """
     queries = self._heads(self.query(queries))  # [Q S D]
-    keys, key_bias = self._after(widen, self.key)
+    # Weights do not change with the bias of the keys.
+    keys, _ = self._after(widen, self.key)
     products = numerics.einsum(
       "sqt,bnt->bsqn",
       numerics.einsum("qsd,tsd->sqt", queries, keys),
       narrow,
       dtype=self.key.dtype,
     )
-    products += numerics.einsum("qsd,sd->sq", queries, key_bias)[..., None]
     weights = jax.vmap(self._weigh)(products, presence)
     read = numerics.einsum("bsqn,bnt->bsqt", weights, narrow)
     values, value_bias = self._after(widen, self.value)

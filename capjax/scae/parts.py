@@ -254,6 +254,7 @@ class Templates(nnx.Module):
 
   def _scenes(self, images, parts):
     """What differs between images [B ...], and what they share."""
+    checks.images(images, (*self.canvas, self.num_channels))
     templates, background = self.templates(), self.background[...]
     background = jax.nn.sigmoid(background)
     background = jnp.broadcast_to(background, (self.num_channels,))

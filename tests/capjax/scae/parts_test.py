@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from capjax.kernels import checks
 from capjax.layers import platforms
 from capjax.scae import parts as part_capsules
 
@@ -76,5 +77,15 @@ def test_images_are_rendered_once_for_value_and_gradient(stored, times):
     traced = jax.make_jaxpr(
       jax.value_and_grad(_weighted(log_probs, stored=stored))
     )(numbers)
-  # Each rendering has one gather, of which `gather` is also a parameter's name.
+  # Each rendering has one gather: the operation, not the word in its options.
   assert str(traced).count("= gather[") == times
+
+
+@pytest.mark.parametrize("name", ["explain", "log_prob"])
+def test_images_of_another_size_are_refused(name):
+  decoder = part_capsules.Templates((9, 8, 1), 1, size=4, rngs=nnx.Rngs(0))
+  parts = part_capsules.Parts(
+    jnp.eye(3)[None, None], jnp.ones((1, 1)), jnp.zeros((1, 1, 16))
+  )
+  with pytest.raises(checks.ImageShapeError, match="give .B 9 8 1."):
+    getattr(decoder, name)(jnp.zeros((1, 8, 9, 1)), parts)
