@@ -129,8 +129,8 @@ def patches(
 def _on_cpu(images, kernel, *, stride):
   # Alone, the forward pass is dear where a kernel is transformed for few
   # images; with gradients, for which pieces are copied again, that pays.
-  alone = _fastest(images, kernel, stride, winograd=1.9, spectral=3.1)
-  trained = _fastest(images, kernel, stride, winograd=1.1, spectral=1.25)
+  alone = _fastest(images, kernel, stride, winograd=1.9, spectral=1.65)
+  trained = _fastest(images, kernel, stride, winograd=1.3, spectral=0.95)
   if alone is trained:
     return alone(images, kernel)
   convolve = jax.custom_jvp(alone)

@@ -180,7 +180,7 @@ class ConvolutionTest(chex.TestCase):
   @parameterized.parameters(
     ((128, 28, 28, 1), (9, 9, 1, 256), 1, "patches", "patches"),
     ((128, 20, 20, 256), (9, 9, 256, 256), 2, "spectral", "spectral"),
-    ((32, 20, 20, 256), (9, 9, 256, 256), 2, "patches", "spectral"),
+    ((32, 20, 20, 256), (9, 9, 256, 256), 2, "spectral", "spectral"),
     ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral", "spectral"),
     ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd", "winograd"),
     ((128, 20, 20, 64), (3, 3, 64, 128), 2, "patches", "patches"),
