@@ -8,6 +8,9 @@ NOTEBOOKS ?= off
 
 .PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench bench-record docs figures explorer explorer-serve lint types clean
 
+# Large pages of memory, where Linux gives them on request: docs/how_to/cpus.md.
+train bench bench-record records record-%: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
 	  --flagfile=experiments/presets/capsnet/digits.cfg

@@ -21,6 +21,7 @@ from .figures import grids
 from .run import directory, processes, provenance
 from .run.invocation import FREE_FLAGS, Invocation
 from .training import (
+  allocator,
   banner,
   cards,
   loop,
@@ -187,6 +188,7 @@ def complete(
     config=config,
   )
   told += [f"data: {note}" for note in train_set.notes]
+  told += allocator.advice()
   print("\n".join(told), flush=True)
   if source is not None:
     digest = source.card.get("sha256")

@@ -24,15 +24,20 @@ from capjax.kernels import numerics, routing
 from capjax.layers import convolution
 
 from ..flags import limits
-from ..training import train_step
+from ..training import allocator, train_step
 from . import harness, rows, step_cost, textbook
 
-_BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
+_BATCHES = flags.DEFINE_list("batches", ["1", "8", "32", "128"], "Batch sizes.")
 limits.require_counts(_BATCHES, example="1,32")
 _TEXTBOOK = flags.DEFINE_bool("textbook", True, "Time the textbook form too.")
 _STEPS = flags.DEFINE_integer(
   "steps", 5, "Training steps timed.", lower_bound=1
 )
+
+# Multiplications for an image, by layer.
+_CONV = 20 * 20 * 9 * 9 * 256
+_PRIMARY = 6 * 6 * 9 * 9 * 256 * 256
+_ROUTING = 1152 * 10 * 8 * 16 * (1 + 2 * 2)
 
 
 class TextbookCapsNet(capjax.CapsNet):
@@ -86,12 +91,8 @@ def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
   writes three of them; the first convolution's output is written and read, and
   so is its gradient.
   """
-  conv = 20 * 20 * 9 * 9 * 256
-  primary = 6 * 6 * 9 * 9 * 256 * 256
-  votes = 1152 * 10 * 8 * 16
-  routing = votes * (1 + 2 * 2)
   decoder = 160 * 512 + 512 * 1024 + 1024 * 784
-  operations = 2 * batch * (2 * conv + 3 * (primary + routing + decoder))
+  operations = 2 * batch * (2 * _CONV + 3 * (_PRIMARY + _ROUTING + decoder))
   numbers = 7 * 8_215_728 + 4 * batch * 20 * 20 * 256
   return operations / rates[0], 4 * numbers / rates[1]
 
@@ -123,9 +124,53 @@ def main(argv: Sequence[str]) -> None:
       f"{transfer:.3f} s (bytes)",
       flush=True,
     )
+  if allocator.asks_for_huge_pages():
+    _bench_small_pages(batches[-1])
+  print("inference:")
+  for batch in batches:
+    _bench_inference(batch, ceilings[0])
   print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
   for batch in batches:
     _bench_primary(batch, ceilings[0])
+
+
+def _bench_small_pages(batch: int) -> None:
+  """Times the training step in pages of 4 kB, as without the variable."""
+  small = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+  cost = step_cost.in_process(
+    time_step, capjax.CapsNet, batch, _STEPS.value, environment=small
+  )
+  rows.note(
+    rows.Row("CapsNet, step, small pages", f"batch {batch}", cost.seconds)
+  )
+  print(f"  batch {batch}, small pages: ours {cost.describe(batch)}")
+
+
+def _bench_inference(batch: int, rate: float) -> None:
+  """Compares lengths of class capsules by the textbook's form and by ours."""
+  images = jax.random.uniform(jax.random.key(0), (batch, 28, 28, 1))
+  graph, state = nnx.split(capjax.CapsNet(rngs=nnx.Rngs(0)))
+
+  def lengths(form, state, images):
+    return form.__call__(nnx.merge(graph, state), images).activations
+
+  forms = [functools.partial(lengths, capjax.CapsNet)]
+  if _TEXTBOOK.value:
+    forms.append(functools.partial(lengths, TextbookCapsNet))
+  ours, *theirs = harness.measure_all(forms, state, images)
+  floor = 2 * batch * (_CONV + _PRIMARY + _ROUTING) / rate
+  textbook = theirs[0].seconds if theirs else None
+  rows.note(
+    rows.Row(
+      "CapsNet, inference", f"batch {batch}", ours.seconds, textbook, floor
+    )
+  )
+  print(
+    f"  batch {batch}: ours {1e3 * ours.seconds:.1f} ms, "
+    f"{ours.temporary_bytes / 1e6:.0f} MB temporary; floor {1e3 * floor:.1f} ms"
+    + (f"; textbook {1e3 * textbook:.1f} ms" if textbook else ""),
+    flush=True,
+  )
 
 
 def _bench_primary(batch: int, rate: float) -> None:

@@ -14,6 +14,8 @@ import jax
 import jaxlib
 from absl import flags
 
+from ..training import allocator
+
 _JSON = flags.DEFINE_string(
   "json", None, "File to which each result is appended as a line of JSON."
 )
@@ -46,12 +48,14 @@ class Machine(NamedTuple):
     versions: of Python, jax and jaxlib.
     flops: operations per second of a matrix product.
     bandwidth: bytes per second of a sum in place.
+    huge_pages: whether large arrays are in pages of 2 MB.
   """
 
   device: str
   versions: str
   flops: float
   bandwidth: float
+  huge_pages: bool = False
 
 
 def machine(flops: float, bandwidth: float) -> Machine:
@@ -61,7 +65,8 @@ def machine(flops: float, bandwidth: float) -> Machine:
     f"jaxlib {jaxlib.__version__}"
   )
   kind = jax.devices()[0].device_kind
-  return Machine(kind, versions, flops, bandwidth)
+  pages = allocator.has_huge_pages()
+  return Machine(kind, versions, flops, bandwidth, pages)
 
 
 def note(result: Row | Machine) -> None:

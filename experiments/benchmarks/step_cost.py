@@ -1,18 +1,20 @@
 """Time and memory of a whole training step, in its own process."""
 
 import multiprocessing
+import os
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
 import optax
 from flax import nnx
 
-from ..training import placing, train_step
+from ..training import allocator, placing, train_step
 
 
 class StepCost(NamedTuple):
@@ -72,6 +74,7 @@ def time_step(
   del model
   zeros = update.zeros(state, images, labels)
   run = update.add.lower(state, zeros, images, labels, 1).compile()
+  allocator.trim()
   state, metrics = run(state, zeros, images, labels, 1)
   jax.block_until_ready(metrics)
   start = time.perf_counter()
@@ -84,8 +87,21 @@ def time_step(
   )
 
 
-def in_process(function: Callable[..., StepCost], *arguments: Any) -> StepCost:
-  """Calls a function of a module in a new process."""
+def in_process(
+  function: Callable[..., StepCost],
+  *arguments: Any,
+  environment: Mapping[str, str] | None = None,
+) -> StepCost:
+  """Calls a function of a module in a new process.
+
+  Args:
+    function: what is called.
+    *arguments: its arguments.
+    environment: variables that the process has in addition.
+  """
   context = multiprocessing.get_context("spawn")
-  with futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+  with (
+    mock.patch.dict(os.environ, environment or {}),
+    futures.ProcessPoolExecutor(1, mp_context=context) as pool,
+  ):
     return pool.submit(function, *arguments).result()

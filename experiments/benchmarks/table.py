@@ -49,7 +49,10 @@ def cells(row: rows.Row) -> list[str]:
 
 def describe(machines: Sequence[rows.Machine]) -> str:
   """The device and the versions, and the ceilings from least to most."""
-  kinds = dict.fromkeys(f"{x.device}, {x.versions}" for x in machines)
+  kinds = dict.fromkeys(
+    f"{x.device}, {x.versions}{', huge pages' if x.huge_pages else ''}"
+    for x in machines
+  )
 
   def span(values, unit):
     low, high = (f"{x / 1e9:.0f}" for x in (min(values), max(values)))

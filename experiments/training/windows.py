@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from . import train_step
+from . import allocator, train_step
 
-_CALL = 1.0  # seconds of updates in one call, after which signals are seen
+# Seconds of updates in one call, after which signals are seen. A call takes its
+# temporary memory anew, which costs a large model a tenth of a second.
+_CALL = 3.0
 _STEPS = "window_steps"
 
 
@@ -54,6 +56,10 @@ class Window:
   ) -> train_step.TrainState:
     """Does `count` updates and adds their metrics; gives the new state."""
     began = time.monotonic()
+    if self.first is None:
+      # Compile first, so that its memory and that of updates are not added.
+      state, _ = update.add(state, self._totals, images, labels, 0)
+      allocator.trim()
     state, totals = update.add(state, self._totals, images, labels, count)
     self._totals = {name: np.asarray(x) for name, x in totals.items()}
     seconds = time.monotonic() - began
@@ -68,7 +74,7 @@ class Window:
     return state
 
   def calls_for(self) -> int:
-    """How many steps the next call may do, to end within about a second."""
+    """How many steps the next call may do, to end within `_CALL` seconds."""
     return max(1, int(min(_CALL / self._pace, 1e6)))
 
   def rate(self) -> float:

@@ -72,3 +72,8 @@ def test_the_table_has_ratios(path, tmp_path, capsys):
   text = page.read_text()
   assert "50 GB/s; with load. `make bench-record` writes" in text
   assert "| a step | batch 2 | 200 | 500 | 2.50 | 100 | 2.00 |" in text
+
+
+def test_large_pages_are_said():
+  device = table.describe([_MACHINES[0]._replace(huge_pages=True)])
+  assert device.startswith("cpu, Python 3.11.1, jax 0.1, huge pages; ceilings")

@@ -47,7 +47,7 @@ def test_sums_of_other_metrics_are_not_taken_over():
   assert window.means() == {}
 
 
-def test_calls_grow_to_a_second(monkeypatch):
+def test_calls_grow_to_seconds(monkeypatch):
   now = iter([0.0, 5.0, 5.0, 5.02])
   monkeypatch.setattr(windows.time, "monotonic", lambda: next(now))
   window = windows.Window(ZEROS, {})
@@ -56,5 +56,19 @@ def test_calls_grow_to_a_second(monkeypatch):
   assert window.calls_for() == 1 and window.first == 5.0  # it compiled
   assert window.rate() == 1 / 5.0
   window.add(UPDATE, 1, None, None, 1)
-  assert window.calls_for() == 50
+  assert window.calls_for() == round(windows._CALL / 0.02)
   assert window.rate() == pytest.approx(50)  # without what compiled
+
+
+def test_compiles_once_before_the_first_update(monkeypatch):
+  done = []
+  monkeypatch.setattr(windows.allocator, "trim", lambda: done.append("trim"))
+
+  def noted(state, totals, images, labels, count):
+    done.append(count)
+    return add(state, totals, images, labels, count)
+
+  window, update = windows.Window(ZEROS, {}), UPDATE._replace(add=noted)
+  state = window.add(update, 0, None, None, 2)
+  assert window.add(update, state, None, None, 3) == 5
+  assert done == [0, "trim", 2, 3]
