@@ -14,8 +14,18 @@ from capjax.scae import SCAE, SCRIPT_WEIGHTS, Weights
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, augmentation, errors, limits, optimizer, runs
+from .flags import (
+  arithmetic,
+  augmentation,
+  errors,
+  limits,
+  optimizer,
+  runs,
+  scenes,
+)
 from .tasks import scae
+from .tasks.scenes import Scene
+from .training.augmentation import Placement
 from .training.task import Task
 
 _NUM_PARTS = flags.DEFINE_integer(
@@ -144,13 +154,42 @@ def make_task() -> Task:
     dtype=arithmetic.dtype(),
   )
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
+  scene = _scene()
+  placed = {"scene": scene} if scene else {"placement": _placement()}
   return scae.make_task(
     Spec(SCAE, arguments),
     optimizer.make_optimizer(),
-    placement=augmentation.placement(),
+    **placed,
     weights=Weights(**weights),
     noise=_NOISE.value,
   )
+
+
+def _placement() -> Placement:
+  """How images of one object are placed."""
+  limits.refuse("training without --scene", ["pad"])
+  return augmentation.placement()
+
+
+def _scene() -> Scene | None:
+  """How two images make one; None for images of one object.
+
+  Raises:
+    ValueError: if a flag is not used, or there is no canvas to move objects on.
+  """
+  kind = scenes.SCENE.value
+  if kind is None:
+    return None
+  unused = [name for name in augmentation.DEFORMATIONS if name != "canvas"]
+  unused += ["canvas"] if kind == "multimnist" else ["pad", "max_shift"]
+  limits.refuse(f"--scene={kind}", unused)
+  canvas = augmentation.CANVAS.value
+  if kind == "affnist_like" and not canvas:
+    raise ValueError(
+      "--scene=affnist_like moves objects on a canvas; give its side, such as "
+      "--canvas=40"
+    )
+  return Scene(kind, scenes.PAD.value, augmentation.MAX_SHIFT.value, canvas)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -16,25 +16,10 @@ from capjax.slot_autoencoder import SlotAutoencoder
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, errors, limits, optimizer, rates
+from .flags import arithmetic, errors, limits, optimizer, rates, scenes
 from .tasks import slots
 from .training.task import Task
 
-_SCENE = flags.DEFINE_enum(
-  "scene",
-  "multimnist",
-  list(slots.SCENES),
-  "How two images make one: overlaid and shifted, as in MultiMNIST, or each "
-  "moved to anywhere on a canvas, as in affNIST.",
-)
-_PAD = flags.DEFINE_integer(
-  "pad",
-  4,
-  "Width in pixels of the black frame around each image, for "
-  "--scene=multimnist.",
-  lower_bound=0,
-  upper_bound=10_000,
-)
 _MAX_SHIFT = flags.DEFINE_integer(
   "max_shift",
   4,
@@ -91,6 +76,7 @@ _INVARIANT = flags.DEFINE_bool(
   "Give slots frames of reference, as in invariant slot attention.",
 )
 flags.set_default(rates.LEARNING_RATE, 4e-4)
+flags.set_default(scenes.SCENE, "multimnist")
 
 
 def make_task() -> Task:
@@ -109,8 +95,8 @@ def make_task() -> Task:
   return slots.make_task(
     Spec(SlotAutoencoder, arguments),
     optimizer.make_optimizer(),
-    scene=_SCENE.value,
-    pad=_PAD.value,
+    scene=scenes.SCENE.value,
+    pad=scenes.PAD.value,
     max_shift=_MAX_SHIFT.value,
     canvas=_CANVAS.value,
   )
@@ -122,9 +108,9 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_slots", ["stop_accuracy"])
-    is_overlaid = _SCENE.value == "multimnist"
+    is_overlaid = scenes.SCENE.value == "multimnist"
     unused = ["canvas"] if is_overlaid else ["pad", "max_shift"]
-    limits.refuse(f"--scene={_SCENE.value}", unused)
+    limits.refuse(f"--scene={scenes.SCENE.value}", unused)
   launch.train(make_task)
 
 

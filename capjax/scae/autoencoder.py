@@ -215,7 +215,7 @@ SCRIPT_WEIGHTS = Weights()
 def loss(
   model: SCAE,
   images: Float[Array, "B H W C"],
-  labels: Int[Array, " B"],
+  labels: Int[Array, "B ..."],
   key: PRNGKeyArray | None,
   *,
   weights: Weights = SCRIPT_WEIGHTS,
@@ -225,7 +225,8 @@ def loss(
   Args:
     model: the autoencoder.
     images: in [0, 1].
-    labels: classes, from which only the probes learn.
+    labels: classes, of one object in each image or of N, all different, from
+      which only the probes learn.
     key: samples the noise of training; None for none.
     weights: weights of the terms.
 
@@ -238,7 +239,9 @@ def loss(
   """
   output = model(images, key=key)
   objects = output.objects
-  num_classes = output.prior_logits.shape[-1]
+  labels = labels.reshape(len(labels), -1)
+  num_labels = labels.shape[1]
+  num_classes = output.prior_logits.shape[-1] / num_labels
   prior, posterior = objects.prior_presence(), objects.posterior_presence()
   log_probs = model.decoder.log_prob(model.targets(images), output.parts)
   image_log_prob = jnp.mean(log_probs)
@@ -251,7 +254,11 @@ def loss(
     "posterior_between": -sparsity.posterior_between(posterior),
   }
   probes = sum(
-    jnp.mean(losses.cross_entropy(logits, labels))
+    jnp.mean(
+      losses.cross_entropy(
+        jnp.repeat(logits[:, None], num_labels, axis=1), labels
+      )
+    )
     for logits in (output.prior_logits, output.posterior_logits)
   )
   value = (

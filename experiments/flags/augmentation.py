@@ -8,7 +8,7 @@ from . import limits
 MAX_SHIFT = flags.DEFINE_integer(
   "max_shift", 2, "Largest shift of an image, in pixels.", lower_bound=0
 )
-_CANVAS = flags.DEFINE_integer(
+CANVAS = flags.DEFINE_integer(
   "canvas",
   0,
   "Side in pixels of a black canvas on which images are placed at random; 0"
@@ -46,11 +46,11 @@ def placement() -> Placement:
   Raises:
     ValueError: if both a canvas and shifts are given.
   """
-  if _CANVAS.value:
+  if CANVAS.value:
     limits.refuse("--canvas, which places images anywhere,", ["max_shift"])
   return Placement(
     max_shift=MAX_SHIFT.value,
-    canvas=_CANVAS.value,
+    canvas=CANVAS.value,
     max_rotation=_MAX_ROTATION.value,
     max_shear=_MAX_SHEAR.value,
     max_scale=_MAX_SCALE.value,

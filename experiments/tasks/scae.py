@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from capjax import scae
+from capjax import losses, scae
 from capjax.scae import objects as object_capsules
 from capjax.specs import Spec
 
@@ -18,6 +18,8 @@ from ..evaluation import scae as suites
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
 from ..training.task import Task, described
+from . import multimnist
+from .scenes import Scene
 
 _CENTRED = Placement(max_shift=0)
 
@@ -28,6 +30,7 @@ def make_task(
   optimizer: optax.GradientTransformation,
   *,
   placement: Placement = _CENTRED,
+  scene: Scene | None = None,
   weights: scae.Weights = scae.SCRIPT_WEIGHTS,
   noise: bool = True,
 ) -> Task:
@@ -39,26 +42,26 @@ def make_task(
     optimizer: the optimiser of the parameters.
     placement: how images are deformed, and the canvas that they are placed on
       at random; test images too, but for shifts.
+    scene: how two images make one; None for images of one object. The probes
+      then look for two classes, and `placement` is not used.
     weights: of the terms of the loss.
     noise: whether noise is added to the logits of presence in training.
   """
 
-  def place(function):
-    return functools.partial(function, placement=placement)
-
   def describe(image_shape, num_classes):
     return model.with_arguments(
-      image_shape=augmentation.canvas_of(image_shape, placement),
+      image_shape=scene.shape(image_shape)
+      if scene
+      else augmentation.canvas_of(image_shape, placement),
       num_classes=num_classes,
     )
 
   num_parts = model.argument("num_parts")
-  return Task(
+  task = Task(
     describe,
     functools.partial(loss, weights=weights, noise=noise),
     measure,
-    sample=train_step.sample_labelled(place(augmentation.augment_image)),
-    sample_test=train_step.sample_labelled(place(augmentation.test_image)),
+    **_samples(placement, scene),
     optimizer=optimizer,
     suites=lambda model: [
       "errors",
@@ -79,6 +82,38 @@ def make_task(
     features=features,
     explain=scae.object_masks,
   )
+  if scene is None:
+    return task
+  of_scenes = ("errors", "explanations", "object_masks")
+  return task._replace(
+    suites=lambda model: list(of_scenes),
+    after_training=of_scenes,
+    begin=multimnist.begin,
+    steps=scene.steps,
+  )
+
+
+def _samples(
+  placement: Placement, scene: Scene | None
+) -> dict[str, train_step.Sample]:
+  """What makes examples for training, and for tests, by the names of `Task`."""
+  if scene:
+    make = scene.sampler()
+
+    def sample(*arguments):
+      image, objects = make(*arguments)
+      return image, objects.labels
+
+    return {"sample": sample, "sample_test": sample}
+
+  def placed(function):
+    function = functools.partial(function, placement=placement)
+    return train_step.sample_labelled(function)
+
+  return {
+    "sample": placed(augmentation.augment_image),
+    "sample_test": placed(augmentation.test_image),
+  }
 
 
 def loss(
@@ -98,7 +133,8 @@ def loss(
   Args:
     model: the autoencoder.
     images: [B H W C] in [0, 1].
-    labels: [B], the classes, from which only the probes learn.
+    labels: [B], or [B N] of N objects, the classes, from which only the probes
+      learn.
     key: samples the noise.
     step: not used.
     weights: as for `make_task`.
@@ -119,7 +155,8 @@ def measure(
   Args:
     model: the autoencoder.
     images: [B H W C] in [0, 1].
-    labels: [B], the classes.
+    labels: [B], or [B N] of N objects, the classes; a probe is right where its
+      N highest scores are theirs.
 
   Returns:
     Measures [B]; `activations` [B K] are the shares of the parts that each
@@ -129,8 +166,9 @@ def measure(
   targets = model.targets(images)
   explained = model.decoder.explain(targets, output.parts)
   errors = jnp.abs(explained.mean - targets)
+  labels = labels.reshape(len(labels), -1)
   right = {
-    f"{name}_probe_accuracy": jnp.argmax(logits, axis=-1) == labels
+    f"{name}_probe_accuracy": losses.exact_set(logits, labels)
     for name, logits in (
       ("prior", output.prior_logits),
       ("posterior", output.posterior_logits),

@@ -5,22 +5,18 @@ al. (2023), Invariant slot attention. The two objects overlap as in MultiMNIST,
 or are moved as in affNIST.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import optax
 
 from capjax import slot_autoencoder
-from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.specs import Spec
 
 from ..evaluation import multimnist as pairs
 from ..training import train_step
 from ..training.task import Task, described
 from . import multimnist
-
-SCENES = ("multimnist", "affnist_like")
+from .scenes import Scene
 
 
 @described
@@ -38,39 +34,21 @@ def make_task(
   Args:
     model: the autoencoder, without `image_shape`, which follows from the data.
     optimizer: the optimiser of the parameters.
-    scene: "multimnist" overlays two images of different classes, as
-      `overlap.overlay` does; "affnist_like" puts them anywhere on a canvas,
-      each moved as `affnist.affnist_like` does.
-    pad: of "multimnist", width in pixels of the frame around each image.
-    max_shift: of "multimnist", largest shift of each object in pixels.
-    canvas: of "affnist_like", side of the canvas in pixels.
+    scene: the kind of `scenes.Scene`.
+    pad: as of a `Scene`, like the others.
+    max_shift: the same.
+    canvas: the same.
 
   Raises:
-    ValueError: if the scene is neither of the two.
+    ValueError: if the scene is of no such kind.
   """
-  if scene not in SCENES:
-    raise ValueError(f"scene={scene!r}; pass 'multimnist' or 'affnist_like'.")
-  is_overlaid = scene == "multimnist"
+  images = Scene(scene, pad, max_shift, canvas)
+  sample = images.sampler()
 
   def describe(image_shape, num_classes):
     del num_classes
-    if is_overlaid:
-      multimnist.check_shift(image_shape, pad, max_shift)
-    return model.with_arguments(
-      image_shape=steps(image_shape).output_shape(image_shape)
-    )
+    return model.with_arguments(image_shape=images.shape(image_shape))
 
-  def steps(image_shape):
-    """Puts an image in the middle of the canvas."""
-    height, width, _ = image_shape
-    frame = (height + 2 * pad, width + 2 * pad)
-    return Preprocessing(canvas=frame if is_overlaid else (canvas, canvas))
-
-  sample = (
-    functools.partial(pairs.sample, pad=pad, max_shift=max_shift)
-    if is_overlaid
-    else functools.partial(pairs.sample_moved, canvas=(canvas, canvas))
-  )
   return Task(
     describe,
     loss,
@@ -82,7 +60,7 @@ def make_task(
     after_training=("errors", "object_masks"),
     chosen_by=None,
     begin=multimnist.begin,
-    steps=steps,
+    steps=images.steps,
     explain=explain,
   )
 

@@ -11,7 +11,7 @@ from .. import checks, numerics
 
 
 def prior_within(
-  presence: Float[Array, "B K"], num_classes: int
+  presence: Float[Array, "B K"], num_classes: int | float
 ) -> Float[Array, ""]:
   """Mean squared difference of the number of objects in an image from K / C.
 
@@ -20,7 +20,7 @@ def prior_within(
 
   Args:
     presence: u, [B, K] in [0, 1].
-    num_classes: C, of the data, or a guess.
+    num_classes: C, of the data, or a guess; C / N for N objects in an image.
 
   Returns:
     [], >= 0, to be minimised.
@@ -34,7 +34,7 @@ def prior_within(
 
 
 def prior_between(
-  presence: Float[Array, "B K"], num_classes: int
+  presence: Float[Array, "B K"], num_classes: int | float
 ) -> Float[Array, ""]:
   """Mean squared difference of the number of images of an object from B / C.
 
@@ -42,7 +42,7 @@ def prior_between(
 
   Args:
     presence: u, [B, K] in [0, 1].
-    num_classes: C, of the data, or a guess.
+    num_classes: C, of the data, or a guess; C / N for N objects in an image.
 
   Returns:
     [], >= 0, to be minimised.

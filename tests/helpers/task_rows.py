@@ -19,6 +19,7 @@ from experiments.tasks import (
   transforming,
   vae,
 )
+from experiments.tasks.scenes import Scene
 from experiments.training.augmentation import Placement
 
 CAPSNET = Spec(
@@ -88,6 +89,12 @@ TASKS = {
   "multimnist": (multimnist, CAPSNET, {"pad": 1, "max_shift": 1}),
   "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
   "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),
+  "scae_pairs": (
+    scae, _SCAE, {"scene": Scene("multimnist", pad=8, max_shift=1)},
+  ),
+  "scae_moved_pairs": (
+    scae, _SCAE, {"scene": Scene("affnist_like", canvas=23)},
+  ),
   "generative": (generative, _GENERATIVE, {}),
   "generative_bound": (
     generative, _GENERATIVE.with_arguments(gaussian_poses=True),

@@ -133,3 +133,34 @@ def test_warnings_are_said(train, tmp_path):
   assert code == 0, printed
   assert "warning: " in printed
   assert "explain no part best" in printed
+
+
+@pytest.mark.long
+def test_pairs_of_images_train(train, tmp_path):
+  words = [word for word in SMALL if not word.startswith("--canvas")]
+  code, printed = train(
+    tmp_path, *words, "--scene=multimnist", "--pad=8", "--max_shift=2",
+    binary="train_scae",
+  )  # fmt: skip
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert -0.5 <= scores["multimnist_rand_index"] <= 1
+  assert "prior_match_accuracy" not in scores  # of images of one class
+  code, printed = train(tmp_path, "--suite=object_masks", binary="evaluate")
+  assert code == 0, printed
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (("--scene=multimnist",), "--scene=multimnist does not use --canvas"),
+    (("--scene=affnist_like", "--pad=2"), "does not use --pad"),
+    (("--scene=affnist_like", "--canvas=0"), "give its side"),
+    (("--pad=2",), "training without --scene does not use --pad"),
+  ],
+)
+@pytest.mark.long_after_first
+def test_flags_that_no_scene_uses_are_refused(train, tmp_path, words, message):
+  code, printed = train(tmp_path, *SMALL, *words, binary="train_scae")
+  assert code == 1
+  assert message in printed and "Traceback" not in printed

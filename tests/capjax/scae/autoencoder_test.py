@@ -184,6 +184,28 @@ def check_votes_follow_objects(kind, compose=geometry.compose):
     )
 
 
+def check_two_labels(loss):
+  """Probes learn both classes; an image has twice as many objects."""
+  model, images = _make(), _images()
+  first, second = _LABELS, jnp.array([1, 0])
+  both, *apart = (
+    loss(model, images, labels, None)[1]
+    for labels in (jnp.stack([first, second], axis=1), first, second)
+  )
+  probes = [terms["probe_loss"] for terms in apart]
+  np.testing.assert_allclose(both["probe_loss"], np.mean(probes), rtol=1e-5)
+  presence = np.float64(model(images).objects.prior_presence())
+  share = 2 / 3  # of the objects in an image, and of images with an object
+  within = np.mean((presence.sum(axis=1) - 3 * share) ** 2)
+  between = np.mean((presence.sum(axis=0) - 2 * share) ** 2)
+  np.testing.assert_allclose(both["prior_within"], within, rtol=1e-4)
+  np.testing.assert_allclose(both["prior_between"], between, rtol=1e-4)
+
+
+def _loss_of_first_labels(model, images, labels, key):
+  return _loss(model, images, labels.reshape(len(labels), -1)[:, 0], key)
+
+
 class SCAETest(parameterized.TestCase):
   @parameterized.parameters(
     dict(),
@@ -368,6 +390,11 @@ class SCAETest(parameterized.TestCase):
       best = np.argmax(output.objects.posterior[b, :, m])
       want[b, best] += np.mean(explained.coefficients[b, m], axis=-1)
     np.testing.assert_allclose(masks, want, atol=1e-5)
+
+  def test_images_of_two_objects(self):
+    check_two_labels(_loss)
+    with self.assertRaises(AssertionError):
+      check_two_labels(_loss_of_first_labels)
 
   def test_jitter_without_a_key_is_nothing(self):
     logits = jnp.arange(3.0)

@@ -1,0 +1,21 @@
+"""Flags for images of two objects."""
+
+from absl import flags
+
+from ..tasks import scenes
+
+SCENE = flags.DEFINE_enum(
+  "scene",
+  None,
+  list(scenes.KINDS),
+  "How two images of different classes make one: overlaid and shifted, as in "
+  "MultiMNIST, or each moved to anywhere on a canvas, as in affNIST.",
+)
+PAD = flags.DEFINE_integer(
+  "pad",
+  4,
+  "Width in pixels of the black frame around each image, for "
+  "--scene=multimnist.",
+  lower_bound=0,
+  upper_bound=10_000,
+)
