@@ -2,12 +2,12 @@
 
 from absl import flags
 
-from ..tasks import scenes
+from ..training import augmentation
 
 SCENE = flags.DEFINE_enum(
   "scene",
   None,
-  list(scenes.KINDS),
+  list(augmentation.SCENES),
   "How two images of different classes make one: overlaid and shifted, as in "
   "MultiMNIST, or each moved to anywhere on a canvas, as in affNIST.",
 )

@@ -10,10 +10,8 @@ from typing import NamedTuple
 from capjax.data.transforms.preprocessing import Preprocessing
 
 from ..evaluation import multimnist as pairs
-from ..training import train_step
+from ..training import augmentation, train_step
 from . import multimnist
-
-KINDS = ("multimnist", "affnist_like")
 
 
 class Scene(NamedTuple):
@@ -40,7 +38,7 @@ class Scene(NamedTuple):
     Raises:
       ValueError: if the kind is neither of the two.
     """
-    if self.kind not in KINDS:
+    if self.kind not in augmentation.SCENES:
       raise ValueError(
         f"scene={self.kind!r}; pass 'multimnist' or 'affnist_like'."
       )

@@ -10,6 +10,9 @@ from capjax.data.transforms import augment, stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
+# How two images make one; see `tasks.scenes`.
+SCENES = ("multimnist", "affnist_like")
+
 
 class Placement(NamedTuple):
   """The largest shifts and deformations of images.
