@@ -385,10 +385,10 @@ train.invariant_slots_quick := $(train.slots_quick) --invariant
 minutes.slots_quick := 3
 minutes.invariant_slots_quick := 4
 $(call seeds,slots_quick,0)
+$(call seeds,invariant_slots_quick,0)
 train.scae_pairs_quick := train_scae $(presets)/scae/scae_pairs_quick.cfg
 minutes.scae_pairs_quick := 2
 $(call seeds,scae_pairs_quick,0)
-$(call seeds,invariant_slots_quick,0)
 train.constellation_slots := train_constellation $(presets)/constellation/constellation_slots.cfg
 train.constellation_invariant_slots := $(train.constellation_slots) --encoder=invariant_slots
 minutes.constellation_slots := 35

@@ -233,6 +233,9 @@ def loss(
   Returns:
     The loss, and its terms by name.
 
+  Of images of N objects, which the paper does not train on, the prior sparsity
+  expects N times as many objects.
+
   Differs from paper: for constellations the authors' code passes the
   weight prior_within to another term, and has a constant of that term which is
   not used.
