@@ -30,7 +30,7 @@ with _collection.paused():
   from capjax.efficient_capsnet import EfficientCapsNet
   from capjax.energy import CapsuleHM, CapsuleRBM
   from capjax.generative import GenerativeCapsules
-  from capjax.layers.attention import SetTransformer
+  from capjax.layers.set_transformer import SetTransformer
   from capjax.matrix_capsules import MatrixCapsules
   from capjax.saved import load, save
   from capjax.scae import SCAE, ConstellationAutoencoder

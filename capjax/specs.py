@@ -22,6 +22,7 @@ _MOVED = {
   "capjax.constellation": "capjax.scae.constellation",
   "capjax.generative": "capjax.generative.model",
   "capjax.helmholtz": "capjax.energy.helmholtz",
+  "capjax.layers.attention": "capjax.layers.set_transformer",
   "capjax.scae": "capjax.scae.autoencoder",
 }
 # The arguments in older runs, by class, that have another name now.

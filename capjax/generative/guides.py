@@ -23,7 +23,7 @@ from capjax.generative.model import GenerativeCapsules, Layers
 from capjax.kernels import checks, numerics
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules, Temperature
-from capjax.layers import attention
+from capjax.layers import set_transformer
 
 
 class Posterior(NamedTuple):
@@ -175,14 +175,14 @@ class ObjectEncoder(nnx.Module):
       num_children: I below.
       num_parents: I above.
       width: numbers of a token within the transformer.
-      num_blocks: number of `attention.ISAB`s.
+      num_blocks: number of `set_transformer.ISAB`s.
       num_heads: heads of every attention.
       num_inducing: inducing points.
       out_features: numbers of an output of the transformer.
       hidden: units of the MLPs.
       rngs: its `params` stream initialises the parameters.
     """
-    self.transformer = attention.SetTransformer(
+    self.transformer = set_transformer.SetTransformer(
       7 + num_children,
       width=width,
       num_blocks=num_blocks,

@@ -13,6 +13,7 @@ from capjax.layers import (
   platforms,
   residual,
   routers,
+  set_transformer,
   slots,
   tiling,
 )
@@ -53,6 +54,7 @@ __all__ = [
   "residual",
   "route_by_agreement",
   "routers",
+  "set_transformer",
   "slots",
   "tiling",
 ]

@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax.kernels import checks, routing
-from capjax.layers import attention
+from capjax.layers import attention, set_transformer
 from capjax.layers.dense import Linear
 
 Start = Literal["sampled", "learned"]
@@ -268,9 +268,9 @@ class PointSlots(nnx.Module):
   """Finds objects among points by slots that start as learned vectors.
 
   Without frames points are embedded, and attend to each other, before slots
-  attend to them, as in `attention.SetTransformer`. With frames all members are
-  alike but for their places, which only slots see: nothing depends on where the
-  points are together, nor on how large.
+  attend to them, as in `set_transformer.SetTransformer`. With frames all
+  members are alike but for their places, which only slots see: nothing depends
+  on where the points are together, nor on how large.
   """
 
   def __init__(
@@ -304,7 +304,7 @@ class PointSlots(nnx.Module):
     self.invariant = invariant
     self.embed = Linear(2, width, kernel_init=kernel_init, rngs=rngs)
     self.blocks = nnx.List(
-      attention.SAB(
+      set_transformer.SAB(
         width,
         num_heads=num_heads,
         masking=masking,

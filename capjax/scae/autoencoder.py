@@ -86,7 +86,7 @@ class SCAE(nnx.Module):
       mixing: mixing of parts in an image, as for `part_capsules.Templates`.
       kind: kind of the poses of objects, as for `geometry.pose_matrix`.
       normalise: of votes, as for `vote_mixture.explain_parts`.
-      masking: of absent parts, as for `attention.SetTransformer`.
+      masking: of absent parts, as for `set_transformer.SetTransformer`.
       part_encoder: what finds the parts, as for `part_capsules.PartEncoder`.
       object_encoder: what finds the objects, as for
         `object_capsules.ObjectCapsules`.

@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax.kernels import geometry, numerics, routing
-from capjax.layers import attention, slots
+from capjax.layers import attention, set_transformer, slots
 from capjax.layers.dense import Linear
 
 Encoder = Literal["set_transformer", "slots", "invariant_slots"]
@@ -114,13 +114,13 @@ class Voters(nnx.Module):
     Raises:
       ValueError: if `encoder` is none of the three.
     """
-    self.transformer: attention.SetTransformer | slots.PointSlots | _OfAll
+    self.transformer: set_transformer.SetTransformer | slots.PointSlots | _OfAll
     if num_members is not None:
       self.transformer = _OfAll(
         num_members * in_features, hidden, (num_objects, summary), rngs=rngs
       )
     elif encoder == "set_transformer":
-      self.transformer = attention.SetTransformer(
+      self.transformer = set_transformer.SetTransformer(
         in_features,
         width=width,
         num_blocks=num_blocks,

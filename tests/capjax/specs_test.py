@@ -90,6 +90,7 @@ def test_only_models_of_this_package_are_made(path):
   [
     ("capjax.boltzmann.CapsuleRBM", capjax.CapsuleRBM),
     ("capjax.helmholtz.CapsuleHM", capjax.CapsuleHM),
+    ("capjax.layers.attention.SetTransformer", capjax.SetTransformer),
     ("capjax.scae.SCAE", capjax.SCAE),
     ("capjax.constellation.ConstellationAutoencoder",
      capjax.ConstellationAutoencoder),

@@ -8,7 +8,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
-from capjax.layers import attention as set_transformer
+from capjax.layers import attention, set_transformer
 
 _MASKINGS = ("log_presence", "near_hard")
 _FORMS = {
@@ -174,15 +174,15 @@ def _broken(fault):
       products = products[::-1]
     return right(products, presence, scale)
 
-  right = set_transformer._weigh
+  right = attention._weigh
 
   @jax.jit
   def run(model, *arguments):
-    set_transformer._weigh = weigh
+    attention._weigh = weigh
     try:
       return model(*arguments)
     finally:
-      set_transformer._weigh = right
+      attention._weigh = right
 
   return run
 
@@ -270,7 +270,7 @@ class SetTransformerTest(chex.TestCase):
 
   def test_near_hard_attends_to_the_most_present_alone(self):
     """The mask of the authors' code is hard although presences are soft."""
-    module = set_transformer.MultiHeadAttention(
+    module = attention.MultiHeadAttention(
       3, 3, num_heads=1, masking="near_hard", rngs=nnx.Rngs(0)
     )
     tokens, presence = _set()
