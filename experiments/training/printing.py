@@ -58,6 +58,7 @@ class Lines:
     """
     words = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
     speed = f" ({rate:,.0f} images/s)" if rate else ""
+    self._texts.pop(split, None)  # so that lines are printed in their order
     self._texts[split] = (
       f"step {step}/{self._num_steps} {split}: {words}{speed}"
     )

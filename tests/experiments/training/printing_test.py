@@ -20,6 +20,8 @@ def test_a_run_prints_few_lines_and_the_last_one(capsys, num_steps):
   assert printed[-2:] == [
     f"{end} train: loss 0.5 (123 images/s)", f"{end} validation: accuracy 0.25"
   ]  # fmt: skip
+  steps = [int(line.split()[1].split("/")[0]) for line in printed]
+  assert steps == sorted(steps)
 
 
 def test_a_slow_run_prints_each_minute(capsys, monkeypatch):
