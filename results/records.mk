@@ -330,6 +330,11 @@ suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,ob
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
+train.scae_mnist_40_cpu := train_scae $(presets)/scae/scae_mnist_40_cpu.cfg
+suites.scae_mnist_40_cpu := label_curve,linear,affnist_like_clusters,equivariance,object_masks
+minutes.scae_mnist_40_cpu := 90
+$(call seeds,scae_mnist_40_cpu,0)
+
 train.scae_mnist_cpu := train_scae $(presets)/scae/scae_mnist_cpu.cfg
 suites.scae_mnist_cpu := label_curve,linear,equivariance
 minutes.scae_mnist_cpu := 45
