@@ -94,6 +94,7 @@ def main(argv: Sequence[str]) -> None:
     run = runs.open_run(runs.WORKDIR.value)
     summary, make_task = finished.reopen(run)
     runs.configure()
+    launch.divide_cpu()
     test = datasets.load("test")
     now = task.data_record(datasets.load("train"), test)
     known = summary.get("data", now)

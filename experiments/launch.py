@@ -17,6 +17,12 @@ from .run import directory, processes
 from .training import task as tasks
 
 
+def divide_cpu() -> None:
+  """Divides a CPU into devices, as the flags say, before one is used."""
+  config = runs.loop_config()
+  hosts.divide_cpu(max(config.batch_size // config.num_micro_batches, 1))
+
+
 def restore(
   run: directory.Run, task: tasks.Task, test: data.Dataset
 ) -> models.Trained:
@@ -77,6 +83,7 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
   """
   with errors.clear_errors(), datasets.naming_the_default():
     runs.configure()
+    divide_cpu()
     hosts.initialise()  # before anything uses a device
     processes.require_same("flags", runs.invocation().flags)
     task, train_set, test = processes.together(lambda: _prepare(make_task))

@@ -17,7 +17,16 @@ from capjax.matrix_capsules import COORDINATES, FORMS, STARTS, MatrixCapsules
 from capjax.specs import Spec
 
 from . import launch
-from .flags import arithmetic, datasets, errors, limits, optimizer, rates, runs
+from .flags import (
+  arithmetic,
+  datasets,
+  errors,
+  hosts,
+  limits,
+  optimizer,
+  rates,
+  runs,
+)
 from .tasks import matrix_capsules
 from .training.task import Task
 
@@ -137,6 +146,7 @@ _VIEWPOINTS = flags.DEFINE_enum(
   "gives networks of equal accuracy on them.",
 )
 flags.set_default(runs.BATCH_SIZE, 64)
+flags.set_default(hosts.CPU_DEVICES, 0)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
 flags.set_default(rates.DECAY_STEPS, None)
 limits.require_counts(_TYPES, example="8,16,16", exactly=3)

@@ -18,6 +18,7 @@ from .flags import (
   arithmetic,
   augmentation,
   errors,
+  hosts,
   limits,
   optimizer,
   runs,
@@ -132,6 +133,7 @@ _WEIGHTS = {
 }
 flags.set_default(runs.NUM_STEPS, 300_000)
 flags.set_default(augmentation.MAX_SHIFT, 0)
+flags.set_default(hosts.CPU_DEVICES, 0)
 
 
 def make_task() -> Task:

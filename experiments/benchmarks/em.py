@@ -135,17 +135,14 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   ceilings = harness.rates()
   for name, (shape, _, batch, *_) in _NETWORKS.items() if _STEPS.value else ():
-    cost = step_cost.in_process(time_step, name, _STEPS.value)
-    size = "x".join(map(str, shape))
-    text = cost.describe(batch)
-    rows.note(
-      rows.Row(
-        f"matrix capsules of {name}, step",
-        f"{size}, batch {batch}",
-        cost.seconds,
+    setting = f"{'x'.join(map(str, shape))}, batch {batch}"
+    for devices in step_cost.cpu_divisions(batch):
+      cost = step_cost.in_process(
+        time_step, name, _STEPS.value, environment=devices.environment
       )
-    )
-    print(f"step of {name}, {size}, batch {batch}: {text}", flush=True)
+      system = f"matrix capsules of {name}, step{devices.remark}"
+      rows.note(rows.Row(system, setting, cost.seconds))
+      print(f"{system}, {setting}: {cost.describe(batch)}", flush=True)
   print(f"H:I:J:stride {harness.COLUMNS}")
   for layer in _LAYERS.value:
     size, types, parents, stride = map(int, layer.split(":"))

@@ -2,7 +2,8 @@
 
   python -m experiments.benchmarks.scae
 
-First the whole step, as trained on MNIST, and its components; then rendering
+First the whole step, as trained on MNIST, and its components, and the step on
+the cores of a CPU as devices, in a process of its own; then rendering
 the parts of a batch and mixing them, with its gradient, compared with the
 textbook's four gathers, in turns in one process. The lower bounds of the step:
 the operations of its products over the matmul rate; and the bytes of every
@@ -24,7 +25,8 @@ from capjax import scae
 from capjax.kernels import geometry, rendering
 
 from ..flags import limits
-from . import harness, rows, textbook
+from ..training import train_step
+from . import harness, rows, step_cost, textbook
 
 _BATCH = flags.DEFINE_integer("batch", 128, "Images.", lower_bound=1)
 _CANVAS = flags.DEFINE_integer(
@@ -39,6 +41,7 @@ _NUM_OBJECTS = flags.DEFINE_integer(
 _ENCODER_FEATURES = flags.DEFINE_integer(
   "encoder_features", 128, "Channels.", lower_bound=1
 )
+_STEPS = 10  # timed, of the step on several devices
 
 
 def make_step(model: scae.SCAE):
@@ -55,6 +58,34 @@ def make_step(model: scae.SCAE):
     return optax.apply_updates(parameters, updates), state
 
   return step, parameters, optimizer.init(parameters)
+
+
+def time_step(
+  batch: int, side: int, num_steps: int, **sizes: int
+) -> step_cost.StepCost:
+  """Trains an autoencoder on noise.
+
+  Args:
+    batch: number of images in a step.
+    side: pixels along a side of an image.
+    num_steps: number of timed steps.
+    **sizes: counts of the model, as for `scae.SCAE`.
+  """
+  shape = (side, side, 1)
+
+  def loss(model, images, labels, key, step):
+    del step
+    return scae.loss(model, images, labels, key)
+
+  return step_cost.time_step(
+    scae.SCAE(shape, 10, **sizes, rngs=nnx.Rngs(0)),
+    loss,
+    train_step.sample_labelled(lambda key, image: image),
+    image_shape=shape,
+    num_classes=10,
+    batch=batch,
+    num_steps=num_steps,
+  )
 
 
 def mix(warp, templates: jax.Array, poses: jax.Array, images: jax.Array):
@@ -99,14 +130,12 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   flops, transfer = harness.rates()
   batch, side = _BATCH.value, _CANVAS.value
-  model = scae.SCAE(
-    (side, side, 1),
-    10,
+  sizes = dict(
     num_parts=_NUM_PARTS.value,
     num_objects=_NUM_OBJECTS.value,
     encoder_features=_ENCODER_FEATURES.value,
-    rngs=nnx.Rngs(0),
   )
+  model = scae.SCAE((side, side, 1), 10, **sizes, rngs=nnx.Rngs(0))
   images = jax.random.uniform(jax.random.key(0), (batch, side, side, 1))
   labels, key = jnp.zeros(batch, jnp.int32), jax.random.key(1)
   step, parameters, state = make_step(model)
@@ -145,6 +174,16 @@ def main(argv: Sequence[str]) -> None:
       f" {cost.temporary_bytes / 1e6:13.1f}",
       flush=True,
     )
+  for devices in step_cost.cpu_divisions(batch)[1:]:
+    time = functools.partial(time_step, **sizes)
+    cost = step_cost.in_process(
+      time, batch, side, _STEPS, environment=devices.environment
+    )
+    name = f"whole step{devices.remark}"
+    rows.note(
+      rows.Row(f"SCAE, {name}", setting, cost.seconds, floor=max(floor))
+    )
+    print(f"{name:30s} {cost.describe(batch)}", flush=True)
   print(
     f"{'floor':30s} {1e3 * floor[0]:9.1f} ms of products, "
     f"{1e3 * floor[1]:.1f} ms of bytes"

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from ..run import provenance
 from ..training import allocator, placing, train_step
 
 
@@ -85,6 +86,28 @@ def time_step(
     run.memory_analysis().temp_size_in_bytes,
     1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
   )
+
+
+class CPUDivision(NamedTuple):
+  """How the cores of a CPU are divided into devices.
+
+  Attributes:
+    environment: variables of a process that has so many devices.
+    remark: what the name of a row adds; nothing for one device.
+  """
+
+  environment: dict[str, str]
+  remark: str
+
+
+def cpu_divisions(batch: int) -> list[CPUDivision]:
+  """One device, and on a CPU whose cores can share the batch one for each."""
+  divisions = [CPUDivision({}, "")]
+  cores = provenance.num_cores()
+  if jax.default_backend() == "cpu" and cores > 1 and batch % cores == 0:
+    environment = {"JAX_NUM_CPU_DEVICES": str(cores)}
+    divisions.append(CPUDivision(environment, f" on {cores} CPU devices"))
+  return divisions
 
 
 def in_process(

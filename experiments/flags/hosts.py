@@ -1,8 +1,21 @@
-"""Flags of training in several processes, on one machine or on many."""
+"""Flags of training on several devices of a CPU, and in several processes."""
 
+import os
+
+import jax
 from absl import flags
 
-from ..run import processes
+from ..run import processes, provenance
+
+CPU_DEVICES = flags.DEFINE_integer(
+  "cpu_devices",
+  1,
+  "Devices that the cores of a CPU are divided into, where no accelerator is "
+  "used; they share each batch. 0 for one for each core, 8 at the most, or "
+  "fewer where they would not divide the batch. It pays where the operations "
+  "of a model are too small to be divided themselves.",
+  lower_bound=0,
+)
 
 _DISTRIBUTED = flags.DEFINE_bool(
   "distributed",
@@ -22,6 +35,47 @@ _PROCESS_ID = flags.DEFINE_integer(
   "process_id", None, "Index of this process from 0 on, for --distributed.",
   lower_bound=0,
 )  # fmt: skip
+
+
+_MOST_CPU_DEVICES = 8  # each holds a copy of the parameters
+
+
+def divide_cpu(batch_size: int) -> None:
+  """Divides the cores of the CPU into devices, as --cpu_devices says.
+
+  Call it before any device is used. Where a variable of the environment sets
+  the number of devices, it stays, unless the flag was given.
+
+  Args:
+    batch_size: number of examples that the devices share at a time.
+
+  Raises:
+    ValueError: if the flag and a variable both set the number.
+  """
+  count, variable = CPU_DEVICES.value, _variable_of_devices()
+  if variable:
+    if CPU_DEVICES.present and count:
+      raise ValueError(
+        f"--cpu_devices={count}, and {variable} sets the number of devices "
+        "too; leave one of them out"
+      )
+    return
+  if count == 0:
+    # Processes that work together on one machine have divided it already.
+    most = 1 if _DISTRIBUTED.value else provenance.num_cores()
+    most = min(most, _MOST_CPU_DEVICES)
+    count = max(n for n in range(1, most + 1) if batch_size % n == 0)
+  if count > 1:
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def _variable_of_devices() -> str | None:
+  """The variable of the environment that sets a CPU's devices; None if none."""
+  options = os.environ.get("XLA_FLAGS", "")
+  if "xla_force_host_platform_device_count" in options:
+    return "XLA_FLAGS"
+  name = "JAX_NUM_CPU_DEVICES"
+  return name if name in os.environ else None
 
 
 def initialise() -> None:

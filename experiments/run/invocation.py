@@ -22,6 +22,7 @@ FREE_FLAGS = PROCESS_FLAGS | frozenset(
     "profile",
     "wandb",
     "model_parallel",
+    "cpu_devices",
     "stream",
     "preset",  # the flagfile stands for it
   }  # fmt: skip

@@ -70,14 +70,20 @@ def versions() -> dict[str, str]:
   }
 
 
+def num_cores() -> int:
+  """The number of cores that this process may use."""
+  # Not every system tells which cores a process may use.
+  may_use = getattr(os, "sched_getaffinity", None)
+  return len(may_use(0)) if may_use else os.cpu_count() or 1
+
+
 def device() -> str:
   """The kind and number of devices; for a CPU, the number of usable cores."""
   first, count = jax.devices()[0], jax.device_count()
   if first.platform == "cpu":
-    # Not every system tells which cores a process may use.
-    may_use = getattr(os, "sched_getaffinity", None)
-    cores = len(may_use(0)) if may_use else os.cpu_count()
-    return f"CPU, {cores} core{'s' if cores > 1 else ''}"
+    cores = num_cores()
+    text = f"CPU, {cores} core{'s' if cores > 1 else ''}"
+    return text if count == 1 else f"{text} as {count} devices"
   return first.device_kind if count == 1 else f"{count} x {first.device_kind}"
 
 

@@ -58,6 +58,37 @@ def solids(train, data_dir, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.long
+def test_cores_as_devices_give_the_losses_of_one_device(
+  train, data_dir, tmp_path
+):
+  losses = []
+  for count in (1, 2):
+    workdir = tmp_path / str(count)
+    code, printed = train(
+      workdir, "--dataset=mnist", *TINY, *STEPS, f"--cpu_devices={count}",
+      "--num_validation=0", f"--data_dir={data_dir}",
+      binary="train_matrix_capsules",
+    )  # fmt: skip
+    assert code == 0, printed
+    device = processes.summary_of(workdir)["device"]
+    assert device.endswith("as 2 devices") == (count == 2)
+    losses.append(
+      [x["loss"] for x in processes.metrics_of(workdir) if "loss" in x]
+    )
+  assert len(losses[0]) == 2
+  np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+  # The number of devices is no part of the run: another one resumes it.
+  code, printed = train(
+    workdir, "--dataset=mnist", *TINY, *STEPS, "--num_steps=6",
+    "--cpu_devices=1", "--num_validation=0", f"--data_dir={data_dir}",
+    binary="train_matrix_capsules",
+  )  # fmt: skip
+  assert code == 0, printed
+  assert "lengthened from 4 to 6" in printed
+
+
 def test_novel_viewpoints_are_scored_apart(solids):
   scores = processes.summary_of(solids)["metrics"]
   # A third of the azimuths is familiar.
