@@ -16,6 +16,7 @@ from capjax.kernels.routing import (
   prototypes,
 )
 from capjax.layers import custom_routing
+from capjax.layers.named_routing import ITERATIONS, Router
 
 
 class SelfAttention(nnx.Module):
@@ -238,3 +239,36 @@ class SparseAttention(nnx.Module):
       values=orthogonal.householder(self.values[...]),
       bias=bias,
     )
+
+
+ROUTERS: dict[str, Router] = {
+  "self": Router(
+    "a network of each part (Hahn et al., 2019)",
+    lambda sizes, rngs: SelfRouting(
+      sizes.num_parts, sizes.part_size, sizes.num_objects
+    ),
+    uses_activations=True,
+  ),
+  "inverted_attention": Router(
+    "parents compete for parts (Tsai et al., 2020)",
+    lambda sizes, rngs, **options: InvertedAttention(
+      sizes.pose_size, **options, rngs=rngs
+    ),
+    options=ITERATIONS,
+  ),
+  "self_attention": Router(
+    "one pass (Mazzia et al., 2021)",
+    lambda sizes, rngs: SelfAttention(sizes.num_parts, sizes.num_objects),
+  ),
+  "prototype": Router(
+    "one pass, by distance to trained prototypes (Everett et al., 2023)",
+    lambda sizes, rngs: Prototypes(
+      sizes.part_size, sizes.num_objects, rngs=rngs
+    ),
+  ),
+  "orthcaps": Router(
+    "one pass, sparse attention of parts that are not redundant (Geng et al., "
+    "2024)",
+    lambda sizes, rngs: SparseAttention(sizes.pose_size, rngs=rngs),
+  ),
+}

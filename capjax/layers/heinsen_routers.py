@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from capjax.kernels import routing
 from capjax.kernels.routing import heinsen, linear_votes
 from capjax.layers import custom_routing
+from capjax.layers.named_routing import ITERATIONS, Router
 
 
 class HeinsenEM(nnx.Module):
@@ -150,3 +151,21 @@ class HeinsenVectors(nnx.Module):
       num_iterations=self.num_iterations,
       gradient=self.gradient,
     )
+
+
+ROUTERS: dict[str, Router] = {
+  "heinsen_em": Router(
+    "EM with costs of use and neglect (Heinsen, 2019)",
+    lambda sizes, rngs, **options: HeinsenEM(
+      sizes.num_parts, sizes.num_objects, **options
+    ),
+    options=ITERATIONS,
+    uses_activations=True,
+  ),
+  "heinsen_vectors": Router(
+    "to parents that best predict the parts (Heinsen, 2022)",
+    lambda sizes, rngs, **options: HeinsenVectors(*sizes, **options, rngs=rngs),
+    options=ITERATIONS,
+    uses_activations=True,
+  ),
+}

@@ -5,27 +5,8 @@ None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],
 the transforms then are [I J Q R] and D is P R, the numbers of a matrix in rows.
 Without activations those of the parts are the lengths of their poses.
 
-The names, and whether the activations of parts count, without which an absent
-part is one whose pose is zero:
-
-* "dynamic": by agreement (Sabour et al., 2017).
-* "self": a network of each part (Hahn et al., 2019). Activations count.
-* "inverted_attention": parents compete for parts (Tsai et al., 2020).
-* "variational": a Bayesian mixture (Ribeiro et al., 2020). Activations count.
-* "self_attention": one pass (Mazzia et al., 2021).
-* "em": a mixture of Gaussians (Hinton et al., 2018). Activations count.
-* "uniform": a control, even shares (Paik et al., 2019).
-* "top1": a control, each part to its best parent.
-* "sinkhorn": by agreement, with as many parts for every parent (Cuturi, 2013).
-  Activations count in the balance.
-* "heinsen_em": EM with costs of use and neglect (Heinsen, 2019). Activations
-  count.
-* "heinsen_vectors": to parents that best predict the parts (Heinsen, 2022).
-  Activations count.
-* "prototype": one pass, by distance to trained prototypes (Everett et al.,
-  2023).
-* "orthcaps": one pass, sparse attention of parts that are not redundant (Geng
-  et al., 2024).
+`ROUTERS` lists them with their papers. A routing without parameters is a
+`Kernel` there; one with parameters is a module, whose row stands beside it.
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -53,23 +34,7 @@ from capjax.layers import (
   custom_routing,
   heinsen_routers,
 )
-
-NAMES = (
-  "dynamic",
-  "self",
-  "inverted_attention",
-  "variational",
-  "self_attention",
-  "em",
-  "uniform",
-  "top1",
-  "sinkhorn",
-  "heinsen_em",
-  "heinsen_vectors",
-  "prototype",
-  "orthcaps",
-)
-_ONE_PASS = ("self", "self_attention", "uniform", "prototype", "orthcaps")
+from capjax.layers.named_routing import ITERATIONS, Router, Sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,6 +227,62 @@ class EM(nnx.Module):
     return routing.RoutingOutput(*output[:3])
 
 
+def _kernel(function, *, takes_activations=False):
+  """A maker of a `Kernel`, as `Router.make`."""
+
+  def make(sizes, rngs, **options):
+    del sizes, rngs
+    return Kernel(
+      function=function,
+      options=tuple(options.items()),
+      takes_activations=takes_activations,
+    )
+
+  return make
+
+
+ROUTERS: dict[str, Router] = {
+  "dynamic": Router(
+    "by agreement (Sabour et al., 2017)",
+    lambda sizes, rngs, **options: DynamicRouting(**options),
+    options=(*ITERATIONS, "leaky"),
+  ),
+  "variational": Router(
+    "a Bayesian mixture (Ribeiro et al., 2020)",
+    lambda sizes, rngs, **options: Variational(sizes.num_objects, **options),
+    options=ITERATIONS,
+    uses_activations=True,
+  ),
+  "em": Router(
+    "a mixture of Gaussians (Hinton et al., 2018)",
+    lambda sizes, rngs, **options: EM(
+      sizes.num_parts, sizes.num_objects, **options
+    ),
+    options=ITERATIONS,
+    uses_activations=True,
+  ),
+  "uniform": Router(
+    "a control, even shares (Paik et al., 2019)",
+    _kernel(routing.uniform_routing),
+  ),
+  "top1": Router(
+    "a control, each part to its best parent",
+    _kernel(routing.top1_routing),
+    options=("num_iterations",),
+  ),
+  "sinkhorn": Router(
+    "by agreement, with as many parts for every parent (Cuturi, 2013); "
+    "activations count in the balance",
+    _kernel(routing.sinkhorn_routing, takes_activations=True),
+    options=ITERATIONS,
+    uses_activations=True,
+  ),
+  **attention_routers.ROUTERS,
+  **heinsen_routers.ROUTERS,
+}
+NAMES = tuple(ROUTERS)
+
+
 def router(
   name: str | Callable,
   *,
@@ -307,52 +328,29 @@ def router(
         "them to the function by functools.partial."
       )
     return custom_routing.FromFunction(name)
-  if leaky and name != "dynamic":
+  if name not in ROUTERS:
+    raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+  row = ROUTERS[name]
+  if leaky and "leaky" not in row.options:
     raise ValueError(f"{name} routing has no leaky form; only dynamic has.")
-  if name in _ONE_PASS and num_iterations not in (None, 1):
+  if "num_iterations" not in row.options and num_iterations not in (None, 1):
     raise ValueError(
       f"{name} routing takes one pass, not num_iterations of {num_iterations};"
       " give None or 1."
     )
-  if name in (*_ONE_PASS, "top1") and gradient == "last":
+  if gradient == "last" and "gradient" not in row.options:
     raise ValueError(
       f"{name} routing has no gradient through earlier iterations; give 'all'."
     )
-  given: dict[str, Any] = {}
-  if num_iterations is not None:
-    given["num_iterations"] = num_iterations
-  if gradient != "all":
-    given["gradient"] = gradient
-  match name:
-    case "dynamic":
-      return DynamicRouting(**given, leaky=leaky)
-    case "self":
-      return attention_routers.SelfRouting(num_parts, part_size, num_objects)
-    case "inverted_attention":
-      return attention_routers.InvertedAttention(pose_size, **given, rngs=rngs)
-    case "variational":
-      return Variational(num_objects, **given)
-    case "self_attention":
-      return attention_routers.SelfAttention(num_parts, num_objects)
-    case "em":
-      return EM(num_parts, num_objects, **given)
-    case "uniform":
-      return Kernel(function=routing.uniform_routing)
-    case "top1":
-      return Kernel(function=routing.top1_routing, options=tuple(given.items()))
-    case "sinkhorn":
-      return Kernel(
-        function=routing.sinkhorn_routing,
-        options=tuple(given.items()),
-        takes_activations=True,
-      )
-    case "heinsen_em":
-      return heinsen_routers.HeinsenEM(num_parts, num_objects, **given)
-    case "heinsen_vectors":
-      sizes = num_parts, part_size, num_objects, pose_size
-      return heinsen_routers.HeinsenVectors(*sizes, **given, rngs=rngs)
-    case "prototype":
-      return attention_routers.Prototypes(part_size, num_objects, rngs=rngs)
-    case "orthcaps":
-      return attention_routers.SparseAttention(pose_size, rngs=rngs)
-  raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+  given = {
+    "num_iterations": num_iterations,
+    "gradient": None if gradient == "all" else gradient,
+    "leaky": leaky or None,
+  }
+  options = {
+    option: value
+    for option, value in given.items()
+    if option in row.options and value is not None
+  }
+  sizes = Sizes(num_parts, part_size, num_objects, pose_size)
+  return row.make(sizes, rngs, **options)

@@ -116,8 +116,12 @@ PROPERTIES = {
 }
 
 LAYERS = {
-  "dynamic": routing_types.Layer(_dynamic, {}),
-  "uniform": routing_types.Layer(_uniform, {}),
-  "top1": routing_types.Layer(_top1, {}),
-  "sinkhorn": routing_types.Layer(_sinkhorn, {}),
+  "dynamic": routing_types.Layer(
+    _dynamic, {}, ("dynamic.dynamic_routing", "dynamic.transform_and_route")
+  ),
+  "uniform": routing_types.Layer(_uniform, {}, ("controls.uniform_routing",)),
+  "top1": routing_types.Layer(_top1, {}, ("controls.top1_routing",)),
+  "sinkhorn": routing_types.Layer(
+    _sinkhorn, {}, ("sinkhorn.sinkhorn_routing",)
+  ),
 }

@@ -185,16 +185,29 @@ PROPERTIES = {
 
 LAYERS = {
   "self": routing_types.Layer(
-    _self, {"weights": (6, 3, 3), "biases": (6, 3)}, counts=True
+    _self,
+    {"weights": (6, 3, 3), "biases": (6, 3)},
+    ("attention.self_routing of factors",),
+    counts=True,
   ),
   "inverted_attention": routing_types.Layer(
-    _inverted_attention, {"readout": (4,), "scale": (4,)}
+    _inverted_attention,
+    {"readout": (4,), "scale": (4,)},
+    ("attention.inverted_attention_routing of factors",),
   ),
-  "self_attention": routing_types.Layer(_self_attention, {"priors": (6, 3)}),
+  "self_attention": routing_types.Layer(
+    _self_attention,
+    {"priors": (6, 3)},
+    ("attention.self_attention_routing of factors",),
+  ),
   "prototype": routing_types.Layer(
-    _prototype, {"projection": (3, 3), "prototypes": (3, 3)}
+    _prototype,
+    {"projection": (3, 3), "prototypes": (3, 3)},
+    ("prototypes.prototype_routing",),
   ),
   "orthcaps": routing_types.Layer(
-    _orthcaps, {"keys": (4, 4), "values": (4, 4)}
+    _orthcaps,
+    {"keys": (4, 4), "values": (4, 4)},
+    ("orthogonal.sparse_attention_routing",),
   ),
 }

@@ -198,13 +198,22 @@ PROPERTIES = {
 
 LAYERS = {
   "variational": routing_types.Layer(
-    _variational, {"beta": (3,), "gain": (3,)}, counts=True
+    _variational,
+    {"beta": (3,), "gain": (3,)},
+    ("variational.variational_routing",),
+    counts=True,
   ),
   "em": routing_types.Layer(
-    _em_by_name, {"beta_a": (3,), "beta_u": (3,)}, counts=True
+    _em_by_name,
+    {"beta_a": (3,), "beta_u": (3,)},
+    ("em.em_routing",),
+    counts=True,
   ),
   "heinsen_em": routing_types.Layer(
-    _heinsen_em, {"beta_use": (6, 3), "beta_ignore": (6, 3)}, counts=True
+    _heinsen_em,
+    {"beta_use": (6, 3), "beta_ignore": (6, 3)},
+    ("heinsen.heinsen_em_routing",),
+    counts=True,
   ),
   "heinsen_vectors": routing_types.Layer(
     _heinsen_vectors,
@@ -218,6 +227,7 @@ LAYERS = {
       "score_bias": (6, 3),
       "readout": (4,),
     },
+    ("heinsen.heinsen_vector_routing",),
     counts=True,
   ),  # fmt: skip
 }

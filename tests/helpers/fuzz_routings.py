@@ -15,27 +15,11 @@ import compiling
 import fuzz
 import kernel_cases
 import numpy as np
+import routing_rows
 
 from capjax.layers import routers
 from experiments.records import measurements
 from experiments.run.invocation import Invocation
-
-# The rows of `kernel_cases` that a layer's routing calls.
-KERNELS = {
-  "dynamic": ("dynamic.dynamic_routing", "dynamic.transform_and_route"),
-  "self": ("attention.self_routing of factors",),
-  "inverted_attention": ("attention.inverted_attention_routing of factors",),
-  "variational": ("variational.variational_routing",),
-  "self_attention": ("attention.self_attention_routing of factors",),
-  "em": ("em.em_routing",),
-  "uniform": ("controls.uniform_routing",),
-  "top1": ("controls.top1_routing",),
-  "sinkhorn": ("sinkhorn.sinkhorn_routing",),
-  "heinsen_em": ("heinsen.heinsen_em_routing",),
-  "heinsen_vectors": ("heinsen.heinsen_vector_routing",),
-  "prototype": ("prototypes.prototype_routing",),
-  "orthcaps": ("orthogonal.sparse_attention_routing",),
-}
 
 
 def count(case, *, seed: int, repeats: int) -> dict[str, int]:
@@ -70,7 +54,7 @@ def main() -> int:
   given = parser.parse_args()
   metrics, start = {}, time.monotonic()
   for name in routers.NAMES:
-    cases = [kernel_cases.CASES[x] for x in KERNELS[name]]
+    cases = [kernel_cases.CASES[x] for x in routing_rows.LAYERS[name].kernels]
     counts = [
       count(case, seed=given.seed, repeats=given.repeats) for case in cases
     ]

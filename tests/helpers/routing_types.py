@@ -51,9 +51,11 @@ class Layer(NamedTuple):
     route: of votes [I J D], poses [I ...] and activations [I] of the parts,
       bias [J D], and the parameters by name.
     shapes: of the parameters, for 6 parts of length 3 and 3 objects of 4.
+    kernels: the rows of `kernel_cases` that it calls, for the fuzz.
     counts: whether parts that are not active are without effect.
   """
 
   route: Callable[..., routing.RoutingOutput]
   shapes: dict[str, tuple[int, ...]]
+  kernels: tuple[str, ...]
   counts: bool = False

@@ -367,6 +367,17 @@ class DenseCapsTest(chex.TestCase):
       )
       self.assertEqual(close, counts, field)
 
+  @parameterized.parameters(*routers.NAMES)
+  def test_the_table_says_whether_activations_are_used(self, name):
+    layer, (poses, _) = _layer(name), _examples(num_examples=2)
+    got, others = (
+      _call(layer, poses, jnp.linspace(low, 1.0, 12).reshape(2, 6))
+      for low in (0.2, 0.9)
+    )
+    same = np.array_equal(got.coefficients, others.coefficients)
+    same = same and np.array_equal(got.poses, others.poses)
+    self.assertEqual(not same, routers.ROUTERS[name].uses_activations)
+
   def test_axes_of_a_grid_are_parts(self):
     layer, (poses, _) = _layer("self"), _examples(num_examples=2)
     want = _call(layer, poses, jnp.ones((2, 6)))

@@ -3,15 +3,16 @@
 import fuzz_routings
 import jax.numpy as jnp
 import kernel_cases
+import routing_rows
 from kernel_arguments import Case
 
 from capjax.layers import routers
 
 
 def test_every_routing_has_its_kernels():
-  assert set(fuzz_routings.KERNELS) == set(routers.NAMES)
-  for names in fuzz_routings.KERNELS.values():
-    assert set(names) <= set(kernel_cases.CASES)
+  assert set(routing_rows.LAYERS) == set(routers.NAMES)
+  for layer in routing_rows.LAYERS.values():
+    assert layer.kernels and set(layer.kernels) <= set(kernel_cases.CASES)
 
 
 def test_cases_that_are_not_finite_are_counted_once():

@@ -1,0 +1,43 @@
+"""What the table of routings says of each (`routers.ROUTERS`)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from capjax.kernels import routing
+
+
+class Sizes(NamedTuple):
+  """The sizes of the layer that a routing is made for.
+
+  Attributes:
+    num_parts: I, capsules below.
+    part_size: C, the numbers of their poses.
+    num_objects: J, capsules above.
+    pose_size: D, the numbers of their poses.
+  """
+
+  num_parts: int
+  part_size: int
+  num_objects: int
+  pose_size: int
+
+
+class Router(NamedTuple):
+  """A routing that layers know by name.
+
+  Attributes:
+    source: how it routes, and the paper.
+    make: `(sizes, rngs, **options) -> routing of one example`, as `routers`
+      says; `rngs` initialise parameters.
+    options: those of "num_iterations", "gradient" and "leaky" that it has.
+    uses_activations: whether the activations of parts count. Where they do not,
+      an absent part is one whose pose is zero.
+  """
+
+  source: str
+  make: Callable[..., Callable[..., routing.RoutingOutput]]
+  options: tuple[str, ...] = ()
+  uses_activations: bool = False
+
+
+ITERATIONS = ("num_iterations", "gradient")  # options of most that iterate
