@@ -57,7 +57,9 @@ class Window:
     """Does `count` updates and adds their metrics; gives the new state."""
     began = time.monotonic()
     if self.first is None:
-      # Compile first, so that its memory and that of updates are not added.
+      # Compile first, so that its memory and that of updates are not added,
+      # nor that of what was freed before.
+      allocator.trim()
       state, _ = update.add(state, self._totals, images, labels, 0)
       allocator.trim()
     state, totals = update.add(state, self._totals, images, labels, count)

@@ -71,4 +71,4 @@ def test_compiles_once_before_the_first_update(monkeypatch):
   window, update = windows.Window(ZEROS, {}), UPDATE._replace(add=noted)
   state = window.add(update, 0, None, None, 2)
   assert window.add(update, state, None, None, 3) == 5
-  assert done == [0, "trim", 2, 3]
+  assert done == ["trim", 0, "trim", 2, 3]
