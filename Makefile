@@ -6,10 +6,10 @@ CONSTRAINTS ?=
 # Whether the site runs the tutorials: off or force.
 NOTEBOOKS ?= off
 
-.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench bench-record docs figures explorer explorer-serve lint types clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench bench-record bench-peers docs figures explorer explorer-serve lint types clean
 
 # Large pages of memory, where Linux gives them on request: docs/how_to/cpus.md.
-train bench bench-record records record-%: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+train bench bench-record bench-peers records record-%: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 train: .venv
 	$(BIN)/python -m experiments.train_capsnet --workdir=runs/digits \
@@ -49,12 +49,16 @@ soak: .venv
 
 # Every benchmark in turn, then one table of all; the results as JSON are in
 # $(BENCH). `make bench-record LOAD='otherwise idle'` writes results/benchmarks.md.
+# After `make bench-peers` a CapsNet in PyTorch is timed in the same run.
 BENCH := build/benchmarks.jsonl
 LOAD ?= otherwise idle
+PEER := .venv-torch/bin/python
+RACED = $(if $(wildcard $(PEER)),--peer=$(PEER))
 bench: .venv
 	mkdir -p $(dir $(BENCH)) && rm -f $(BENCH)
 	for name in routing capsnet boltzmann em scae; do \
-	  $(BIN)/python -m experiments.benchmarks.$$name --json=$(BENCH) || exit 1; \
+	  $(BIN)/python -m experiments.benchmarks.$$name --json=$(BENCH) \
+	    $$([ $$name != capsnet ] || echo $(RACED)) || exit 1; \
 	done
 	$(BIN)/python -m experiments.benchmarks.streaming
 	$(BIN)/python -m experiments.benchmarks.table $(BENCH)
@@ -62,6 +66,18 @@ bench: .venv
 bench-record: bench
 	$(BIN)/python -m experiments.benchmarks.table $(BENCH) --load='$(LOAD)' \
 	  --markdown=results/benchmarks.md
+
+# PyTorch in an environment of its own, and CapsNet raced with it alone. TORCH is
+# what pip installs; on Linux it may be a large build for CUDA.
+TORCH ?= torch==2.13.0
+bench-peers: .venv .venv-torch
+	$(BIN)/python -m experiments.benchmarks.capsnet --notextbook --peer=$(PEER)
+
+.venv-torch: .venv-torch/installed
+.venv-torch/installed:
+	$(PYTHON) -m venv .venv-torch
+	$(PEER) -m pip install --quiet '$(TORCH)' numpy
+	touch $@
 
 # The site, into docs/build/html; warnings are errors. The tutorials show their stored
 # outputs; `make docs NOTEBOOKS=force` runs them instead, which takes minutes.
@@ -132,4 +148,4 @@ ONNX := .venv-onnx/bin/python
 include results/records.mk
 
 clean:
-	rm -rf .venv .venv-onnx runs docs/build explorer/dist explorer/node_modules
+	rm -rf .venv .venv-onnx .venv-torch runs docs/build explorer/dist explorer/node_modules

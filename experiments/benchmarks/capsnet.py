@@ -7,10 +7,18 @@ stored votes. On a CPU its step takes over a minute at batch 128;
 `--notextbook` leaves it out. The lower bound ("floor") divides the operations
 of the direct sums by the device's matmul rate. Fast convolutions need fewer
 operations, so our step can take less time.
+
+With `--peer` a plain, vectorised CapsNet in PyTorch, compiled, is timed in the
+same run (`benchmarks/peer.py`).
 """
 
 import functools
+import json
+import os
+import pathlib
+import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +31,7 @@ from capjax.data.transforms import augment
 from capjax.kernels import numerics, routing
 from capjax.layers import convolution
 
-from ..flags import limits
+from ..flags import errors, limits
 from ..training import allocator, train_step
 from . import harness, rows, step_cost, textbook
 
@@ -33,11 +41,23 @@ _TEXTBOOK = flags.DEFINE_bool("textbook", True, "Time the textbook form too.")
 _STEPS = flags.DEFINE_integer(
   "steps", 5, "Training steps timed.", lower_bound=1
 )
+_PEER = flags.DEFINE_string(
+  "peer",
+  None,
+  "Python that has PyTorch, in which a plain CapsNet is timed too; `make "
+  "bench-peers` makes one.",
+)
 
 # Multiplications for an image, by layer.
 _CONV = 20 * 20 * 9 * 9 * 256
 _PRIMARY = 6 * 6 * 9 * 9 * 256 * 256
 _ROUTING = 1152 * 10 * 8 * 16 * (1 + 2 * 2)
+# Variables of glibc, for the peer.
+_KEEP_MEMORY = {
+  "MALLOC_MMAP_MAX_": "0",
+  "MALLOC_TRIM_THRESHOLD_": str(2**40),
+  "MALLOC_ARENA_MAX": "1",
+}
 
 
 class TextbookCapsNet(capjax.CapsNet):
@@ -97,11 +117,52 @@ def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
   return operations / rates[0], 4 * numbers / rates[1]
 
 
+def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
+  """Times the CapsNet of `peer.py` in a process of its own.
+
+  Its allocator keeps freed memory, without which most of its time would go to
+  pages that the system clears.
+
+  Args:
+    python: an interpreter that has PyTorch.
+    batch: images of a step.
+    num_steps: number of timed steps.
+
+  Returns:
+    What `peer.measure` says.
+
+  Raises:
+    ValueError: if the interpreter cannot be started or fails.
+  """
+  words = [python, str(pathlib.Path(__file__).with_name("peer.py"))]
+  words += [f"--batch={batch}", f"--steps={num_steps}"]
+  try:
+    done = subprocess.run(
+      words,
+      capture_output=True,
+      text=True,
+      check=True,
+      env=os.environ | _KEEP_MEMORY,
+    )
+  except FileNotFoundError as error:
+    raise ValueError(
+      f"--peer={python} does not exist; `make bench-peers` makes one"
+    ) from error
+  except subprocess.CalledProcessError as error:
+    last = (error.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    raise ValueError(f"--peer={python} failed: {last}") from error
+  return json.loads(done.stdout.splitlines()[-1])
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   ceilings = harness.rates()
   batches = [int(batch) for batch in _BATCHES.value]
+  peers = {}
+  if _PEER.value:
+    with errors.clear_errors():
+      peers = {n: race_peer(_PEER.value, n, _STEPS.value) for n in batches}
   print("whole training step; each form in a process of its own:")
   for batch in batches:
     flops, transfer = floors(batch, ceilings)
@@ -118,6 +179,13 @@ def main(argv: Sequence[str]) -> None:
       row = row._replace(textbook=theirs.seconds)
       ratio = theirs.seconds / ours.seconds
       text += f"; textbook {theirs.describe(batch)}, {ratio:.1f}x slower"
+    peer = peers.get(batch)
+    if peer:
+      row = row._replace(peer=peer["step"], peer_name=peer["name"])
+      text += (
+        f"; {peer['name']} {peer['step']:.3f} s, "
+        f"{peer['peak_bytes'] / 1e6:.0f} MB peak resident"
+      )
     rows.note(row)
     print(
       f"{text}; floor of the direct sums {flops:.3f} s (flops), "
@@ -128,7 +196,7 @@ def main(argv: Sequence[str]) -> None:
     _bench_small_pages(batches[-1])
   print("inference:")
   for batch in batches:
-    _bench_inference(batch, ceilings[0])
+    _bench_inference(batch, ceilings[0], peers.get(batch))
   print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
   for batch in batches:
     _bench_primary(batch, ceilings[0])
@@ -146,7 +214,9 @@ def _bench_small_pages(batch: int) -> None:
   print(f"  batch {batch}, small pages: ours {cost.describe(batch)}")
 
 
-def _bench_inference(batch: int, rate: float) -> None:
+def _bench_inference(
+  batch: int, rate: float, peer: dict[str, Any] | None
+) -> None:
   """Compares lengths of class capsules by the textbook's form and by ours."""
   images = jax.random.uniform(jax.random.key(0), (batch, 28, 28, 1))
   graph, state = nnx.split(capjax.CapsNet(rngs=nnx.Rngs(0)))
@@ -160,15 +230,17 @@ def _bench_inference(batch: int, rate: float) -> None:
   ours, *theirs = harness.measure_all(forms, state, images)
   floor = 2 * batch * (_CONV + _PRIMARY + _ROUTING) / rate
   textbook = theirs[0].seconds if theirs else None
-  rows.note(
-    rows.Row(
-      "CapsNet, inference", f"batch {batch}", ours.seconds, textbook, floor
-    )
+  row = rows.Row(
+    "CapsNet, inference", f"batch {batch}", ours.seconds, textbook, floor
   )
+  if peer:
+    row = row._replace(peer=peer["inference"], peer_name=peer["name"])
+  rows.note(row)
   print(
     f"  batch {batch}: ours {1e3 * ours.seconds:.1f} ms, "
     f"{ours.temporary_bytes / 1e6:.0f} MB temporary; floor {1e3 * floor:.1f} ms"
-    + (f"; textbook {1e3 * textbook:.1f} ms" if textbook else ""),
+    + (f"; textbook {1e3 * textbook:.1f} ms" if textbook else "")
+    + (f"; {peer['name']} {1e3 * peer['inference']:.1f} ms" if peer else ""),
     flush=True,
   )
 

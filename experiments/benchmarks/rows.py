@@ -31,6 +31,8 @@ class Row(NamedTuple):
     textbook: seconds of the textbook form; None where it was not timed.
     floor: seconds that the operations or the bytes take at the ceilings,
       whichever is more; None where it is not known.
+    peer: seconds of another library; None where it was not timed.
+    peer_name: that library, with its version; empty without it.
   """
 
   system: str
@@ -38,6 +40,8 @@ class Row(NamedTuple):
   ours: float
   textbook: float | None = None
   floor: float | None = None
+  peer: float | None = None
+  peer_name: str = ""
 
 
 class Machine(NamedTuple):

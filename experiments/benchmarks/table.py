@@ -27,8 +27,12 @@ _HEADER = (
 )  # fmt: skip
 
 
-def cells(row: rows.Row) -> list[str]:
-  """The text of a row; what was not timed or is not known is a dash."""
+def lines_of(found: Sequence[rows.Row]) -> list[list[str]]:
+  """The header and a line for each row.
+
+  What was not timed or is not known is a dash. Another library has columns
+  where it was timed.
+  """
 
   def milliseconds(seconds):
     return "-" if seconds is None else f"{1e3 * seconds:.4g}"
@@ -36,15 +40,25 @@ def cells(row: rows.Row) -> list[str]:
   def ratio(above, below):
     return "-" if None in (above, below) else f"{above / below:.2f}"
 
-  return [
-    row.system,
-    row.setting,
-    milliseconds(row.ours),
-    milliseconds(row.textbook),
-    ratio(row.textbook, row.ours),
-    milliseconds(row.floor),
-    ratio(row.ours, row.floor),
-  ]
+  names = sorted({row.peer_name for row in found if row.peer is not None})
+  lines = [[*_HEADER]]
+  for name in names:
+    lines[0] += [f"{name} (ms)", "times faster"]
+  for row in found:
+    line = [
+      row.system,
+      row.setting,
+      milliseconds(row.ours),
+      milliseconds(row.textbook),
+      ratio(row.textbook, row.ours),
+      milliseconds(row.floor),
+      ratio(row.ours, row.floor),
+    ]
+    for name in names:
+      peer = row.peer if row.peer_name == name else None
+      line += [milliseconds(peer), ratio(peer, row.ours)]
+    lines.append(line)
+  return lines
 
 
 def describe(machines: Sequence[rows.Machine]) -> str:
@@ -82,7 +96,9 @@ def markdown(
   machines: Sequence[rows.Machine], found: Sequence[rows.Row], load: str
 ) -> str:
   """The page of one run."""
-  lines = [_HEADER, ["---"] * 2 + ["---:"] * 5, *map(cells, found)]
+  header, *lines = lines_of(found)
+  rule = ["---"] * 2 + ["---:"] * (len(header) - 2)
+  lines = [header, rule, *lines]
   table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
   return f"""# One run of the benchmarks
 
@@ -108,7 +124,7 @@ def main(argv: Sequence[str]) -> None:
   if not machines or not found:
     raise app.UsageError(f"{argv[1]} has no results")
   print(describe(machines))
-  print(plain([_HEADER, *map(cells, found)]))
+  print(plain(lines_of(found)))
   if _MARKDOWN.value:
     text = markdown(machines, found, _LOAD.value)
     pathlib.Path(_MARKDOWN.value).write_text(text)

@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments.benchmarks import rows, table
+from experiments.benchmarks import capsnet, rows, table
 
 _MACHINES = [
   rows.Machine("cpu", "Python 3.11.1, jax 0.1", 4e11, 5e10),
@@ -72,6 +72,42 @@ def test_the_table_has_ratios(path, tmp_path, capsys):
   text = page.read_text()
   assert "50 GB/s; with load. `make bench-record` writes" in text
   assert "| a step | batch 2 | 200 | 500 | 2.50 | 100 | 2.00 |" in text
+
+
+def test_another_library_has_columns_where_it_was_timed():
+  raced = _ROWS[0]._replace(peer=0.4, peer_name="PyTorch 2.0")
+  header, first, second = table.lines_of([raced, _ROWS[1]])
+  assert header[-2:] == ["PyTorch 2.0 (ms)", "times faster"]
+  assert first[-2:] == ["400", "2.00"] and second[-2:] == ["-", "-"]
+  page = table.markdown(_MACHINES, [raced, _ROWS[1]], "with load")
+  assert "| 2.00 | 400 | 2.00 |\n" in page
+  assert {len(line) for line in table.lines_of(_ROWS)} == {len(header) - 2}
+
+
+def _interpreter(folder, text):
+  """A program that stands for a Python with PyTorch."""
+  path = folder / "python"
+  path.write_text(f"#!/bin/sh\n{text}\n")
+  path.chmod(0o755)
+  return str(path)
+
+
+def test_a_peer_says_what_it_measured(tmp_path):
+  said = '{"name": "PyTorch 2.0", "step": 0.5}'
+  python = _interpreter(
+    tmp_path, f"echo warming up; test -f $1 && test $2$3 = --batch=2--steps=3 "
+    f"&& test $MALLOC_MMAP_MAX_ = 0 && echo '{said}'"
+  )  # fmt: skip
+  assert capsnet.race_peer(python, 2, 3) == {"name": "PyTorch 2.0", "step": 0.5}
+
+
+def test_a_peer_that_fails_is_said(tmp_path):
+  python = _interpreter(tmp_path, "echo No module named torch >&2; exit 1")
+  with pytest.raises(ValueError, match="python failed: No module named torch"):
+    capsnet.race_peer(python, 2, 3)
+  missing = str(tmp_path / "nowhere")
+  with pytest.raises(ValueError, match="`make bench-peers` makes one"):
+    capsnet.race_peer(missing, 2, 3)
 
 
 def test_large_pages_are_said():

@@ -1,0 +1,116 @@
+r"""A plain CapsNet in PyTorch, compiled, that `benchmarks.capsnet` races with.
+
+  .venv-torch/bin/python experiments/benchmarks/peer.py --batch=128 --steps=5
+
+It runs in an environment of its own, without JAX (`make bench-peers` makes it),
+and prints JSON: `step` and `inference` in seconds, `peak_bytes` of the process,
+`name` with the version. The network, its loss through all iterations, and Adam
+are those that ours is timed with; votes [B I J D] are stored, and nothing is a
+loop but the iterations. Convolutions have channels last, their faster form.
+
+Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
+object.
+"""
+
+import argparse
+import json
+import resource
+import time
+
+
+def make_model():
+  """The network of Sabour et al. (2017) with its decoder."""
+  import torch
+  from torch import nn
+  from torch.nn import functional
+
+  def squash(s):
+    square = torch.sum(s * s, dim=-1, keepdim=True)
+    return s * (square / (1 + square) / torch.sqrt(square + 1e-8))
+
+  class CapsNet(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.conv = nn.Conv2d(1, 256, 9)
+      self.primary = nn.Conv2d(256, 256, 9, stride=2)
+      self.transforms = nn.Parameter(0.1 * torch.randn(1152, 10, 8, 16))
+      self.bias = nn.Parameter(torch.zeros(10, 16))
+      self.decoder = nn.Sequential(
+        nn.Linear(160, 512), nn.ReLU(), nn.Linear(512, 1024), nn.ReLU(),
+        nn.Linear(1024, 784), nn.Sigmoid(),
+      )  # fmt: skip
+
+    def forward(self, images):
+      features = self.primary(functional.relu(self.conv(images)))
+      parts = squash(features.permute(0, 2, 3, 1).reshape(-1, 1152, 8))
+      votes = torch.einsum("bic,ijcd->bijd", parts, self.transforms)
+      logits = votes.new_zeros(votes.shape[:3])
+      for iteration in range(3):
+        shares = torch.softmax(logits, dim=2)
+        poses = squash(torch.einsum("bij,bijd->bjd", shares, votes) + self.bias)
+        if iteration < 2:
+          logits = logits + torch.einsum("bijd,bjd->bij", votes, poses)
+      return poses
+
+    def loss(self, images, labels):
+      poses = self(images)
+      lengths = torch.sqrt(torch.sum(poses * poses, dim=-1) + 1e-8)
+      present = functional.one_hot(labels, 10).to(lengths.dtype)
+      margin = present * functional.relu(0.9 - lengths) ** 2
+      margin = (
+        margin + 0.5 * (1 - present) * functional.relu(lengths - 0.1) ** 2
+      )
+      drawn = self.decoder((poses * present[..., None]).reshape(-1, 160))
+      square = torch.sum((drawn - images.reshape(-1, 784)) ** 2, dim=1)
+      return torch.mean(torch.sum(margin, dim=1) + 0.0005 * square)
+
+  return CapsNet().to(memory_format=torch.channels_last)
+
+
+def measure(batch: int, steps: int) -> dict:
+  """Times training steps and inference after two that compile."""
+  import torch
+
+  torch.manual_seed(0)
+  model = make_model()
+  optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+  images = torch.rand(batch, 1, 28, 28)
+  images = images.to(memory_format=torch.channels_last)
+  labels = torch.randint(0, 10, (batch,))
+  loss, lengths = torch.compile(model.loss), torch.compile(model)
+
+  def step():
+    optimizer.zero_grad()
+    loss(images, labels).backward()
+    optimizer.step()
+
+  def infer():
+    with torch.no_grad():
+      lengths(images).norm(dim=-1)
+
+  def seconds(function):
+    for _ in range(2):
+      function()
+    start = time.perf_counter()
+    for _ in range(steps):
+      function()
+    return (time.perf_counter() - start) / steps
+
+  return {
+    "name": f"PyTorch {torch.__version__}, compiled",
+    "step": seconds(step),
+    "inference": seconds(infer),
+    "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+  }
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--batch", type=int, default=128, help="Images.")
+  parser.add_argument("--steps", type=int, default=5, help="Steps timed.")
+  given = parser.parse_args()
+  print(json.dumps(measure(given.batch, given.steps)))
+
+
+if __name__ == "__main__":
+  main()
