@@ -14,7 +14,7 @@ _GROUPS = {
   "Run": (
     "workdir", "preset", "seed", "start_from", "deterministic",
     "compilation_cache", "checkpoint_every", "checkpoint_minutes", "log_every",
-    "wandb", "profile", "distributed", "coordinator_address",
+    "wandb", "profile", "cpu_devices", "distributed", "coordinator_address",
     "num_processes", "process_id",
   ),
   "Data": (
