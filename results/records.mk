@@ -262,7 +262,7 @@ $(call seeds,rbm_mnist,0)
 train.rbm_mnist_paper := train_boltzmann $(presets)/boltzmann/rbm_mnist_paper.cfg
 suites.rbm_mnist_paper := log_likelihood,out_of_distribution
 minutes.rbm_mnist_paper := 14
-$(call seeds,rbm_mnist_paper,0)
+$(call seeds,rbm_mnist_paper,0 1 2)
 
 train.boltzmann_mnist := train_boltzmann $(presets)/boltzmann/boltzmann_mnist.cfg
 suites.boltzmann_mnist := log_likelihood
@@ -277,7 +277,7 @@ $(call seeds,boltzmann_mnist_paper,0 1 2)
 train.boltzmann_mnist_exact := train_boltzmann $(presets)/boltzmann/boltzmann_mnist_exact.cfg
 suites.boltzmann_mnist_exact := log_likelihood
 minutes.boltzmann_mnist_exact := 14
-$(call seeds,boltzmann_mnist_exact,0 1)
+$(call seeds,boltzmann_mnist_exact,0 1 2)
 
 train.boltzmann_mnist_exact_gibbs := train_boltzmann $(presets)/boltzmann/boltzmann_mnist_exact.cfg --sweep=gibbs
 suites.boltzmann_mnist_exact_gibbs := log_likelihood
