@@ -42,7 +42,7 @@ def check(
   *,
   remedy: Callable[[Sequence[int]], str] = lambda shape: "the size of a batch",
 ) -> None:
-  """Checks that a device has the least memory that training needs.
+  """Checks that each device has the least memory that training needs.
 
   Evaluates the model and the optimiser by shape only, which takes no memory.
 
@@ -57,6 +57,9 @@ def check(
       images.
   """
   need, free = estimate(task, dataset, config), available()
+  if jax.default_backend() == "cpu":  # its devices share the memory of the host
+    count = jax.local_device_count()
+    need = need._replace(parts={x: count * y for x, y in need.parts.items()})
   if free is None or need.total <= free:
     return
   largest, shape = need.largest

@@ -130,6 +130,17 @@ def test_too_much_memory_is_named_before_it_is_taken(word, part):
     assert want in str(error.value)
 
 
+def test_devices_of_a_cpu_share_its_memory(monkeypatch):
+  with given(*SMALL, "--batch_size=16"):
+    train = datasets.load("train")
+    free = 3 * estimate(train).total // 2
+    monkeypatch.setattr(memory, "available", lambda: free)
+    check(train)
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    with pytest.raises(ValueError, match="available; lower"):
+      check(train)
+
+
 def test_an_estimate_is_what_arrays_take():
   with given(*SMALL, "--batch_size=16"):
     train = datasets.load("train")
