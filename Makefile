@@ -53,7 +53,7 @@ soak: .venv
 BENCH := build/benchmarks.jsonl
 LOAD ?= otherwise idle
 PEER := .venv-torch/bin/python
-RACED = $(if $(wildcard $(PEER)),--peer=$(PEER))
+RACED = $(if $(wildcard .venv-torch/installed),--peer=$(PEER))
 bench: .venv
 	mkdir -p $(dir $(BENCH)) && rm -f $(BENCH)
 	for name in routing capsnet boltzmann em scae; do \

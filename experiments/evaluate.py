@@ -14,7 +14,7 @@ from absl import app, flags
 
 from . import finished, launch
 from .evaluation import models, printed, suites
-from .flags import datasets, errors, limits, runs
+from .flags import datasets, errors, hosts, limits, runs
 from .run import directory, provenance
 from .training import task
 
@@ -76,6 +76,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
+    hosts.refuse("evaluate")
     names = list(dict.fromkeys(_SUITE.value))
     known = ", ".join(suites.SUITES)
     if not names:

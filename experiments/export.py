@@ -20,7 +20,7 @@ from absl import app, flags
 from capjax import data, exporting, pretrained, saved
 
 from . import finished, launch
-from .flags import datasets, errors, limits, runs
+from .flags import datasets, errors, hosts, limits, runs
 from .run import directory, provenance
 from .training import cards
 
@@ -122,6 +122,7 @@ def main(argv: Sequence[str]) -> None:
   is_graph = _FORMAT.value in _WRITERS
   source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
   with errors.clear_errors():
+    hosts.refuse("export", "cpu_devices")
     if source is None:
       raise ValueError(
         "no model is given; name a run as --workdir"

@@ -50,6 +50,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 # Tables on pages of docs/, by the name in the markers around them.
 TABLES = {
   "routings": routings.table,
+  "routers": routings.by_name,
   "scaling": scaling.table,
   "ablations": ablations.table,
 }

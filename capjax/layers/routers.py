@@ -271,8 +271,7 @@ ROUTERS: dict[str, Router] = {
     options=("num_iterations",),
   ),
   "sinkhorn": Router(
-    "by agreement, with as many parts for every parent (Cuturi, 2013); "
-    "activations count in the balance",
+    "by agreement, with as many parts for every parent (Cuturi, 2013)",
     _kernel(routing.sinkhorn_routing, takes_activations=True),
     options=ITERATIONS,
     uses_activations=True,
@@ -330,6 +329,7 @@ def router(
     return custom_routing.FromFunction(name)
   if name not in ROUTERS:
     raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+  linear_votes.require_iterations(1, gradient=gradient)
   row = ROUTERS[name]
   if leaky and "leaky" not in row.options:
     raise ValueError(f"{name} routing has no leaky form; only dynamic has.")

@@ -44,8 +44,8 @@ _STEPS = flags.DEFINE_integer(
 _PEER = flags.DEFINE_string(
   "peer",
   None,
-  "Python that has PyTorch, in which a plain CapsNet is timed too; `make "
-  "bench-peers` makes one.",
+  "Python that has PyTorch, in which a plain CapsNet is timed too, on the CPU; "
+  "`make bench-peers` makes one.",
 )
 
 # Multiplications for an image, by layer.
@@ -77,7 +77,7 @@ class TextbookCapsNet(capjax.CapsNet):
 
 def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
   features = convolution.direct(images, layer.kernel[...], stride=layer.stride)
-  return features + layer.bias[...]
+  return layer.scale * features + layer.bias[...]
 
 
 def time_step(
@@ -144,14 +144,18 @@ def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
       check=True,
       env=os.environ | _KEEP_MEMORY,
     )
-  except FileNotFoundError as error:
+  except OSError as error:
     raise ValueError(
-      f"--peer={python} does not exist; `make bench-peers` makes one"
+      f"--peer={python} cannot be started ({error.strerror}); `make "
+      "bench-peers` makes one"
     ) from error
   except subprocess.CalledProcessError as error:
     last = (error.stderr.strip().splitlines() or ["it printed nothing"])[-1]
     raise ValueError(f"--peer={python} failed: {last}") from error
-  return json.loads(done.stdout.splitlines()[-1])
+  try:
+    return json.loads(done.stdout.splitlines()[-1])
+  except (IndexError, ValueError) as error:
+    raise ValueError(f"--peer={python} printed no JSON") from error
 
 
 def main(argv: Sequence[str]) -> None:
@@ -162,6 +166,8 @@ def main(argv: Sequence[str]) -> None:
   peers = {}
   if _PEER.value:
     with errors.clear_errors():
+      if jax.default_backend() != "cpu":
+        raise ValueError("--peer is timed on the CPU; set JAX_PLATFORMS=cpu")
       peers = {n: race_peer(_PEER.value, n, _STEPS.value) for n in batches}
   print("whole training step; each form in a process of its own:")
   for batch in batches:

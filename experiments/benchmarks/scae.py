@@ -2,8 +2,8 @@
 
   python -m experiments.benchmarks.scae
 
-First the whole step, as trained on MNIST, and its components, and the step on
-the cores of a CPU as devices, in a process of its own; then rendering
+First the whole step, as trained on MNIST, in processes of their own on one
+device and on the cores of a CPU as devices, and its components; then rendering
 the parts of a batch and mixing them, with its gradient, compared with the
 textbook's four gathers, in turns in one process. The lower bounds of the step:
 the operations of its products over the matmul rate; and the bytes of every
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import optax
 from absl import app, flags
 from flax import nnx
 
@@ -41,23 +40,7 @@ _NUM_OBJECTS = flags.DEFINE_integer(
 _ENCODER_FEATURES = flags.DEFINE_integer(
   "encoder_features", 128, "Channels.", lower_bound=1
 )
-_STEPS = 10  # timed, of the step on several devices
-
-
-def make_step(model: scae.SCAE):
-  """A training step as `(parameters, state, images, labels, key) -> ...`."""
-  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-  optimizer = optax.adam(1e-3)
-
-  def step(parameters, state, images, labels, key):
-    def loss(parameters):
-      model = nnx.merge(graph, parameters, rest)
-      return scae.loss(model, images, labels, key)[0]
-
-    updates, state = optimizer.update(jax.grad(loss)(parameters), state)
-    return optax.apply_updates(parameters, updates), state
-
-  return step, parameters, optimizer.init(parameters)
+_STEPS = 10  # timed, of the whole step
 
 
 def time_step(
@@ -137,9 +120,8 @@ def main(argv: Sequence[str]) -> None:
   )
   model = scae.SCAE((side, side, 1), 10, **sizes, rngs=nnx.Rngs(0))
   images = jax.random.uniform(jax.random.key(0), (batch, side, side, 1))
-  labels, key = jnp.zeros(batch, jnp.int32), jax.random.key(1)
-  step, parameters, state = make_step(model)
-  graph, _, rest = nnx.split(model, nnx.Param, ...)
+  key = jax.random.key(1)
+  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   output = jax.jit(lambda model: model(images))(model)
 
   def encode(parameters):
@@ -152,7 +134,6 @@ def main(argv: Sequence[str]) -> None:
 
   decoder = nnx.state(model.decoder, nnx.Param)
   parts = {
-    "whole step": (step, (parameters, state, images, labels, key)),
     "encoder, gradient": (jax.grad(encode), (parameters,)),
     "image likelihood": (explain, (decoder, output.parts)),
     "image likelihood, gradient": (
@@ -164,26 +145,27 @@ def main(argv: Sequence[str]) -> None:
   operations = num_operations(nnx.to_pure_dict(parameters), batch)
   floor = operations / flops, 2 * pixels / transfer
   setting = f"{side}x{side}, batch {batch}"
+  for devices in step_cost.cpu_divisions(batch):
+    cost = step_cost.in_process(
+      functools.partial(time_step, **sizes),
+      batch,
+      side,
+      _STEPS,
+      environment=devices.environment,
+    )
+    name = f"whole step{devices.remark}"
+    row = rows.Row(f"SCAE, {name}", setting, cost.seconds, floor=max(floor))
+    rows.note(row)
+    print(f"{name:30s} {cost.describe(batch)}", flush=True)
   print(f"batch {batch:28d}      seconds  images/s  temporary MB")
   for name, (function, arguments) in parts.items():
     (cost,) = harness.measure_all([function], *arguments)
-    row = rows.Row(f"SCAE, {name}", setting, cost.seconds)
-    rows.note(row._replace(floor=max(floor)) if function is step else row)
+    rows.note(rows.Row(f"SCAE, {name}", setting, cost.seconds))
     print(
       f"{name:30s} {1e3 * cost.seconds:9.1f} ms {batch / cost.seconds:9.0f}"
       f" {cost.temporary_bytes / 1e6:13.1f}",
       flush=True,
     )
-  for devices in step_cost.cpu_divisions(batch)[1:]:
-    time = functools.partial(time_step, **sizes)
-    cost = step_cost.in_process(
-      time, batch, side, _STEPS, environment=devices.environment
-    )
-    name = f"whole step{devices.remark}"
-    rows.note(
-      rows.Row(f"SCAE, {name}", setting, cost.seconds, floor=max(floor))
-    )
-    print(f"{name:30s} {cost.describe(batch)}", flush=True)
   print(
     f"{'floor':30s} {1e3 * floor[0]:9.1f} ms of products, "
     f"{1e3 * floor[1]:.1f} ms of bytes"

@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ..run import provenance
 from ..training import allocator, placing, train_step
 
 
@@ -101,13 +100,17 @@ class CPUDivision(NamedTuple):
 
 
 def cpu_divisions(batch: int) -> list[CPUDivision]:
-  """One device, and on a CPU whose cores can share the batch one for each."""
-  divisions = [CPUDivision({}, "")]
-  cores = provenance.num_cores()
-  if jax.default_backend() == "cpu" and cores > 1 and batch % cores == 0:
-    environment = {"JAX_NUM_CPU_DEVICES": str(cores)}
-    divisions.append(CPUDivision(environment, f" on {cores} CPU devices"))
-  return divisions
+  """One device, and on a CPU as many as training would make of its cores."""
+  if jax.default_backend() != "cpu":
+    return [CPUDivision({}, "")]
+  counts = sorted({1, placing.cpu_devices_for(batch)})
+  return [
+    CPUDivision(
+      {"JAX_NUM_CPU_DEVICES": str(count)},
+      f" on {count} CPU devices" if count > 1 else "",
+    )
+    for count in counts
+  ]
 
 
 def in_process(

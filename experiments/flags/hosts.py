@@ -5,15 +5,17 @@ import os
 import jax
 from absl import flags
 
-from ..run import processes, provenance
+from ..run import processes
+from ..training import placing
 
 CPU_DEVICES = flags.DEFINE_integer(
   "cpu_devices",
   1,
   "Devices that the cores of a CPU are divided into, where no accelerator is "
-  "used; they share each batch. 0 for one for each core, 8 at the most, or "
-  "fewer where they would not divide the batch. It pays where the operations "
-  "of a model are too small to be divided themselves.",
+  "used; they share each batch. 0 makes one for each core, 8 at the most, or "
+  "fewer where they would not divide the batch; with --distributed 1. It is "
+  "faster where the operations of a model are too small to be divided "
+  "themselves.",
   lower_bound=0,
 )
 
@@ -37,20 +39,17 @@ _PROCESS_ID = flags.DEFINE_integer(
 )  # fmt: skip
 
 
-_MOST_CPU_DEVICES = 8  # each holds a copy of the parameters
-
-
 def divide_cpu(batch_size: int) -> None:
   """Divides the cores of the CPU into devices, as --cpu_devices says.
 
-  Call it before any device is used. Where a variable of the environment sets
-  the number of devices, it stays, unless the flag was given.
+  Call it before any device is used. A variable of the environment that sets the
+  number of devices is kept.
 
   Args:
     batch_size: number of examples that the devices share at a time.
 
   Raises:
-    ValueError: if the flag and a variable both set the number.
+    ValueError: if there is such a variable, and the flag gives a number too.
   """
   count, variable = CPU_DEVICES.value, _variable_of_devices()
   if variable:
@@ -62,11 +61,26 @@ def divide_cpu(batch_size: int) -> None:
     return
   if count == 0:
     # Processes that work together on one machine have divided it already.
-    most = 1 if _DISTRIBUTED.value else provenance.num_cores()
-    most = min(most, _MOST_CPU_DEVICES)
-    count = max(n for n in range(1, most + 1) if batch_size % n == 0)
+    count = 1 if _DISTRIBUTED.value else placing.cpu_devices_for(batch_size)
   if count > 1:
     jax.config.update("jax_num_cpu_devices", count)
+
+
+def refuse(what: str, *also: str) -> None:
+  """Checks that no flag of several processes is given.
+
+  Args:
+    what: does not use them.
+    *also: names of other flags of this module that it does not use.
+
+  Raises:
+    ValueError: if one is given on the command line.
+  """
+  unused = [_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID]
+  names = [flag.name for flag in unused] + list(also)
+  given = [name for name in names if flags.FLAGS[name].present]
+  if given:
+    raise ValueError(f"{what} does not use --{', --'.join(given)}")
 
 
 def _variable_of_devices() -> str | None:

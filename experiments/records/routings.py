@@ -56,6 +56,26 @@ def table(named: Named) -> str:
   return tables.markdown(header, [rows[name] for name in by_error])
 
 
+def by_name(named: Named) -> str:
+  """The routings that layers know by name, in Markdown.
+
+  Args:
+    named: not used; the other tables need it.
+  """
+  del named
+  lines = [
+    [
+      f'`"{name}"`',
+      row.source,
+      ", ".join(f"`{option}`" for option in row.options) or "-",
+      "yes" if row.uses_activations else "no",
+    ]
+    for name, row in routers.ROUTERS.items()
+  ]
+  header = ["name", "how it routes", "options", "uses activations of parts"]
+  return tables.markdown(header, lines)
+
+
 def errors(named: Named, stem: str) -> dict[int, float]:
   """The test error in percent of each seed of a record."""
   return tables.by_seed(named, stem, "", "test_error_percent")

@@ -6,9 +6,15 @@ from typing import Any, NamedTuple
 
 from . import older_flags
 
-# Flags of one process among several; a run does not record them.
+# Flags of the processes and of the CPU that a run is on; it does not keep them.
 PROCESS_FLAGS = frozenset(
-  {"distributed", "coordinator_address", "num_processes", "process_id"}
+  {
+    "distributed",
+    "coordinator_address",
+    "num_processes",
+    "process_id",
+    "cpu_devices",
+  }
 )
 
 # Flags that affect where and how fast, but not what is computed.
@@ -22,7 +28,6 @@ FREE_FLAGS = PROCESS_FLAGS | frozenset(
     "profile",
     "wandb",
     "model_parallel",
-    "cpu_devices",
     "stream",
     "preset",  # the flagfile stands for it
   }  # fmt: skip

@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 from capjax.energy.rbm import Fantasy
 
-from ..run import processes
+from ..run import processes, provenance
+
+_MOST_CPU_DEVICES = 8
 
 
 @functools.partial(
@@ -37,6 +39,16 @@ class Divided:
 
   padded: jax.Array
   count: int
+
+
+def cpu_devices_for(batch_size: int) -> int:
+  """The number of devices that a CPU is divided into for a batch.
+
+  One for each core, but at most 8, since each has a copy of the parameters; and
+  fewer where they would not share the batch evenly.
+  """
+  most = min(provenance.num_cores(), _MOST_CPU_DEVICES)
+  return max(n for n in range(1, most + 1) if batch_size % n == 0)
 
 
 def data_mesh(

@@ -57,8 +57,8 @@ class Window:
     """Does `count` updates and adds their metrics; gives the new state."""
     began = time.monotonic()
     if self.first is None:
-      # Compile first, so that its memory and that of updates are not added,
-      # nor that of what was freed before.
+      # Return what was freed before, then compile before the updates, so that
+      # the memory of these three is not added.
       allocator.trim()
       state, _ = update.add(state, self._totals, images, labels, 0)
       allocator.trim()

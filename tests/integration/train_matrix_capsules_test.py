@@ -1,5 +1,6 @@
 """Tests of the binary that trains matrix capsules, and of its suites."""
 
+import json
 import struct
 
 import jax
@@ -79,7 +80,16 @@ def test_cores_as_devices_give_the_losses_of_one_device(
   assert len(losses[0]) == 2
   np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
-  # The number of devices is no part of the run: another one resumes it.
+  # The number of devices is no part of the run: evaluation has its own, and
+  # another one resumes it.
+  assert "cpu_devices" not in (workdir / "flags.cfg").read_text()
+  code, printed = train(
+    workdir, "--suite=accuracy", "--cpu_devices=2", f"--data_dir={data_dir}",
+    binary="evaluate",
+  )  # fmt: skip
+  assert code == 0, printed
+  record = json.loads((workdir / "evaluation.json").read_text())["accuracy"]
+  assert record["device"].endswith("as 2 devices")
   code, printed = train(
     workdir, "--dataset=mnist", *TINY, *STEPS, "--num_steps=6",
     "--cpu_devices=1", "--num_validation=0", f"--data_dir={data_dir}",

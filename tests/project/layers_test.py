@@ -21,7 +21,7 @@ MAY_IMPORT = {
   "tasks": {"run", "training", "evaluation"},
   "flags": {"run", "training"},
   "records": {"run"},
-  "benchmarks": {"flags", "run", "training"},
+  "benchmarks": {"flags", "training"},
   "fitting": {"run", "training", "evaluation", "figures"},
   "launch": {"flags", "run", "training", "evaluation", "fitting"},
 }

@@ -265,12 +265,25 @@ class RoutersTest(chex.TestCase):
     np.testing.assert_allclose(value, same, rtol=1e-6)
     self.assertGreater(np.max(np.abs(whole - last)), 1e-6)
 
+  @parameterized.parameters(*routers.NAMES)
+  def test_the_table_says_which_options_are_taken(self, name):
+    given = {"num_iterations": 2, "gradient": "last", "leaky": True}
+    for option, value in given.items():
+      if option in routers.ROUTERS[name].options:
+        _router(name, **{option: value})  # that it has an effect: see below
+      else:
+        with self.assertRaisesRegex(ValueError, name):
+          _router(name, **{option: value})
+
   def test_only_iterations_have_gradients_to_leave_out(self):
     for name in ("self", "uniform", "top1", "prototype"):
       with self.assertRaisesRegex(ValueError, f"{name} .* no gradient through"):
         _router(name, gradient="last")
-    with self.assertRaisesRegex(ValueError, "gradient is 'first'; give 'all'"):
-      _router("dynamic", gradient="first")
+    for name in routers.NAMES:
+      with self.assertRaisesRegex(
+        ValueError, "gradient is 'first'; give 'all'"
+      ):
+        _router(name, gradient="first")
     with self.assertRaisesRegex(ValueError, "the gradient are of routings by"):
       _router(routing.dynamic_routing, gradient="last")
 

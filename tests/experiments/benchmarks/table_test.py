@@ -77,7 +77,7 @@ def test_the_table_has_ratios(path, tmp_path, capsys):
 def test_another_library_has_columns_where_it_was_timed():
   raced = _ROWS[0]._replace(peer=0.4, peer_name="PyTorch 2.0")
   header, first, second = table.lines_of([raced, _ROWS[1]])
-  assert header[-2:] == ["PyTorch 2.0 (ms)", "times faster"]
+  assert header[-2:] == ["PyTorch 2.0 (ms)", "times faster than it"]
   assert first[-2:] == ["400", "2.00"] and second[-2:] == ["-", "-"]
   page = table.markdown(_MACHINES, [raced, _ROWS[1]], "with load")
   assert "| 2.00 | 400 | 2.00 |\n" in page
@@ -105,9 +105,12 @@ def test_a_peer_that_fails_is_said(tmp_path):
   python = _interpreter(tmp_path, "echo No module named torch >&2; exit 1")
   with pytest.raises(ValueError, match="python failed: No module named torch"):
     capsnet.race_peer(python, 2, 3)
-  missing = str(tmp_path / "nowhere")
-  with pytest.raises(ValueError, match="`make bench-peers` makes one"):
-    capsnet.race_peer(missing, 2, 3)
+  for other in (tmp_path, tmp_path / "nowhere"):
+    with pytest.raises(ValueError, match="cannot be started .* makes one"):
+      capsnet.race_peer(str(other), 2, 3)
+  silent = _interpreter(tmp_path, "true")
+  with pytest.raises(ValueError, match="printed no JSON"):
+    capsnet.race_peer(silent, 2, 3)
 
 
 def test_large_pages_are_said():

@@ -1,30 +1,35 @@
 """The flag that divides a CPU into devices."""
 
+import subprocess
+import sys
+
 import jax
+import processes
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import train_capsnet  # noqa: F401 (its flags)
+from experiments import launch, train_capsnet  # noqa: F401 (its flags)
+from experiments.benchmarks import step_cost
 from experiments.flags import hosts
-from experiments.run import provenance
+from experiments.run import invocation, provenance
 
 _OPTION = "xla_force_host_platform_device_count"
 
 
 @pytest.fixture
 def divided(monkeypatch):
-  """`(words, cores=, batch_size=) -> devices that JAX is told to make`."""
+  """Calls `hosts.divide_cpu`, or `by`; the devices that JAX is told to make."""
   monkeypatch.delenv("XLA_FLAGS", raising=False)
   monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
 
-  def divide(*words, cores=2, batch_size=64):
+  def divide(*words, cores=2, batch_size=64, by=None):
     told = {}
     monkeypatch.setattr(provenance, "num_cores", lambda: cores)
     monkeypatch.setattr(jax.config, "update", told.__setitem__)
     with flagsaver.flagsaver():
       flags.FLAGS(["binary", *words])
-      hosts.divide_cpu(batch_size)
+      by() if by else hosts.divide_cpu(batch_size)
     return told.get("jax_num_cpu_devices", 1)
 
   return divide
@@ -62,6 +67,56 @@ def test_a_variable_stays_and_two_numbers_are_refused(
   assert divided("--cpu_devices=0") == 1
   with pytest.raises(ValueError, match=f"--cpu_devices=2, and {variable} sets"):
     divided("--cpu_devices=2")
+
+
+@pytest.mark.parametrize(
+  ("binary", "want"),
+  [("matrix_capsules", 0), ("scae", 0), ("capsnet", 1), ("boltzmann", 1)],
+)
+@pytest.mark.long
+def test_models_of_small_operations_divide_the_cpu(binary, want):
+  code = (
+    f"from experiments import train_{binary}\n"
+    "from experiments.flags import hosts\n"
+    "print(hosts.CPU_DEVICES.default)"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], cwd=processes.ROOT, capture_output=True,
+    text=True, check=True,
+  )  # fmt: skip
+  assert int(done.stdout) == want
+
+
+def test_parts_of_a_batch_are_what_devices_share(divided):
+  words = "--cpu_devices=0", "--batch_size=64", "--num_micro_batches=32"
+  assert divided(*words, by=launch.divide_cpu, cores=8) == 2
+
+
+@pytest.mark.parametrize(
+  ("word", "also"),
+  [("--distributed", ()), ("--cpu_devices=1", ("cpu_devices",))],
+)
+def test_flags_without_use_are_refused(word, also):
+  with flagsaver.flagsaver():
+    flags.FLAGS(["binary"])
+    hosts.refuse("this", *also)
+    flags.FLAGS(["binary", word])
+    with pytest.raises(ValueError, match=f"this does not use {word[:13]}"):
+      hosts.refuse("this", *also)
+
+
+def test_a_run_does_not_keep_the_number():
+  assert "cpu_devices" in invocation.PROCESS_FLAGS
+
+
+@pytest.mark.parametrize(
+  ("cores", "want"), [(1, [""]), (4, ["", " on 4 CPU devices"])]
+)
+def test_benchmarks_divide_a_cpu_as_training_does(monkeypatch, cores, want):
+  monkeypatch.setattr(provenance, "num_cores", lambda: cores)
+  divisions = step_cost.cpu_divisions(64)
+  assert [x.remark for x in divisions] == want
+  assert divisions[-1].environment == {"JAX_NUM_CPU_DEVICES": str(cores)}
 
 
 def test_other_options_of_xla_do_not_count(divided, monkeypatch):

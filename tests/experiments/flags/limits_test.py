@@ -136,6 +136,7 @@ def test_devices_of_a_cpu_share_its_memory(monkeypatch):
     free = 3 * estimate(train).total // 2
     monkeypatch.setattr(memory, "available", lambda: free)
     check(train)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setattr(jax, "local_device_count", lambda: 2)
     with pytest.raises(ValueError, match="available; lower"):
       check(train)

@@ -3,6 +3,7 @@
 import pytest
 from report_cases import make_record
 
+from capjax.layers import routers
 from experiments.records import routings
 
 
@@ -54,6 +55,15 @@ def test_rows_are_routings_with_records_from_the_lowest_error_up():
   assert em["dead capsules (%)"] == "12.5 ± 0.0"
   assert em["forward (ms)"] == "1.50" and em["not finite"] == "3 of 40"
   assert uniform["entropy of shares"] == uniform["not finite"] == "-"
+
+
+def test_routings_are_listed_by_name():
+  lines = routings.by_name({}).splitlines()
+  assert len(lines) == 2 + len(routers.NAMES)
+  (em,) = [x for x in lines if x.startswith('| `"em"` |')]
+  assert "Hinton et al., 2018" in em and em.endswith("`gradient` | yes |")
+  (uniform,) = [x for x in lines if x.startswith('| `"uniform"` |')]
+  assert uniform.endswith("| - | no |")
 
 
 def test_differences_are_of_the_seeds_that_both_have():
