@@ -67,8 +67,8 @@ def make_model():
       margin = (
         margin + 0.5 * (1 - present) * functional.relu(lengths - 0.1) ** 2
       )
-      drawn = self.decoder((poses * present[..., None]).reshape(-1, 160))
-      square = torch.sum((drawn - images.reshape(-1, 784)) ** 2, dim=1)
+      rendered = self.decoder((poses * present[..., None]).reshape(-1, 160))
+      square = torch.sum((rendered - images.reshape(-1, 784)) ** 2, dim=1)
       return torch.mean(torch.sum(margin, dim=1) + 0.0005 * square)
 
   return CapsNet().to(memory_format=torch.channels_last)
