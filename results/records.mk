@@ -220,10 +220,47 @@ suites.matrix_mnist_cpu := equivariance
 minutes.matrix_mnist_cpu := 26
 $(call seeds,matrix_mnist_cpu,0)
 
-train.solids_cpu := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu.cfg
-suites.solids_cpu := equivariance
-minutes.solids_cpu := 21
-$(call seeds,solids_cpu,0 1 2)
+# Viewpoint solids: capsules and the CNN, by the viewpoints that training leaves out.
+# The CNN is trained once as long as the capsules, and once to the accuracy from
+# familiar viewpoints that the capsules of its seed have ("matched"): their gaps to
+# novel viewpoints then compare.
+# $(call viewpoints,NAME,FLAGS)
+define viewpoints
+train.$(1) := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu.cfg $(2)
+suites.$(1) := viewpoints,equivariance
+minutes.$(1) := 21
+$$(call seeds,$(1),0 1 2)
+train.$(1)_baseline := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu_baseline.cfg $(2)
+suites.$(1)_baseline := $$(suites.$(1))
+minutes.$(1)_baseline := 4
+$$(call seeds,$(1)_baseline,0 1 2)
+endef
+# $(call matched,NAME,SEED)
+define matched
+RECORDS += $(1)_baseline_matched-$(2)
+train.$(1)_baseline_matched-$(2) := $$(train.$(1)_baseline) \
+  --seed=$(2) --eval_every=50 --stop_accuracy=$$$$(sed -n \
+  's/.*"test_familiar_accuracy": \([0-9.]*\).*/\1/p' \
+  results/records/$(1)-$(2).jsonl | head -n 1)
+suites.$(1)_baseline_matched-$(2) := $$(suites.$(1))
+minutes.$(1)_baseline_matched-$(2) := 4
+results/records/$(1)_baseline_matched-$(2).jsonl: \
+  | results/records/$(1)-$(2).jsonl
+endef
+$(eval $(call viewpoints,solids_cpu))
+$(eval $(call viewpoints,solids_elevation,--viewpoints=elevation))
+$(foreach name,solids_cpu solids_elevation,$(foreach number,0 1 2,\
+  $(eval $(call matched,$(name),$(number)))))
+$(foreach name,solids_cpu-0 solids_cpu_baseline-0,\
+  $(eval suites.$(name) := $(suites.$(name))$(comma)attacks))
+
+# Ablations of matrix capsules: the network of solids_cpu with one thing changed.
+$(foreach cell,vector no_coordinates margin_loss cross_entropy,\
+  $(eval train.solids_cpu_$(cell) := train_matrix_capsules \
+    $(presets)/matrix_capsules/solids_cpu_$(cell).cfg)\
+  $(eval suites.solids_cpu_$(cell) := viewpoints)\
+  $(eval minutes.solids_cpu_$(cell) := 21)\
+  $(call seeds,solids_cpu_$(cell),0 1 2))
 
 # Iterations of EM, after short trainings.
 train.solids_sweep_3 := train_matrix_capsules $(presets)/matrix_capsules/solids_sweep.cfg --num_iterations=3
@@ -232,27 +269,6 @@ minutes.solids_sweep_3 := 6
 minutes.solids_sweep_2 := 4
 $(call seeds,solids_sweep_3,0)
 $(call seeds,solids_sweep_2,0)
-
-train.solids_cpu_baseline := train_matrix_capsules $(presets)/matrix_capsules/solids_cpu_baseline.cfg
-suites.solids_cpu_baseline := equivariance
-minutes.solids_cpu_baseline := 2
-$(call seeds,solids_cpu_baseline,0 1 2)
-
-# The CNN, stopped at the accuracy from familiar viewpoints that the capsules of its
-# seed have: their gaps to novel viewpoints then compare.
-# $(call matched,SEED)
-define matched
-RECORDS += solids_cpu_baseline_matched-$(1)
-train.solids_cpu_baseline_matched-$(1) := $$(train.solids_cpu_baseline) \
-  --seed=$(1) --eval_every=50 --stop_accuracy=$$$$(sed -n \
-  's/.*"test_familiar_accuracy": \([0-9.]*\).*/\1/p' \
-  results/records/solids_cpu-$(1).jsonl | head -n 1)
-suites.solids_cpu_baseline_matched-$(1) := equivariance
-minutes.solids_cpu_baseline_matched-$(1) := 2
-results/records/solids_cpu_baseline_matched-$(1).jsonl: \
-  | results/records/solids_cpu-$(1).jsonl
-endef
-$(foreach number,0 1 2,$(eval $(call matched,$(number))))
 
 train.rbm_mnist := train_boltzmann $(presets)/boltzmann/rbm_mnist.cfg
 suites.rbm_mnist := log_likelihood
