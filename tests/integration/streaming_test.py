@@ -135,7 +135,10 @@ def peak(process):
   """The most memory that a process had, in bytes, once it has ended."""
   found, path = 0, pathlib.Path(f"/proc/{process._process.pid}/status")
   while not process.has_ended():
-    lines = dict(x.split(":", 1) for x in path.read_text().splitlines())
+    try:
+      lines = dict(x.split(":", 1) for x in path.read_text().splitlines())
+    except OSError:  # It ended after it was asked whether it had.
+      break
     # Absent where the process has ended and is not yet gathered.
     found = max(found, 1024 * int(lines.get("VmHWM", "0").split()[0]))
     time.sleep(0.02)

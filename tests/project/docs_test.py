@@ -132,12 +132,17 @@ def test_examples_of_docstrings_run(name):
 @pytest.mark.long
 @pytest.mark.parametrize("page", [x for x in PAGES if x not in _ELSEWHERE])
 def test_examples_of_a_page_run(page):
+  """In a process of its own, as a reader's: some set JAX up before it starts."""
   text = (DOCS / page).read_text("utf-8")
-  scope = {}
-  for number, example in enumerate(
-    re.findall(r"```python\n(.*?)```", text, re.S)
-  ):
-    exec(compile(example, f"{page}, example {number}", "exec"), scope)
+  examples = re.findall(r"```python\n(.*?)```", text, re.S)
+  program = "".join(
+    f"exec(compile({example!r}, '{page}, example {number}', 'exec'))\n"
+    for number, example in enumerate(examples)
+  )
+  ended = subprocess.run(
+    [sys.executable, "-"], input=program, capture_output=True, text=True
+  )
+  assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.long
