@@ -15,6 +15,7 @@ from capjax.layers import (
   routers,
   set_transformer,
   slots,
+  tile_transforms,
   tiling,
 )
 from capjax.layers.agreement import batch_size, route_by_agreement
@@ -56,5 +57,6 @@ __all__ = [
   "routers",
   "set_transformer",
   "slots",
+  "tile_transforms",
   "tiling",
 ]

@@ -131,15 +131,25 @@ def _on_cpu(images, kernel, *, stride):
   # images; with gradients, for which pieces are copied again, that pays.
   alone = _fastest(images, kernel, stride, winograd=1.9, spectral=1.65)
   trained = _fastest(images, kernel, stride, winograd=1.3, spectral=0.95)
-  if alone is trained:
-    return alone(images, kernel)
-  convolve = jax.custom_jvp(alone)
-  convolve.defjvp(functools.partial(jax.jvp, trained))
+  options = {"in_turn": True} if alone is tiling.spectral else {}
+  value = functools.partial(_wide, alone, stride=stride, **options)
+  if alone is trained and not options:
+    return value(images, kernel)
+  differentiated = functools.partial(_wide, trained, stride=stride)
+  convolve = jax.custom_jvp(value)
+  convolve.defjvp(functools.partial(jax.jvp, differentiated))
   return convolve(images, kernel)
 
 
+def _wide(form, images, kernel, **options):
+  # Narrow types would spoil the transforms, and are slow on CPUs besides.
+  wide = jnp.promote_types(images.dtype, jnp.float32)
+  outputs = form(images.astype(wide), kernel.astype(wide), **options)
+  return outputs.astype(images.dtype)
+
+
 def _fastest(images, kernel, stride, **factors):
-  """The form of the lowest cost: a function of images and kernel.
+  """The form of the lowest cost.
 
   Transforms move more memory than their arithmetic says, hence the factors.
   """
@@ -151,18 +161,7 @@ def _fastest(images, kernel, stride, **factors):
     tiling.spectral: factors["spectral"]
     * tiling.spectral_cost(images, kernel, stride=stride),
   }
-  return _of_form(min(costs, key=costs.__getitem__), stride)
-
-
-@functools.lru_cache
-def _of_form(form, stride):
-  def convolve(images, kernel):
-    # Narrow types would spoil the transforms, and are slow on CPUs besides.
-    wide = jnp.promote_types(images.dtype, jnp.float32)
-    outputs = form(images.astype(wide), kernel.astype(wide), stride=stride)
-    return outputs.astype(images.dtype)
-
-  return convolve
+  return min(costs, key=costs.__getitem__)
 
 
 def _check(images, kernel, stride, padding):

@@ -17,18 +17,14 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from capjax.kernels import numerics
-from capjax.layers import platforms
+from capjax.layers import platforms, tile_transforms
 
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
-# Points, besides infinity, where `winograd` evaluates polynomials. Whole
-# numbers would double the rounding error.
-_POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
-_WINOGRAD_TILE = len(_POINTS) + 1
+_WINOGRAD_TILE = tile_transforms.EVALUATIONS_TILE
 # Numbers in the intermediate results of a piece of a batch: about a cache.
 _PIECE = 2**19
 
@@ -65,7 +61,7 @@ def winograd(
       kernel,
       stride=stride,
       tile=_WINOGRAD_TILE,
-      transforms=_evaluations(*taps),
+      matrices=tile_transforms.evaluations(*taps),
     )
 
   return in_pieces(
@@ -95,6 +91,7 @@ def spectral(
   *,
   stride: int,
   tile: int | None = None,
+  in_turn: bool = False,
 ) -> Float[Array, "B oH oW D"]:
   """Multiplies at each frequency of square tiles (overlap-save), no padding.
 
@@ -110,6 +107,8 @@ def spectral(
     stride: as for `convolution.conv2d`.
     tile: n, at least the kernel's size in phases, ceil(kH / S); by default the
       size with the least arithmetic.
+    in_turn: takes groups of frequencies one after another, which needs less
+      memory; gradients take longer so.
 
   Returns:
     As `convolution.conv2d`.
@@ -117,12 +116,14 @@ def spectral(
   sizes = _sizes(images, kernel, stride)
   if tile is None:
     tile = _best_tile(*sizes)
+  fold = _is_folded(tile, *sizes)
   return _multiply_tiles(
     images,
     kernel,
     stride=stride,
     tile=tile,
-    transforms=_frequencies(tile, sizes[2:4]),
+    matrices=tile_transforms.frequencies(tile, sizes[2:4], fold),
+    in_turn=in_turn,
   )
 
 
@@ -192,34 +193,60 @@ def output_size(
   return rows, columns
 
 
-def _multiply_tiles(images, kernel, *, stride, tile, transforms):
+def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
   """Transforms tiles and taps, multiplies, and transforms the products back."""
   rows, columns = output_size(images, kernel, stride=stride)
   kernel = _split_phases(kernel, stride, axis=0)
   images = _split_phases(images, stride, axis=1)
   valid = [tile - taps + 1 for taps in kernel.shape[:2]]
   grid = -(-rows // valid[0]), -(-columns // valid[1])
+  num_images, channels, filters = len(images), *kernel.shape[2:]
+  kernel = kernel.reshape(-1, channels * filters)
 
-  def transform(matrix, x):
-    channels = x.shape[-1]
-    x = numerics.matmul(
-      jnp.asarray(matrix, x.dtype), x.reshape(matrix.shape[1], -1)
-    )
-    return x.reshape(len(matrix), -1, channels)
-
-  pixels = _cut(images, 1, tile, valid[0], grid[0])
-  pixels = _cut(pixels, 3, tile, valid[1], grid[1])
-  # From [B, tile's row, y, tile's column, x, C].
-  pixels = pixels.transpose(2, 4, 0, 1, 3, 5)
-  forward, weight, inverse = transforms
-  products = numerics.matmul(
-    transform(forward, pixels), transform(weight, kernel)
+  images = _cut(images, 1, tile, valid[0], grid[0])
+  images = _cut(images, 3, tile, valid[1], grid[1])
+  parts = math.isqrt(matrices.signs.shape[1])  # Of a tile, along each axis.
+  tiles = images.reshape(
+    num_images,
+    *(grid[0], parts, tile // parts),
+    *(grid[1], parts, tile // parts),
+    channels,
   )
-  outputs = transform(inverse, products)
-  outputs = outputs.reshape(*valid, len(images), *grid, -1)
+  tiles = tiles.transpose(2, 5, 3, 6, 0, 1, 4, 7)
+  tiles = tiles.reshape(parts**2, (tile // parts) ** 2, -1)
+
+  def outputs_of(group):
+    sums = tiles[0]  # The first sign is positive.
+    for sign, quarter in zip(group.signs[1:], tiles[1:], strict=True):
+      sums += sign * quarter
+    pixels = numerics.matmul(group.pixels, sums).reshape(-1, channels)
+    taps = numerics.matmul(group.taps, kernel)
+    points = len(group.pixels)
+    products = numerics.matmul(
+      pixels.reshape(points, -1, channels),
+      taps.reshape(points, channels, filters),
+    )
+    return numerics.matmul(group.outputs, products.reshape(points, -1))
+
+  matrices = jax.tree.map(lambda x: jnp.asarray(x, images.dtype), matrices)
+  if in_turn and len(matrices.signs) > 1:
+
+    def add(outputs, group):
+      return outputs + outputs_of(group), None
+
+    shape = jax.eval_shape(outputs_of, jax.tree.map(lambda x: x[0], matrices))
+    zeros = jnp.zeros(shape.shape, shape.dtype)
+    outputs, _ = jax.lax.scan(add, zeros, matrices)
+  else:
+    groups = [
+      jax.tree.map(lambda x, index=index: x[index], matrices)
+      for index in range(len(matrices.signs))
+    ]
+    outputs = sum(map(outputs_of, groups))
+  outputs = outputs.reshape(*valid, num_images, *grid, filters)
   outputs = outputs.transpose(2, 3, 0, 4, 1, 5)
   outputs = outputs.reshape(
-    len(images), valid[0] * grid[0], valid[1] * grid[1], -1
+    num_images, valid[0] * grid[0], valid[1] * grid[1], filters
   )
   return outputs[:, :rows, :columns]
 
@@ -275,7 +302,10 @@ def _sizes(images, kernel, stride):
 
 
 def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
-  """Multiplications, one for each pair of channels at each point."""
+  """Multiplications, one for each pair of channels at each point.
+
+  Folding a tile saves some, but no memory traffic, which costs as much.
+  """
   valid = (tile - height + 1, tile - width + 1)
   tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
   return points * (
@@ -291,6 +321,18 @@ def _spectral_cost(tile, *sizes):
   return _cost(tile, (3 * tile**2 - alone) // 2, *sizes)
 
 
+def _is_folded(tile, rows, columns, height, width, _, filters, batch):
+  """Whether tiles are folded: where they are more work than the kernel is.
+
+  Each group of points reads the kernel again.
+  """
+  valid = (tile - height + 1, tile - width + 1)
+  tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
+  return (
+    tile_transforms.folds(tile) and tile**2 * tiles >= height * width * filters
+  )
+
+
 @functools.lru_cache
 def _best_tile(rows, columns, height, width, *sizes):
   smallest = max(height, width)
@@ -298,61 +340,4 @@ def _best_tile(rows, columns, height, width, *sizes):
   return min(
     range(smallest, largest + 1),
     key=lambda tile: _spectral_cost(tile, rows, columns, height, width, *sizes),
-  )
-
-
-@functools.lru_cache
-def _evaluations(*taps):
-  """Real matrices of the transform of pixels, of weights, and of its inverse.
-
-  The transpose of polynomial multiplication: coefficients of the product follow
-  from its values, those at infinity being the leading coefficients.
-  """
-
-  def values(size):
-    powers = np.array(_POINTS)[:, None] ** np.arange(size)
-    return np.concatenate([powers, np.eye(size)[-1:]])
-
-  tile = _WINOGRAD_TILE
-  along_axes = [
-    (np.linalg.inv(values(tile)).T, values(k), values(tile - k + 1).T)
-    for k in taps
-  ]
-  return [np.kron(*pair) for pair in zip(*along_axes, strict=True)]
-
-
-@functools.lru_cache
-def _frequencies(tile, taps):
-  """Real matrices of the transform of pixels, of weights, and of its inverse.
-
-  Only one frequency of each conjugate pair is kept. The product of complex
-  a + ib and c + id takes three real ones instead of four (Gauss): from
-  (a + b) c, b (c + d) and a (d - c), its real part is the first less the
-  second, its imaginary part the first and the third. Each is a point here; a
-  frequency that is its own conjugate is one, a c. Valid outputs are the first
-  of the circular correlation.
-  """
-  index = np.arange(tile)
-  wave = np.exp(-2j * np.pi * np.outer(index, index) / tile)
-  waves = np.einsum("ay,bx->abyx", wave, wave).reshape(-1, tile, tile)
-  order = np.arange(tile**2).reshape(tile, tile)
-  conjugate = order[np.ix_(-index, -index)]
-  order, conjugate = order.ravel(), conjugate.ravel()
-  alone, pairs = waves[order == conjugate], waves[order < conjugate]
-
-  def flat(x, size):
-    return x[:, : size[0], : size[1]].reshape(len(x), math.prod(size))
-
-  square = (tile, tile)
-  valid = [tile - size + 1 for size in taps]
-  a, b = flat(pairs.real, square), flat(pairs.imag, square)
-  c, d = flat(pairs.real, taps), flat(-pairs.imag, taps)
-  once = flat(alone.real, valid) / tile**2
-  # Each pair stands for two frequencies, whose sum is twice the real part.
-  real = 2 * flat(pairs.real, valid) / tile**2
-  imaginary = 2 * flat(pairs.imag, valid) / tile**2
-  return (
-    np.concatenate([flat(alone.real, square), a + b, b, a]),
-    np.concatenate([flat(alone.real, taps), c, c + d, d - c]),
-    np.concatenate([once, real + imaginary, -real, imaginary]).T,
   )

@@ -132,7 +132,7 @@ def test_examples_of_docstrings_run(name):
 @pytest.mark.long
 @pytest.mark.parametrize("page", [x for x in PAGES if x not in _ELSEWHERE])
 def test_examples_of_a_page_run(page):
-  """In a process of its own, as a reader's: some set JAX up before it starts."""
+  """In a process of its own: some set JAX up before it computes."""
   text = (DOCS / page).read_text("utf-8")
   examples = re.findall(r"```python\n(.*?)```", text, re.S)
   program = "".join(

@@ -15,7 +15,7 @@ import oracles
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
-from capjax.layers import convolution, tiling
+from capjax.layers import convolution, tile_transforms, tiling
 
 # Images [B H W C], kernel [kH kW D], stride.
 _CASES = {
@@ -37,6 +37,21 @@ def _tiled(extra):
   def spectral(images, kernel, *, stride):
     taps = max(-(-size // stride) for size in kernel.shape[:2])
     return tiling.spectral(images, kernel, stride=stride, tile=taps + extra)
+
+  return spectral
+
+
+def _folded(in_turn):
+  """Tiles that are folded, of the smallest size that can be."""
+
+  def spectral(images, kernel, *, stride):
+    tile = max(-(-size // stride) for size in kernel.shape[:2])
+    while not tile_transforms.folds(tile):
+      tile += 1
+    with mock.patch.object(tiling, "_is_folded", return_value=True):
+      return tiling.spectral(
+        images, kernel, stride=stride, tile=tile, in_turn=in_turn
+      )
 
   return spectral
 
@@ -64,6 +79,8 @@ _FORMS = {
   "winograd": tiling.winograd,
   "spectral": tiling.spectral,
   "spectral_tiles": _tiled(1),
+  "spectral_folded": _folded(in_turn=False),
+  "spectral_in_turn": _folded(in_turn=True),
   "patches_pieces": _one_by_one(convolution.patches),
   "winograd_pieces": _one_by_one(tiling.winograd),
   "conv2d": convolution.conv2d,
@@ -202,12 +219,15 @@ class ConvolutionTest(chex.TestCase):
 
       # A mock would keep the tracers that it is called with.
       def counted(*given, form=form, calls=calls, **options):
-        calls.append(form)
+        calls.append(options)
         return form(*given, **options)
 
       with mock.patch.object(owner, want, counted):
         jax.eval_shape(function, *arguments)
-      self.assertLen(calls, 1)
+      # The form of the value is traced first, also where it is replaced.
+      self.assertLen(calls, 1 + (want == "spectral" and function != convolve))
+      if want == "spectral":
+        self.assertEqual(calls[-1].get("in_turn", False), function == convolve)
 
   def test_forms_of_a_value_with_its_gradient_are_one(self):
     """The value is then that of the form that is differentiated."""
@@ -227,6 +247,8 @@ class ConvolutionTest(chex.TestCase):
       "patches",
       "spectral",
       "spectral_tiles",
+      "spectral_folded",
+      "spectral_in_turn",
       "patches_pieces",
       "winograd_pieces",
       "conv2d",
@@ -246,7 +268,9 @@ class ConvolutionTest(chex.TestCase):
     want = gradients(convolution.direct)
     chex.assert_trees_all_close(gradients(_FORMS[form]), want, atol=1e-4)
 
-  @parameterized.parameters("patches", "spectral_tiles", "winograd", "conv2d")
+  @parameterized.parameters(
+    "patches", "spectral_tiles", "spectral_folded", "winograd", "conv2d"
+  )
   def test_gradients(self, form):
     with jax.enable_x64(True):
       images, kernel, stride = _CASES["not_square"]

@@ -10,7 +10,7 @@ import numpy as np
 import widths
 from absl.testing import absltest, parameterized
 
-from capjax.layers import convolution, platforms, tiling
+from capjax.layers import convolution, platforms, tile_transforms, tiling
 
 
 @functools.cache
@@ -68,12 +68,27 @@ def _half_precision(images, kernel, *, stride):
   return tiling.spectral(images, kernel, stride=stride)
 
 
+def _folded(images, kernel, *, stride):
+  with mock.patch.object(tiling, "_is_folded", return_value=True):
+    return tiling.spectral(images, kernel, stride=stride, tile=10, in_turn=True)
+
+
+def _of_one_sign(images, kernel, *, stride):
+  """Quarters of a tile added, never subtracted."""
+  made = tile_transforms.frequencies(10, (5, 5), True)
+  made = made._replace(signs=np.ones_like(made.signs))
+  with mock.patch.object(tile_transforms, "frequencies", return_value=made):
+    return _folded(images, kernel, stride=stride)
+
+
 def _whole_numbers(images, kernel, *, stride):
   """Winograd's transform at the points of textbooks."""
-  tiling._evaluations.cache_clear()
-  with mock.patch.object(tiling, "_POINTS", (0.0, 1.0, -1.0, 2.0, -2.0)):
+  tile_transforms.evaluations.cache_clear()
+  with mock.patch.object(
+    tile_transforms, "_POINTS", (0.0, 1.0, -1.0, 2.0, -2.0)
+  ):
     outputs = tiling.winograd(images, kernel, stride=stride)
-  tiling._evaluations.cache_clear()
+  tile_transforms.evaluations.cache_clear()
   return outputs
 
 
@@ -88,7 +103,7 @@ def _in_one_piece(function, images, **sizes):
 
 
 class TilingTest(chex.TestCase):
-  @parameterized.parameters(tiling.spectral, convolution.conv2d)
+  @parameterized.parameters(tiling.spectral, _folded, convolution.conv2d)
   def test_precise_on_primary_capsules(self, form):
     check_precise_on_primary_capsules(form)
 
@@ -116,6 +131,7 @@ class TilingTest(chex.TestCase):
 
   @parameterized.parameters(
     (check_precise_on_primary_capsules, _half_precision),
+    (check_precise_on_primary_capsules, _of_one_sign),
     (check_precise_on_small_kernels, _whole_numbers),
   )
   @widths.samples_of_float32
@@ -127,6 +143,13 @@ class TilingTest(chex.TestCase):
   def test_broken_pieces_fail(self, broken):
     with self.assertRaises(AssertionError):
       check_pieces(broken)
+
+  @parameterized.parameters((128, True), (64, True), (32, False), (1, False))
+  def test_large_batches_are_folded(self, count, folded):
+    images = jnp.zeros((count, 20, 20, 8))
+    sizes = tiling._sizes(images, jnp.zeros((9, 9, 8, 256)), 2)
+    self.assertEqual(tiling._is_folded(10, *sizes), folded)
+    self.assertFalse(tiling._is_folded(8, *sizes))
 
   def test_large_kernels_have_no_winograd_form(self):
     images = jnp.zeros((1, 20, 20, 1))
