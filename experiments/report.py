@@ -20,6 +20,7 @@ from .evaluation import suites
 from .records import (
   ablations,
   densities,
+  networks,
   pages,
   published,
   routings,
@@ -53,6 +54,7 @@ TABLES = {
   "routers": routings.by_name,
   "scaling": scaling.table,
   "ablations": ablations.table,
+  "networks": networks.table,
 }
 _TITLE = """# Results
 
