@@ -11,7 +11,15 @@ import numpy as np
 from capjax import data
 
 from ..run import directory, interrupts, processes
-from . import checkpoints, placing, printing, profiling, train_step, windows
+from . import (
+  allocator,
+  checkpoints,
+  placing,
+  printing,
+  profiling,
+  train_step,
+  windows,
+)
 
 _MAX_RESTARTS = 20  # in one process
 
@@ -228,6 +236,8 @@ def fit(
 
   def validate():
     """Measures the model of this step, and saves it if it is the best."""
+    # Before the first of these compiles, and takes memory of its own.
+    allocator.trim()
     reported = train_step.averaged(state)
     scores = {}
     if len(validation.images):
