@@ -240,7 +240,7 @@ define matched
 RECORDS += $(1)_baseline_matched-$(2)
 train.$(1)_baseline_matched-$(2) := $$(train.$(1)_baseline) \
   --seed=$(2) --eval_every=50 --stop_accuracy=$$$$(sed -n \
-  's/.*"test_familiar_accuracy": \([0-9.]*\).*/\1/p' \
+  's/.*"metrics": {[^}]*"test_familiar_accuracy": \([0-9.]*\).*/\1/p' \
   results/records/$(1)-$(2).jsonl | head -n 1)
 suites.$(1)_baseline_matched-$(2) := $$(suites.$(1))
 minutes.$(1)_baseline_matched-$(2) := 4

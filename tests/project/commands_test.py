@@ -1,6 +1,8 @@
 """The commands of the README and of the site can be given as printed."""
 
+import json
 import re
+import subprocess
 import shlex
 
 import processes
@@ -71,6 +73,19 @@ def test_targets_and_files_that_are_named_exist():
         name = flag.partition("=")[2]
         presets = (ROOT / "experiments/presets").glob(f"*/{name}.cfg")
         assert list(presets), f"{page}: {flag}"
+
+
+def test_the_accuracy_that_is_matched_is_that_of_the_record():
+  """Not the number of images that it was measured on."""
+  text = (ROOT / "results/records.mk").read_text()
+  script = re.search(r"'(s/.*test_familiar_accuracy.*)'", text)[1]
+  path = sorted((ROOT / "results/records").glob("solids_cpu-*.jsonl"))[0]
+  found = subprocess.run(
+    ["sed", "-n", script, path], capture_output=True, text=True, check=True
+  )
+  record = json.loads(path.read_text().splitlines()[0])
+  want = record["metrics"]["test_familiar_accuracy"]
+  assert float(found.stdout.splitlines()[0]) == want
 
 
 @pytest.mark.long

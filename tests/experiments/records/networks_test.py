@@ -44,7 +44,9 @@ def test_missing_depths_are_dashes():
       "networks_mnist_grid_3": records([4.0], 0.75),
     }
   )
-  assert header[2] == "error (%), 1 layer" and header[4] == "error (%), 3 layers"
+  assert (
+    header[2] == "error (%), 1 layer" and header[4] == "error (%), 3 layers"
+  )
   assert first == [
     "MNIST", "3D convolutions of DeepCaps", "2.00 ± 1.00", "-", "4.00",
     "25.0 ± 0.0", "-", "75.0", "1 to 3",
