@@ -2,8 +2,8 @@
 
 import json
 import re
-import subprocess
 import shlex
+import subprocess
 
 import processes
 import pytest
