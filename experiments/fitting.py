@@ -241,7 +241,7 @@ def _finish(
   metrics, num_images = {}, {}
   for name in task.after_training:
     if name in suites.fitting(trained):
-      allocator.trim()  # of what the suite before it compiled
+      allocator.trim()  # Training, or another suite, has just freed memory.
       scores = suites.SUITES[name](run, trained, models.Options())
       num_images |= models.images_of(trained, scores)
       metrics |= {x: y for x, y in scores.items() if x != "num_images"}

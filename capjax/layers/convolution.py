@@ -8,7 +8,8 @@ every convolution becomes matrix products:
 * `tiling.winograd`: products at each point of small tiles; a 3x3 kernel then
   takes a quarter of the direct sum's multiplications, and transforms.
 * `tiling.spectral`: products at each frequency of larger tiles; the 9x9 kernel
-  at stride 2 of CapsNet then takes a third of the multiplications.
+  at stride 2 of CapsNet then takes a third of the multiplications. Without a
+  gradient it takes groups of frequencies in turn, in less memory.
 
 The first two take a large batch in pieces that stay in the cache. Which form is
 taken follows from the sizes, and from whether there is a gradient.

@@ -57,9 +57,14 @@ def split(x: Array) -> Array:
   would gather the whole batch on every device. One part where the batch is not
   split evenly.
   """
-  _, devices = _KNOWN.get()
+  devices = num_devices()
   parts = devices if len(x) % devices == 0 else 1
   return x.reshape(parts, -1, *x.shape[1:])
+
+
+def num_devices() -> int:
+  """Number of devices among which batches are split; 1 where none is known."""
+  return _KNOWN.get()[1]
 
 
 def map_examples(function: Callable[[Any], Any], arguments: Any) -> Any:

@@ -25,11 +25,11 @@ EVALUATIONS_TILE = len(_POINTS) + 1
 class Transforms(NamedTuple):
   """Matrices of all points, which fall into groups.
 
-  A group needs the quarters of a tile only in one sum. Undivided tiles are one
-  quarter, and their points one group.
+  A group uses a tile through one signed sum of its quarters alone. A tile that
+  is not divided is one quarter, and its points are one group.
 
   Attributes:
-    signs: of each quarter in the sum, in the order of rows.
+    signs: 1 or -1 for each quarter in the sum, row-major.
     pixels: from the sum of quarters to values at points.
     taps: from the kernel to values at points.
     outputs: from products at points to their share of the outputs.
@@ -92,7 +92,14 @@ def frequencies(tile: int, taps: tuple[int, int], fold: bool) -> Transforms:
 
   Returns:
     Four groups where quarters are added, otherwise one.
+
+  Raises:
+    ValueError: if `fold` is true and `folds(tile)` is not.
   """
+  if fold and not folds(tile):
+    raise ValueError(
+      f"tile is {tile}; quarters are added of 2, 6, 10, ... pixels alone."
+    )
   step = 2 if fold else 1
   groups = [
     _group(tile, taps, (y, x), step) for y in range(step) for x in range(step)
@@ -134,7 +141,7 @@ def _group(tile, taps, first, step):
     for x in range(step)
   ]
   return (
-    np.array(signs),
+    np.array(signs, float),
     np.concatenate([flat(alone.real, quarter), a + b, b, a]),
     np.concatenate([flat(alone.real, taps), c, c + d, d - c]),
     np.concatenate([once, real + imaginary, -real, imaginary]).T,

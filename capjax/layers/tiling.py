@@ -3,7 +3,8 @@
 Tiles of the images overlap by the kernel's size less one. A linear transform of
 each, and one of the kernel, turn convolution into products of matrices
 [tiles C] and [C D], one at each point; the transform back gives the valid
-outputs. Transforms are products with constant matrices.
+outputs. Transforms are products with constant matrices (`tile_transforms`),
+before which large batches of tiles are folded.
 
 A convolution of stride S is one of stride 1 over S*S times as many channels:
 each phase of the grid becomes a channel.
@@ -107,8 +108,8 @@ def spectral(
     stride: as for `convolution.conv2d`.
     tile: n, at least the kernel's size in phases, ceil(kH / S); by default the
       size with the least arithmetic.
-    in_turn: takes groups of frequencies one after another, which needs less
-      memory; gradients take longer so.
+    in_turn: takes the groups of frequencies of folded tiles one after another.
+      This needs less memory; the gradient takes longer.
 
   Returns:
     As `convolution.conv2d`.
@@ -304,7 +305,8 @@ def _sizes(images, kernel, stride):
 def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
   """Multiplications, one for each pair of channels at each point.
 
-  Folding a tile saves some, but no memory traffic, which costs as much.
+  Folding tiles saves some of them. They count all the same, since the memory
+  traffic stays, and takes most of the time of the transform.
   """
   valid = (tile - height + 1, tile - width + 1)
   tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
@@ -322,10 +324,12 @@ def _spectral_cost(tile, *sizes):
 
 
 def _is_folded(tile, rows, columns, height, width, _, filters, batch):
-  """Whether tiles are folded: where they are more work than the kernel is.
+  """Whether tiles are folded, on a device.
 
-  Each group of points reads the kernel again.
+  That is where their pixels are more numbers than the taps for all filters,
+  because each of the four groups of points reads the kernel again.
   """
+  batch = -(-batch // platforms.num_devices())
   valid = (tile - height + 1, tile - width + 1)
   tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
   return (

@@ -40,7 +40,7 @@ def measure_all(
 ) -> list[Cost]:
   """Compiles functions and times them in turns, so that noise affects all.
 
-  A short call is timed after another of the same function.
+  A call of less than 50 ms is timed right after another of the same function.
 
   Args:
     functions: take the same arguments, and return pytrees of arrays.
@@ -53,16 +53,20 @@ def measure_all(
     The cost of each function.
   """
   compiled = [jax.jit(f).lower(*arguments).compile() for f in functions]
+
+  def seconds_of(run):
+    start = time.perf_counter()
+    jax.block_until_ready(run(*arguments))
+    return time.perf_counter() - start
+
+  are_short = [seconds_of(run) < _SHORT for run in compiled]
   times = [[] for _ in compiled]
-  for number in range(rounds + 1):
-    for run, seconds in zip(compiled, times, strict=True):
-      if seconds and seconds[-1] < _SHORT:
-        # What the other functions have put out of the cache comes back.
+  for _ in range(rounds):
+    for run, is_short, seconds in zip(compiled, are_short, times, strict=True):
+      if is_short and len(compiled) > 1:
+        # Bring back what the other functions put out of the cache.
         jax.block_until_ready(run(*arguments))
-      start = time.perf_counter()
-      jax.block_until_ready(run(*arguments))
-      if number:
-        seconds.append(time.perf_counter() - start)
+      seconds.append(seconds_of(run))
   return [
     Cost(
       sorted(seconds)[0 if shortest else len(seconds) // 2],

@@ -218,9 +218,12 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
   changes = published.changes(record["command"]) if record["preset"] else []
   given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
   given |= {name: str(x) for name, x in record.get("filled", {}).items()}
+  given |= differing(record, peers)
+  if given.get("stop_accuracy"):
+    given["stop_accuracy"] = ""  # Seeds may each have their own.
   return tuple(
     _word(name, value)
-    for name, value in sorted({**given, **differing(record, peers)}.items())
+    for name, value in sorted(given.items())
     if name not in _ELSEWHERE
   )
 

@@ -236,8 +236,7 @@ def fit(
 
   def validate():
     """Measures the model of this step, and saves it if it is the best."""
-    # Before the first of these compiles, and takes memory of its own.
-    allocator.trim()
+    allocator.trim()  # The first evaluation compiles beside what is left.
     reported = train_step.averaged(state)
     scores = {}
     if len(validation.images):

@@ -140,7 +140,11 @@ def test_examples_of_a_page_run(page):
     for number, example in enumerate(examples)
   )
   ended = subprocess.run(
-    [sys.executable, "-"], input=program, capture_output=True, text=True
+    [sys.executable, "-"],
+    input=program,
+    capture_output=True,
+    text=True,
+    cwd=DOCS.parent,
   )
   assert ended.returncode == 0, ended.stderr
 

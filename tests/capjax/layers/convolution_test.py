@@ -269,7 +269,7 @@ class ConvolutionTest(chex.TestCase):
     chex.assert_trees_all_close(gradients(_FORMS[form]), want, atol=1e-4)
 
   @parameterized.parameters(
-    "patches", "spectral_tiles", "spectral_folded", "winograd", "conv2d"
+    "patches", "spectral_tiles", "spectral_in_turn", "winograd", "conv2d"
   )
   def test_gradients(self, form):
     with jax.enable_x64(True):
@@ -292,7 +292,12 @@ class ConvolutionTest(chex.TestCase):
     chex.assert_trees_all_close(got, want, atol=1e-5)
 
   @parameterized.parameters(
-    "direct", "patches", "spectral", "winograd", "conv2d"
+    "direct",
+    "patches",
+    "spectral",
+    "spectral_in_turn",
+    "winograd",
+    "conv2d",
   )
   def test_bfloat16(self, form):
     images, kernel, stride = _CASES["strided"]

@@ -151,6 +151,29 @@ class TilingTest(chex.TestCase):
     self.assertEqual(tiling._is_folded(10, *sizes), folded)
     self.assertFalse(tiling._is_folded(8, *sizes))
 
+  def test_devices_fold_for_their_share(self):
+    sizes = tiling._sizes(
+      jnp.zeros((128, 20, 20, 8)), jnp.zeros((9, 9, 8, 256)), 2
+    )
+    for devices, folded in ((2, True), (4, False)):
+      with platforms.known("cpu", devices):
+        self.assertEqual(tiling._is_folded(10, *sizes), folded)
+
+  @parameterized.parameters(
+    (128, False, 16, 0), (128, True, 4, 1), (1, False, 4, 0), (1, True, 4, 0)
+  )
+  def test_groups_of_folded_tiles_are_taken_apart(
+    self, count, in_turn, products, loops
+  ):
+    def convolve(images, kernel):
+      return tiling.spectral(images, kernel, stride=2, tile=10, in_turn=in_turn)
+
+    images = jax.ShapeDtypeStruct((count, 20, 20, 8), jnp.float32)
+    kernel = jax.ShapeDtypeStruct((9, 9, 8, 256), jnp.float32)
+    traced = str(jax.make_jaxpr(convolve)(images, kernel))
+    self.assertEqual(traced.count("dot_general["), products)
+    self.assertEqual(traced.count("scan["), loops)
+
   def test_large_kernels_have_no_winograd_form(self):
     images = jnp.zeros((1, 20, 20, 1))
     for taps, stride, fits in [(6, 1, True), (7, 1, False), (7, 2, True)]:

@@ -1,6 +1,7 @@
 """The table of deeper networks, from no records, and from some."""
 
 import pathlib
+import re
 
 from report_cases import make_record
 
@@ -58,5 +59,9 @@ def test_missing_depths_are_dashes():
 
 def test_records_of_the_tables_are_those_that_are_made():
   makefile = (_ROOT / "results" / "records.mk").read_text()
-  for name in networks.ROWS:
-    assert f"$(call network,$(data),{name}," in makefile
+  made = re.findall(r"\$\(call network,\$\(data\),(\w+),", makefile)
+  assert sorted(made) == sorted(networks.ROWS)
+  assert f"$(foreach data,{' '.join(networks.DATA)}," in makefile
+  depths = " ".join(map(str, networks.DEPTHS))
+  stem = f"{networks.STEM}$(1)_$(2)_$(depth)"
+  assert f"$(foreach depth,{depths},$(eval train.{stem} :=" in makefile
