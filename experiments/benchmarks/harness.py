@@ -45,7 +45,8 @@ def measure_all(
   Args:
     functions: take the same arguments, and return pytrees of arrays.
     *arguments: the arguments of each function.
-    rounds: number of timed calls of each, after one to warm up.
+    rounds: number of timed calls of each, after three to warm up, or one of a
+      second or more.
     shortest: take the shortest time, which other load of the machine affects
       least, instead of the median.
 
@@ -59,11 +60,18 @@ def measure_all(
     jax.block_until_ready(run(*arguments))
     return time.perf_counter() - start
 
-  are_short = [seconds_of(run) < _SHORT for run in compiled]
+  def is_short(run):
+    """Warms up; most memory of the first calls is new to the process."""
+    seconds = seconds_of(run)
+    for _ in range(2 if seconds < 1 else 0):
+      seconds = seconds_of(run)
+    return seconds < _SHORT
+
+  are_short = [is_short(run) for run in compiled]
   times = [[] for _ in compiled]
   for _ in range(rounds):
-    for run, is_short, seconds in zip(compiled, are_short, times, strict=True):
-      if is_short and len(compiled) > 1:
+    for run, short, seconds in zip(compiled, are_short, times, strict=True):
+      if short and len(compiled) > 1:
         # Bring back what the other functions put out of the cache.
         jax.block_until_ready(run(*arguments))
       seconds.append(seconds_of(run))

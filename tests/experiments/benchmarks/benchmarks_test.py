@@ -54,7 +54,9 @@ class BenchTest(parameterized.TestCase):
     for row, name in zip(rows, ("forward", r"fwd\+grad"), strict=True):
       self.assertRegex(row, rf"^here +7 {name} +too large .* 100.0  200.0 ms$")
 
-  @parameterized.parameters((0.01, "ab" + 2 * "aabb"), (1.0, "ab" + 2 * "ab"))
+  @parameterized.parameters(
+    (0.01, "aaabbb" + 2 * "aabb"), (1.0, "ab" + 2 * "ab")
+  )
   def test_short_calls_follow_one_of_the_same_function(self, seconds, want):
     calls, clock = [], itertools.count(0.0, seconds)
 
