@@ -16,7 +16,7 @@ from . import finished, launch
 from .evaluation import models, printed, suites
 from .flags import datasets, errors, hosts, limits, runs
 from .run import directory, provenance
-from .training import task
+from .training import allocator, task
 
 _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
 _CURVES = ", ".join(sorted(_COMPARING))
@@ -134,6 +134,7 @@ def main(argv: Sequence[str]) -> None:
     for number, name in enumerate(names, 1):
       if len(names) > 1:
         print(f"suite {number} of {len(names)}: {name}", flush=True)
+      allocator.trim()  # A suite before this one has just freed memory.
       metrics = suites.SUITES[name](run, trained, options)
       record = {
         "suite": name,

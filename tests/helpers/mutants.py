@@ -55,6 +55,9 @@ _VOTES = (
   "kernels/matching/vote_mixture.py", "kernels/matching/vote_mixture_test.py"
 )  # fmt: skip
 _ENERGY = "kernels/energy/capsules.py", "kernels/energy/capsules_test.py"
+_TILES = (
+  "capjax/layers/tile_transforms.py", "capjax/layers/tile_transforms_test.py",
+)  # fmt: skip
 _LOSSES = "capjax/losses.py", "capjax/losses_test.py"
 _ATTACKS = "capjax/evaluation/attacks.py", "capjax/evaluation/attacks_test.py"
 _SUITES = "experiments/evaluation", "experiments/evaluation/golden_test.py"
@@ -76,6 +79,13 @@ def _of(where: tuple[str, str], *faults: tuple[str, str]) -> list[Mutant]:
 
 
 MUTANTS = [
+  *_of(
+    _TILES,
+    ("(-1) ** (first[0] * y + first[1] * x)", "(-1) ** (first[0] * y)"),
+    ("a + b, b, a]", "a - b, b, a]"),
+    ("waves[order < conjugate]", "waves[order <= conjugate]"),
+    ("np.linalg.inv(values(tile)).T", "np.linalg.inv(values(tile))"),
+  ),
   *_of(
     _DYNAMIC,
     ("for _ in range(num_iterations - 1):", "for _ in range(num_iterations):"),
