@@ -132,6 +132,7 @@ def _on_cpu(images, kernel, *, stride):
   # images; with gradients, for which pieces are copied again, that pays.
   alone = _fastest(images, kernel, stride, winograd=1.9, spectral=1.65)
   trained = _fastest(images, kernel, stride, winograd=1.3, spectral=0.95)
+  # In turn, groups of frequencies need less memory, and slower gradients.
   options = {"in_turn": True} if alone is tiling.spectral else {}
   value = functools.partial(_wide, alone, stride=stride, **options)
   if alone is trained and not options:
