@@ -62,9 +62,10 @@ Every metric and curve of the records in this folder; written by `python -m
 experiments.report`. For three or more seeds a cell holds the mean and the
 sample standard deviation; for two seeds, both values; for a curve, the means
 only. A metric named `standard_error` is the standard error of the mean over
-test images, for one seed. Seeds share a row only if all their flags and their
-device agree; where their commits differ, the row names them. "Images" is the
-number of test images that a metric was measured on, or - if not recorded.
+test images, for one seed. Seeds share a row only if their device and all their
+flags agree but the accuracy at which each stops; where their commits differ,
+the row names them. "Images" is the number of test images that a metric was
+measured on, or - if not recorded.
 """
 _NO_RUNS = "No runs are recorded yet.\n"
 _WHAT = ("Experiment", "Dataset", "Preset", "Steps", "Device")

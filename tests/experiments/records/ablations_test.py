@@ -1,7 +1,7 @@
 """The table of ablations, from no records, one seed of some, and three."""
 
 import pytest
-from report_cases import make_record
+from report_cases import make_record, rows_of
 
 from experiments.records import ablations
 
@@ -24,10 +24,7 @@ def seeds(accuracies):
 
 
 def rows(named):
-  header, _, *found = (
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in ablations.table(named).splitlines()
-  )
+  header, *found = rows_of(named, ablations.table)
   assert {len(row) for row in found} == {len(header)}
   return header, found
 

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from report_cases import make_record
+from report_cases import make_record, rows_of
 
 from experiments.records import networks
 
@@ -22,10 +22,7 @@ def records(errors, dead):
 
 
 def rows(named):
-  header, _, *found = (
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in networks.table(named).splitlines()
-  )
+  header, *found = rows_of(named, networks.table)
   assert {len(row) for row in found} == {len(header)}
   return header, found
 

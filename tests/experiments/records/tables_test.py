@@ -4,6 +4,7 @@ import pytest
 from report_cases import make_record, rows_of
 
 from experiments import report
+from experiments.records import tables
 
 
 def test_a_row_holds_mean_and_sample_deviation_of_its_seeds():
@@ -171,3 +172,21 @@ def test_data_are_named_and_never_mixed():
   assert "| aaaaaaa bbbbbbb |" in report.table([make_record(0), of(1, "a")])
   with pytest.raises(ValueError, match="seeds 0, 1 of mnist_paper.*data"):
     report.table([of(0, "a"), of(1, "c")])
+
+
+def stopped(seed, accuracy):
+  return make_record(
+    seed,
+    flags={"stop_accuracy": accuracy},
+    command=f"python -m experiments.train_capsnet --seed={seed}"
+    f" --stop_accuracy={accuracy}",
+  )
+
+
+def test_seeds_that_stop_at_their_own_accuracy_share_a_row():
+  given = [stopped(0, 0.94), stopped(1, 0.95), make_record(2)]
+  found = sorted(
+    [record["seed"] for record in setting.records]
+    for setting in tables.settings(given)
+  )
+  assert found == [[0, 1], [2]]
