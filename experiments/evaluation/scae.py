@@ -9,10 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from etils import epy
 
 from capjax import scae
-from capjax.evaluation import clustering
+from capjax.evaluation import clustering, embedding
 
 from ..figures import scae as object_figures
 from ..run import directory
@@ -20,9 +19,6 @@ from ..training import task as tasks
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
-
-with epy.lazy_imports():  # these take seconds, and --help needs none
-  from sklearn import manifold
 
 _NUM_SHOWN = 20  # images with their reconstructions
 _NUM_EMBEDDED = 2000  # images, embedded by t-SNE
@@ -117,11 +113,8 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
     run.figure("presences"),
   )
   few = slice(None, _NUM_EMBEDDED)
-  # The default perplexity, unless there are too few images.
-  perplexity = min(30.0, (len(labels[few]) - 1) / 3)
-  embed = manifold.TSNE(perplexity=perplexity, random_state=0)
   object_figures.embedding(
-    embed.fit_transform(features["posterior"][few]),
+    embedding.embed(features["posterior"][few]),
     labels[few],
     run.figure("embedding"),
   )

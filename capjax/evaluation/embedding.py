@@ -1,0 +1,47 @@
+"""Pictures of features: points of the plane that keep neighbours together."""
+
+import numpy as np
+from etils import epy
+from jaxtyping import Float
+
+with epy.lazy_imports():  # this takes seconds, and --help needs none
+  from sklearn import manifold
+
+
+def embed(
+  features: Float[np.ndarray, "N F"], *, seed: int = 0
+) -> Float[np.ndarray, "N 2"]:
+  """Embeds features in the plane by t-SNE (van der Maaten and Hinton, 2008).
+
+  Features are scaled to a standard deviation of 1, all by one factor, since
+  scikit-learn divides by it: features of a collapsed model, which hardly vary,
+  would end the process.
+
+  Args:
+    features: on scales that can be compared; at least 2.
+    seed: of the descent.
+
+  Returns:
+    Points; all at the origin if features differ by no more than the rounding of
+    float32.
+
+  Raises:
+    ValueError: if a feature is not finite, or there are fewer than 2.
+  """
+  if len(features) < 2 or not np.isfinite(features).all():
+    raise ValueError(
+      f"features {features.shape} cannot be embedded; give at least 2, all "
+      "finite."
+    )
+  features = np.asarray(features, np.float64)
+  rounding = np.finfo(np.float32).eps * np.abs(features).max()
+  features = features - features.mean(axis=0)
+  spread = np.abs(features).max()
+  if spread <= rounding:
+    return np.zeros((len(features), 2))
+  features /= spread  # The squares of what is tiny would be zero.
+  features /= features.std()
+  # The default perplexity, unless there are too few.
+  perplexity = min(30.0, (len(features) - 1) / 3)
+  embed = manifold.TSNE(perplexity=perplexity, random_state=seed)
+  return embed.fit_transform(features)

@@ -1,0 +1,31 @@
+"""Clusters stay together in the plane, and features that hardly vary."""
+
+import numpy as np
+import pytest
+
+from capjax.evaluation import embedding
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e30])
+def test_clusters_stay_together(scale):
+  random = np.random.default_rng(0)
+  labels = np.arange(40) % 2
+  features = 5 * np.eye(6)[labels] + random.normal(size=(40, 6)) / 10
+  points = embedding.embed((scale * features).astype(np.float32))
+  first, second = points[labels == 0], points[labels == 1]
+  between = np.linalg.norm(first.mean(axis=0) - second.mean(axis=0))
+  assert between > 3 * max(first.std(), second.std())
+
+
+@pytest.mark.parametrize("features", [np.full((40, 6), 0.3), np.zeros((2, 3))])
+def test_features_that_are_the_same_are_one_point(features):
+  points = embedding.embed(features.astype(np.float32))
+  assert not np.ptp(points, axis=0).any()
+
+
+@pytest.mark.parametrize(
+  "features", [np.zeros((1, 3)), np.full((3, 2), np.nan)]
+)
+def test_what_cannot_be_embedded_is_refused(features):
+  with pytest.raises(ValueError, match="at least 2, all finite"):
+    embedding.embed(features)
