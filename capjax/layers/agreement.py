@@ -3,6 +3,8 @@
 Axes: I parts below, J objects above, C pose of a part, D pose of an object.
 """
 
+import functools
+
 import jax
 from jaxtyping import Array, Float
 
@@ -13,6 +15,8 @@ from capjax.layers import platforms
 BATCH_AXIS = "batch"
 # Up to this many examples, a CPU is faster with stored votes.
 _FEW_EXAMPLES = 8
+# Up to this many, a CPU takes all at once, unless there is a gradient.
+_FEW_OBJECTS = 16
 
 
 def batch_size() -> int:
@@ -35,8 +39,9 @@ def route_by_agreement(
 ) -> routing.RoutingOutput:
   """Dynamic routing of one example, in the fastest form for batch and platform.
 
-  On a CPU that is chunks that fit its cache, or stored votes for a few
-  examples; on accelerators few, large steps.
+  On a CPU that is chunks that fit its cache, of one object at a time if there
+  is a gradient; or stored votes for a few examples. On accelerators that is
+  few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.
@@ -62,24 +67,24 @@ def route_by_agreement(
     # As the other forms return it, where transforms are wider than poses.
     return jax.tree.map(lambda x: x.astype(poses.dtype), output)
 
-  def in_pieces(poses, transforms, bias):
-    return routing.transform_and_route(poses, transforms, bias=bias, **options)
-
-  def in_one_piece(poses, transforms, bias):
-    num_parts, num_objects = transforms.shape[:2]
+  def in_pieces(poses, transforms, bias, **pieces):
     return routing.transform_and_route(
-      poses,
-      transforms,
-      bias=bias,
-      chunk_size=num_parts,
-      parents_at_once=num_objects,
-      **options,
+      poses, transforms, bias=bias, **pieces, **options
+    )
+
+  num_parts, num_objects = transforms.shape[:2]
+  all_objects = functools.partial(in_pieces, parents_at_once=num_objects)
+  in_one_piece = functools.partial(all_objects, chunk_size=num_parts)
+
+  def on_cpu(*arguments):
+    if batch_size <= _FEW_EXAMPLES:
+      return store_votes(*arguments)
+    if num_objects > _FEW_OBJECTS:
+      return in_pieces(*arguments)
+    return platforms.choose_by_gradient(
+      *arguments, without=all_objects, differentiated=in_pieces
     )
 
   return platforms.choose(
-    poses,
-    transforms,
-    bias,
-    cpu=in_pieces if batch_size > _FEW_EXAMPLES else store_votes,
-    default=in_one_piece,
+    poses, transforms, bias, cpu=on_cpu, default=in_one_piece
   )

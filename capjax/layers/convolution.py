@@ -104,19 +104,10 @@ def patches(
       stride,
       channels,
     )
-    windows = [
-      cells[
-        :,
-        y // stride : y // stride + rows,
-        y % stride,
-        x // stride : x // stride + columns,
-        x % stride,
-      ]
-      for y in range(height)
-      for x in range(width)
-    ]
+    windows = _slices(cells, width, columns, axis=3)  # [B H/S S oW kW*C]
+    windows = _slices(windows, height, rows, axis=1)  # [B oH oW kH*kW*C]
     # As a matrix: with more axes a CPU takes eight times as long for gradients.
-    windows = jnp.stack(windows, axis=3).reshape(-1, window)
+    windows = windows.reshape(-1, window)
     outputs = numerics.matmul(windows, kernel.reshape(-1, filters))
     return outputs.reshape(len(images), rows, columns, filters)
 
@@ -125,6 +116,22 @@ def patches(
     return multiply(images)  # The output is larger than the windows.
   spread = rows * columns * window
   return tiling.in_pieces(multiply, images, spread=spread, weights=kernel.size)
+
+
+def _slices(cells, taps, count, *, axis):
+  """Stacks, as channels, what each tap meets along an axis of cells.
+
+  [.. H/S S .. C], with H/S at `axis`, becomes [.. oH .. k*C]. Windows of one
+  axis after another are fewer slices than all taps at once, and longer ones.
+  """
+  stride = cells.shape[axis + 1]
+  slices = []
+  for tap in range(taps):
+    start, phase = divmod(tap, stride)
+    part = jax.lax.slice_in_dim(cells, start, start + count, axis=axis)
+    part = jax.lax.index_in_dim(part, phase, axis + 1, keepdims=False)
+    slices.append(part)
+  return jnp.concatenate(slices, axis=-1)
 
 
 def _on_cpu(images, kernel, *, stride):
@@ -138,9 +145,9 @@ def _on_cpu(images, kernel, *, stride):
   if alone is trained and not options:
     return value(images, kernel)
   differentiated = functools.partial(_wide, trained, stride=stride)
-  convolve = jax.custom_jvp(value)
-  convolve.defjvp(functools.partial(jax.jvp, differentiated))
-  return convolve(images, kernel)
+  return platforms.choose_by_gradient(
+    images, kernel, without=value, differentiated=differentiated
+  )
 
 
 def _wide(form, images, kernel, **options):

@@ -6,6 +6,7 @@ several platforms, and keeps one when it compiles. Training knows its platform.
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,6 +49,24 @@ def choose(
   if platform is None:
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
   return (cpu if platform == "cpu" else default)(*arguments)
+
+
+def choose_by_gradient(
+  *arguments: Any,
+  without: Callable[..., Any],
+  differentiated: Callable[..., Any],
+) -> Any:
+  """Calls one form where only values are wanted, another for derivatives.
+
+  Args:
+    *arguments: of both forms, arrays or None.
+    without: the form whose value is computed alone.
+    differentiated: the form that is differentiated, for gradients of all orders
+      and the value beside them.
+  """
+  function = jax.custom_jvp(without)
+  function.defjvp(functools.partial(jax.jvp, differentiated))
+  return function(*arguments)
 
 
 def split(x: Array) -> Array:

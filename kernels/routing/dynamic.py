@@ -110,9 +110,9 @@ def transform_and_route(
     leaky: as for `dynamic_routing`.
     gradient: as for `dynamic_routing`.
     chunk_size: parts handled at a time, at least 1.
-    parents_at_once: parents handled at a time, at least 1. On a CPU, parts and
-      parents handled at a time should fit its cache; accelerators are fastest
-      with all at once.
+    parents_at_once: parents handled at a time, at least 1. Values are fastest
+      with all parents at once, and gradients on a CPU with one; there, what is
+      handled at a time should fit the cache.
 
   Returns:
     As `dynamic_routing`.
@@ -144,17 +144,19 @@ def transform_and_route(
   num_parts, num_parents, _, pose_size = transforms.shape
   sum_of_votes = numerics.einsum("ic,ijcd->jd", poses, transforms)
   chunks = _chunk(poses, transforms, min(chunk_size, num_parts))
-  batch_size = None if parents_at_once == 1 else parents_at_once
 
   def for_each_parent(function, *arguments):
     function = jax.checkpoint(function)
+    if parents_at_once >= num_parents:
+      return function(*arguments)
+    batch_size = None if parents_at_once == 1 else parents_at_once
     return jax.lax.map(lambda x: function(*x), arguments, batch_size=batch_size)
 
   def chunk_coefficients(chunk_poses, chunk_transforms, consensus):
     def agreement(consensus, transforms):
-      beliefs = numerics.matmul(consensus, transforms)
-      beliefs = beliefs.reshape(chunk_poses.shape)
-      return jnp.sum(beliefs * chunk_poses, axis=0)
+      beliefs = numerics.einsum("...d,...dm->...m", consensus, transforms)
+      beliefs = beliefs.reshape(*beliefs.shape[:-1], *chunk_poses.shape)
+      return jnp.sum(beliefs * chunk_poses, axis=-2)
 
     logits = for_each_parent(agreement, consensus, chunk_transforms)
     shares = _couple(logits, leaky, axis=0)
@@ -163,8 +165,9 @@ def transform_and_route(
   @jax.checkpoint
   def chunk_input(chunk_poses, chunk_transforms, consensus):
     def weighted_sum(coefficients, transforms):
-      weighted = (coefficients * chunk_poses).reshape(-1)
-      return numerics.matmul(transforms, weighted)
+      weighted = coefficients[..., None, :] * chunk_poses
+      weighted = weighted.reshape(*coefficients.shape[:-1], -1)
+      return numerics.einsum("...m,...dm->...d", weighted, transforms)
 
     coefficients = chunk_coefficients(chunk_poses, chunk_transforms, consensus)
     return for_each_parent(weighted_sum, coefficients, chunk_transforms)

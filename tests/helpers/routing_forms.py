@@ -21,6 +21,12 @@ def through_transforms(votes, *, chunk_size, **options):
 FORMS = {
   "votes": routing.dynamic_routing,
   "transforms": functools.partial(through_transforms, chunk_size=3),
+  "transforms_in_groups": functools.partial(
+    through_transforms, chunk_size=3, parents_at_once=2
+  ),
+  "transforms_at_once": functools.partial(
+    through_transforms, chunk_size=3, parents_at_once=100
+  ),
 }
 
 

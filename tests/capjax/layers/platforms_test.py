@@ -3,6 +3,7 @@
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from capjax.layers import platforms
@@ -30,6 +31,26 @@ def test_all_forms_are_traced_where_it_is_not():
   with pytest.raises(ZeroDivisionError), platforms.known("cpu"):
     raise ZeroDivisionError
   assert str(jax.make_jaxpr(function)(1.0)) == want
+
+
+def test_derivatives_of_all_orders_are_those_of_their_form():
+  def function(x, y):
+    return platforms.choose_by_gradient(
+      x, y, None, without=lambda x, *_: x, differentiated=differentiated
+    )
+
+  def differentiated(x, y, _):
+    return jnp.sin(x) * y
+
+  assert jax.jit(function)(0.3, 2.0) == 0.3
+  value, slopes = jax.value_and_grad(function, (0, 1))(0.3, 2.0)
+  np.testing.assert_allclose(value, 2 * np.sin(0.3), rtol=1e-6)
+  np.testing.assert_allclose(slopes, (2 * np.cos(0.3), np.sin(0.3)), rtol=1e-6)
+  second = jax.grad(jax.grad(function))(0.3, 2.0)
+  np.testing.assert_allclose(second, -2 * np.sin(0.3), rtol=1e-6)
+  x = jnp.array([0.1, 0.2])
+  slopes = jax.vmap(jax.grad(function), (0, None))(x, 2.0)
+  np.testing.assert_allclose(slopes, 2 * np.cos(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("count,devices", [(6, 1), (6, 2), (6, 3), (7, 2)])

@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from capjax import layers, losses
-from capjax.layers import agreement, routers
+from capjax.layers import agreement, platforms, routers
 from kernels import numerics, routing
 
 _SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
@@ -366,6 +366,32 @@ class DenseCapsTest(chex.TestCase):
           poses, transforms, batch_size=batch_size
         )
         self.assertEqual(output.poses.dtype, jnp.float32)
+
+  @parameterized.parameters((1, 3, 0), (12, 3, 1), (12, 20, 0))
+  def test_dynamic_routing_has_another_form_for_gradients(
+    self, num_examples, num_objects, forms
+  ):
+    """On a CPU, of many examples and few objects; all forms agree."""
+    random = np.random.default_rng(0)
+    poses = jnp.array(random.normal(size=(num_examples, 6, 3)), jnp.float32)
+    transforms = jnp.array(random.normal(size=(6, num_objects, 3, 4)))
+
+    def total(transforms, batch_size):
+      def route(poses):
+        return agreement.route_by_agreement(
+          poses, transforms, batch_size=batch_size
+        )
+
+      return jnp.sum(jnp.cos(jax.vmap(route)(poses).poses))
+
+    with platforms.known("cpu"):
+      text = str(jax.make_jaxpr(total, 1)(transforms, num_examples))
+      self.assertEqual(text.count("custom_jvp_call"), forms)
+      want = jax.value_and_grad(total)(transforms, 1)  # stored votes
+      got = jax.value_and_grad(total)(transforms, num_examples)
+      chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
+      alone = total(transforms, num_examples)
+      np.testing.assert_allclose(alone, want[0], rtol=1e-5)
 
   @parameterized.parameters(*routers.NAMES)
   def test_absent_parts_have_no_effect_where_activations_count(self, name):
