@@ -108,8 +108,9 @@ def spectral(
     stride: as for `convolution.conv2d`.
     tile: n, at least the kernel's size in phases, ceil(kH / S); by default the
       size with the least arithmetic.
-    in_turn: takes the groups of frequencies of folded tiles one after another.
-      This needs less memory; the gradient takes longer.
+    in_turn: folds tiles of every batch where it can, and takes the groups of
+      frequencies one after another. This needs less memory; the gradient takes
+      longer.
 
   Returns:
     As `convolution.conv2d`.
@@ -117,7 +118,7 @@ def spectral(
   sizes = _sizes(images, kernel, stride)
   if tile is None:
     tile = _best_tile(*sizes)
-  fold = _is_folded(tile, *sizes)
+  fold = _is_folded(tile, in_turn, *sizes)
   return _multiply_tiles(
     images,
     kernel,
@@ -323,18 +324,19 @@ def _spectral_cost(tile, *sizes):
   return _cost(tile, (3 * tile**2 - alone) // 2, *sizes)
 
 
-def _is_folded(tile, rows, columns, height, width, _, filters, batch):
+def _is_folded(tile, in_turn, *sizes):
   """Whether tiles are folded, on a device.
 
-  That is where their pixels are more numbers than the taps for all filters,
-  because each of the four groups of points reads the kernel again.
+  In turn, where they can be. Else where their pixels are more numbers than the
+  taps for all filters, because each of the four groups of points reads the
+  kernel again.
   """
+  rows, columns, height, width, _, filters, batch = sizes
   batch = -(-batch // platforms.num_devices())
   valid = (tile - height + 1, tile - width + 1)
   tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
-  return (
-    tile_transforms.folds(tile) and tile**2 * tiles >= height * width * filters
-  )
+  pays = in_turn or tile**2 * tiles >= height * width * filters
+  return pays and tile_transforms.folds(tile)
 
 
 @functools.lru_cache

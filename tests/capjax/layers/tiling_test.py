@@ -148,8 +148,9 @@ class TilingTest(chex.TestCase):
   def test_large_batches_are_folded(self, count, folded):
     images = jnp.zeros((count, 20, 20, 8))
     sizes = tiling._sizes(images, jnp.zeros((9, 9, 8, 256)), 2)
-    self.assertEqual(tiling._is_folded(10, *sizes), folded)
-    self.assertFalse(tiling._is_folded(8, *sizes))
+    self.assertEqual(tiling._is_folded(10, False, *sizes), folded)
+    self.assertTrue(tiling._is_folded(10, True, *sizes))
+    self.assertFalse(tiling._is_folded(8, True, *sizes))
 
   def test_devices_fold_for_their_share(self):
     sizes = tiling._sizes(
@@ -157,10 +158,10 @@ class TilingTest(chex.TestCase):
     )
     for devices, folded in ((2, True), (4, False)):
       with platforms.known("cpu", devices):
-        self.assertEqual(tiling._is_folded(10, *sizes), folded)
+        self.assertEqual(tiling._is_folded(10, False, *sizes), folded)
 
   @parameterized.parameters(
-    (128, False, 16, 0), (128, True, 4, 1), (1, False, 4, 0), (1, True, 4, 0)
+    (128, False, 16, 0), (128, True, 4, 1), (1, False, 4, 0), (1, True, 4, 1)
   )
   def test_groups_of_folded_tiles_are_taken_apart(
     self, count, in_turn, products, loops
