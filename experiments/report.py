@@ -355,7 +355,8 @@ def _is_routed_at_the_end(record: dict) -> bool:
   """Whether a routing meant for many layers is used in CapsNet's last layer."""
   flag = record["flags"].get
   is_capsnet = flag("model", "capsnet") == "capsnet"
-  return is_capsnet and flag("routing", "dynamic") != "dynamic"
+  is_deep = flag("conv_capsules") or flag("hidden_capsules")
+  return is_capsnet and not is_deep and flag("routing", "dynamic") != "dynamic"
 
 
 def _suite(setting: tables.Setting) -> str:

@@ -38,10 +38,11 @@ def embed(
   features = features - features.mean(axis=0)
   spread = np.abs(features).max()
   if spread <= rounding:
-    return np.zeros((len(features), 2))
+    return np.zeros((len(features), 2), np.float32)
   features /= spread  # The squares of what is tiny would be zero.
   features /= features.std()
   # The default perplexity, unless there are too few.
   perplexity = min(30.0, (len(features) - 1) / 3)
-  embed = manifold.TSNE(perplexity=perplexity, random_state=seed)
-  return embed.fit_transform(features)
+  method = manifold.TSNE(perplexity=perplexity, random_state=seed)
+  # It starts from two principal components, which one feature does not have.
+  return method.fit_transform(np.pad(features, ((0, 0), (0, 1))))

@@ -39,9 +39,9 @@ def route_by_agreement(
 ) -> routing.RoutingOutput:
   """Dynamic routing of one example, in the fastest form for batch and platform.
 
-  On a CPU that is chunks that fit its cache, of one object at a time if there
-  is a gradient; or stored votes for a few examples. On accelerators that is
-  few, large steps.
+  On a CPU that is chunks that fit its cache, of all objects at once where they
+  are few and nothing is differentiated, else of one object at a time; or stored
+  votes for a few examples. On accelerators that is few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.

@@ -58,11 +58,18 @@ def choose_by_gradient(
 ) -> Any:
   """Calls one form where only values are wanted, another for derivatives.
 
+  All that is differentiated must be among the arguments: a form that refers to
+  such an array from outside raises an error of JAX.
+
   Args:
     *arguments: of both forms, arrays or None.
     without: the form whose value is computed alone.
     differentiated: the form that is differentiated, for gradients of all orders
-      and the value beside them.
+      and the value beside them; its result has the same structure, shapes and
+      dtypes.
+
+  Returns:
+    The result of one of the forms.
   """
   function = jax.custom_jvp(without)
   function.defjvp(functools.partial(jax.jvp, differentiated))

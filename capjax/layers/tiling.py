@@ -4,7 +4,8 @@ Tiles of the images overlap by the kernel's size less one. A linear transform of
 each, and one of the kernel, turn convolution into products of matrices
 [tiles C] and [C D], one at each point; the transform back gives the valid
 outputs. Transforms are products with constant matrices (`tile_transforms`),
-before which large batches of tiles are folded.
+before which tiles are folded: those of large batches, and those of every batch
+where groups of points are taken in turn.
 
 A convolution of stride S is one of stride 1 over S*S times as many channels:
 each phase of the grid becomes a channel.

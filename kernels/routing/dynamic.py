@@ -110,9 +110,10 @@ def transform_and_route(
     leaky: as for `dynamic_routing`.
     gradient: as for `dynamic_routing`.
     chunk_size: parts handled at a time, at least 1.
-    parents_at_once: parents handled at a time, at least 1. Values are fastest
-      with all parents at once, and gradients on a CPU with one; there, what is
-      handled at a time should fit the cache.
+    parents_at_once: parents handled at a time, at least 1. Accelerators are
+      fastest with all at once. A CPU is fastest with one where there is a
+      gradient, with all of up to about 16 where there is none; what it handles
+      at a time should fit its cache.
 
   Returns:
     As `dynamic_routing`.

@@ -183,11 +183,20 @@ def test_views_on_another_canvas_are_another_measure(
   assert f"| affnist_like, {want} |" in report.table([record])
 
 
-@pytest.mark.parametrize("routing", ["dynamic", "self"])
-def test_routings_made_for_many_layers_are_said_to_be_of_one(routing):
-  flags = {"model": "capsnet", "routing": routing}
-  (row,) = rows_of([make_record(flags=flags)], report.summary)[1:]
-  assert ("in the last layer alone" in row[2]) == (routing != "dynamic")
+@pytest.mark.parametrize(
+  "flags,alone",
+  [
+    ({"routing": "dynamic"}, False),
+    ({"routing": "self"}, True),
+    ({"routing": "self", "conv_capsules": [], "hidden_capsules": []}, True),
+    ({"routing": "self", "conv_capsules": ["8"]}, False),
+    ({"routing": "self", "hidden_capsules": ["16"]}, False),
+  ],
+)
+def test_routings_made_for_many_layers_are_said_to_be_of_one(flags, alone):
+  record = make_record(flags={"model": "capsnet", **flags})
+  (row,) = rows_of([record], report.summary)[1:]
+  assert ("in the last layer alone" in row[2]) == alone
 
 
 def test_sweeps_show_validation_before_test():

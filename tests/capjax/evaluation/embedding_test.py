@@ -14,12 +14,18 @@ def test_clusters_stay_together(scale):
   points = embedding.embed((scale * features).astype(np.float32))
   first, second = points[labels == 0], points[labels == 1]
   between = np.linalg.norm(first.mean(axis=0) - second.mean(axis=0))
-  assert between > 3 * max(first.std(), second.std())
+  assert between > 3 * max(first.std(axis=0).max(), second.std(axis=0).max())
+
+
+def test_one_feature_is_embedded_too():
+  points = embedding.embed(np.arange(12.0)[:, None])
+  assert points.shape == (12, 2) and np.isfinite(points).all()
 
 
 @pytest.mark.parametrize("features", [np.full((40, 6), 0.3), np.zeros((2, 3))])
 def test_features_that_are_the_same_are_one_point(features):
   points = embedding.embed(features.astype(np.float32))
+  assert points.dtype == np.float32
   assert not np.ptp(points, axis=0).any()
 
 

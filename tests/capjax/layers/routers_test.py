@@ -376,22 +376,26 @@ class DenseCapsTest(chex.TestCase):
     poses = jnp.array(random.normal(size=(num_examples, 6, 3)), jnp.float32)
     transforms = jnp.array(random.normal(size=(6, num_objects, 3, 4)))
 
-    def total(transforms, batch_size):
-      def route(poses):
-        return agreement.route_by_agreement(
-          poses, transforms, batch_size=batch_size
-        )
+    def stored(poses, transforms):
+      votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
+      return routing.dynamic_routing(votes)
 
-      return jnp.sum(jnp.cos(jax.vmap(route)(poses).poses))
+    def chosen(poses, transforms):
+      return agreement.route_by_agreement(
+        poses, transforms, batch_size=num_examples
+      )
+
+    def total(transforms, route):
+      outputs = jax.vmap(route, (0, None))(poses, transforms)
+      return jnp.sum(jnp.cos(outputs.poses))
 
     with platforms.known("cpu"):
-      text = str(jax.make_jaxpr(total, 1)(transforms, num_examples))
+      text = str(jax.make_jaxpr(total, 1)(transforms, chosen))
       self.assertEqual(text.count("custom_jvp_call"), forms)
-      want = jax.value_and_grad(total)(transforms, 1)  # stored votes
-      got = jax.value_and_grad(total)(transforms, num_examples)
+      want = jax.value_and_grad(total)(transforms, stored)
+      got = jax.value_and_grad(total)(transforms, chosen)
       chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
-      alone = total(transforms, num_examples)
-      np.testing.assert_allclose(alone, want[0], rtol=1e-5)
+      np.testing.assert_allclose(total(transforms, chosen), want[0], rtol=1e-5)
 
   @parameterized.parameters(*routers.NAMES)
   def test_absent_parts_have_no_effect_where_activations_count(self, name):

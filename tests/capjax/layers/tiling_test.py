@@ -69,8 +69,7 @@ def _half_precision(images, kernel, *, stride):
 
 
 def _folded(images, kernel, *, stride):
-  with mock.patch.object(tiling, "_is_folded", return_value=True):
-    return tiling.spectral(images, kernel, stride=stride, tile=10, in_turn=True)
+  return tiling.spectral(images, kernel, stride=stride, tile=10, in_turn=True)
 
 
 def _of_one_sign(images, kernel, *, stride):

@@ -56,9 +56,11 @@ def test_missing_depths_are_dashes():
 
 def test_records_of_the_tables_are_those_that_are_made():
   makefile = (_ROOT / "results" / "records.mk").read_text()
-  made = re.findall(r"\$\(call network,\$\(data\),(\w+),", makefile)
+  call = r"\$\(call network,\$\(data\),(\w+),([\d ]+),"
+  made = dict(re.findall(call, makefile))
   assert sorted(made) == sorted(networks.ROWS)
   assert f"$(foreach data,{' '.join(networks.DATA)}," in makefile
   depths = " ".join(map(str, networks.DEPTHS))
+  assert {made.pop("em"), *made.values()} == {"1", depths}
   stem = f"{networks.STEM}$(1)_$(2)_$(depth)"
-  assert f"$(foreach depth,{depths},$(eval train.{stem} :=" in makefile
+  assert f"$(foreach depth,$(3),$(eval train.{stem} :=" in makefile

@@ -29,7 +29,8 @@ class RoutingLimitsTest(chex.TestCase):
       )
       check_grads(route, (votes, bias), order=1, modes=("fwd", "rev"))
 
-  def test_gradients_of_poses_and_transforms(self, seed=0):
+  @parameterized.parameters(1, 2, 3)
+  def test_gradients_of_poses_and_transforms(self, parents_at_once, seed=0):
     with jax.enable_x64(True):
       keys = jax.random.split(jax.random.key(seed))
       poses = jax.random.normal(keys[0], (5, 2), jnp.float64)
@@ -37,7 +38,11 @@ class RoutingLimitsTest(chex.TestCase):
       bias = cases.bias(seed, (5, 3, 4), jnp.float64)
       route = jax.jit(
         lambda poses, transforms, bias: routing.transform_and_route(
-          poses, transforms, bias=bias, chunk_size=2
+          poses,
+          transforms,
+          bias=bias,
+          chunk_size=2,
+          parents_at_once=parents_at_once,
         )
       )
       arguments = (poses, transforms, bias)

@@ -1,8 +1,8 @@
 """Routing by agreement against the procedure as the paper prints it.
 
 Every test runs `dynamic_routing`, and `transform_and_route` with chunks of
-several sizes, through the same checks. Gradients, precision and extreme votes
-are in `dynamic_limits_test`.
+several sizes, of one parent, some or all at once, through the same checks.
+Gradients, precision and extreme votes are in `dynamic_limits_test`.
 """
 
 import functools
