@@ -169,7 +169,7 @@ $(call seeds,routings_digits_cnn_few,0 1 2)
 # Convolutional capsules above a residual front, 1 to 3 layers of them; those of
 # DeepCaps, whose parents compete over the grid, as "grid".
 depths := 8 8$(comma)8 8$(comma)8$(comma)8
-# With this loss EM stays at chance with one layer; deeper cells are not made.
+# With this loss one layer of EM learns nothing; deeper cells are not made.
 # $(call network,DATA,CELL,DEPTHS,MINUTES,FLAGS)
 define network
 $(foreach depth,$(3),$(eval train.networks_$(1)_$(2)_$(depth) := train_capsnet \

@@ -13,9 +13,9 @@ def embed(
 ) -> Float[np.ndarray, "N 2"]:
   """Embeds features in the plane by t-SNE (van der Maaten and Hinton, 2008).
 
-  Features are scaled to a standard deviation of 1, all by one factor, since
-  scikit-learn divides by it: features of a collapsed model, which hardly vary,
-  would end the process.
+  All features are first divided by their standard deviation. Without this,
+  scikit-learn ends the process where they hardly vary, as those of a collapsed
+  model do.
 
   Args:
     features: on scales that can be compared; at least 2.

@@ -14,7 +14,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from capjax import layers, losses
-from capjax.layers import agreement, platforms, routers
+from capjax.layers import routers
 from kernels import numerics, routing
 
 _SIZES = {"num_parts": 6, "part_size": 3, "num_objects": 3, "pose_size": 4}
@@ -356,46 +356,6 @@ class DenseCapsTest(chex.TestCase):
       got = got._replace(poses=got.poses.reshape(2, 3, 8))
       want = _call(flat, matrices.reshape(2, 6, 6), activations)
       chex.assert_trees_all_close(got, want, atol=1e-5)
-
-  def test_dynamic_routing_takes_transforms_wider_than_poses(self):
-    with jax.enable_x64(True):
-      poses = jnp.ones((6, 2), jnp.float32)
-      transforms = jnp.ones((6, 3, 2, 4), jnp.float64)
-      for batch_size in (1, 100):
-        output = agreement.route_by_agreement(
-          poses, transforms, batch_size=batch_size
-        )
-        self.assertEqual(output.poses.dtype, jnp.float32)
-
-  @parameterized.parameters((1, 3, 0), (12, 3, 1), (12, 20, 0))
-  def test_dynamic_routing_has_another_form_for_gradients(
-    self, num_examples, num_objects, forms
-  ):
-    """On a CPU, of many examples and few objects; all forms agree."""
-    random = np.random.default_rng(0)
-    poses = jnp.array(random.normal(size=(num_examples, 6, 3)), jnp.float32)
-    transforms = jnp.array(random.normal(size=(6, num_objects, 3, 4)))
-
-    def stored(poses, transforms):
-      votes = jnp.einsum("ic,ijcd->ijd", poses, transforms)
-      return routing.dynamic_routing(votes)
-
-    def chosen(poses, transforms):
-      return agreement.route_by_agreement(
-        poses, transforms, batch_size=num_examples
-      )
-
-    def total(transforms, route):
-      outputs = jax.vmap(route, (0, None))(poses, transforms)
-      return jnp.sum(jnp.cos(outputs.poses))
-
-    with platforms.known("cpu"):
-      text = str(jax.make_jaxpr(total, 1)(transforms, chosen))
-      self.assertEqual(text.count("custom_jvp_call"), forms)
-      want = jax.value_and_grad(total)(transforms, stored)
-      got = jax.value_and_grad(total)(transforms, chosen)
-      chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
-      np.testing.assert_allclose(total(transforms, chosen), want[0], rtol=1e-5)
 
   @parameterized.parameters(*routers.NAMES)
   def test_absent_parts_have_no_effect_where_activations_count(self, name):
