@@ -19,7 +19,7 @@ from capjax.kernels import numerics
 from ..flags import limits
 from . import harness, textbook
 
-_BATCHES = flags.DEFINE_list("batches", ["1", "32", "128"], "Batch sizes.")
+_BATCHES = flags.DEFINE_list("batches", ["1", "8", "32", "128"], "Batch sizes.")
 _NUM_PARTS = flags.DEFINE_list(
   "num_parts", ["1152", "4608"], "Sizes I of the layer below."
 )
