@@ -169,7 +169,8 @@ $(call seeds,routings_digits_cnn_few,0 1 2)
 # Convolutional capsules above a residual front, 1 to 3 layers of them; those of
 # DeepCaps, whose parents compete over the grid, as "grid".
 depths := 8 8$(comma)8 8$(comma)8$(comma)8
-# With this loss one layer of EM learns nothing; deeper cells are not made.
+# Cells of further layers are of the routings that take the least time, and of
+# Sinkhorn. With this loss one layer of EM learns nothing.
 # $(call network,DATA,CELL,DEPTHS,MINUTES,FLAGS)
 define network
 $(foreach depth,$(3),$(eval train.networks_$(1)_$(2)_$(depth) := train_capsnet \
@@ -185,6 +186,13 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),self,1 2 3,3,--routing=self)\
   $(call network,$(data),self_attention,1 2 3,5,--routing=self_attention)\
   $(call network,$(data),sinkhorn,1 2 3,9,--routing=sinkhorn)\
+  $(call network,$(data),top1,1,4,--routing=top1)\
+  $(call network,$(data),prototype,1,4,--routing=prototype)\
+  $(call network,$(data),heinsen_vectors,1,6,--routing=heinsen_vectors)\
+  $(call network,$(data),inverted_attention,1,7,--routing=inverted_attention)\
+  $(call network,$(data),variational,1,8,--routing=variational)\
+  $(call network,$(data),orthcaps,1,9,--routing=orthcaps)\
+  $(call network,$(data),heinsen_em,1,9,--routing=heinsen_em)\
   $(call network,$(data),em,1,9,--routing=em))
 
 # What poses tell of movements, of one model of each family on the embedded digits.

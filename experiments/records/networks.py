@@ -14,11 +14,18 @@ DEPTHS = (1, 2, 3)
 # What the rows say, by name of the record.
 ROWS = {
   "uniform": "even shares",
+  "top1": "the best parent alone",
   "dynamic": "dynamic routing",
   "grid": "3D convolutions of DeepCaps",
   "self": "self-routing",
   "self_attention": "self-attention of Efficient-CapsNet",
+  "inverted_attention": "inverted dot-product attention",
+  "prototype": "prototypes of ProtoCaps",
+  "orthcaps": "OrthCaps",
   "sinkhorn": "Sinkhorn",
+  "heinsen_vectors": "Heinsen's of vectors",
+  "heinsen_em": "Heinsen's EM",
+  "variational": "variational Bayes",
   "em": "EM",
 }
 Named = Mapping[str, Sequence[dict]]
