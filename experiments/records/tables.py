@@ -13,6 +13,7 @@ _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 
 # Sides of the images of data sets that have views.
 _ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
+NO_RUNS = "No runs are recorded yet.\n"
 
 
 class Setting(NamedTuple):
@@ -211,6 +212,18 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   lines = [header, ["---"] * len(header), *rows] if rows else []
   lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
   return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def costs(group: Sequence[dict]) -> list[str]:
+  """The cells of parameters, minutes and images per second."""
+  size = group[0]["num_parameters"]
+  minutes = statistics.fmean(record["seconds"] for record in group) / 60
+  rate = statistics.fmean(record["images_per_second"] for record in group)
+  return [
+    f"{size / 1e6:.1f}M" if size >= 999_500 else f"{size / 1e3:.0f}K",
+    f"{minutes:.1f}",
+    f"{rate:,.0f}",
+  ]
 
 
 def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:

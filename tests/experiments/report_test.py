@@ -7,8 +7,8 @@ import pytest
 from report_cases import make_record, rows_of
 
 from experiments import report
+from experiments.records import every_metric, summary, sweeps
 from experiments.records import records as archive
-from experiments.records import sweeps
 
 _ROOT = processes.ROOT
 _EMPTY = f"# Title\n\n{report.BEGIN}\n{report.END}\n\nThe rest.\n"
@@ -42,7 +42,7 @@ def test_a_card_says_what_a_row_was_made_by():
     make_record(1, commit_at_end="b" * 40, versions={"jax": "0.11"}),
     make_record(suite="affnist", metrics={"x": 1.0}, training_commit="c" * 40),
   ]
-  text = report.table(records).partition("## Provenance")[2]
+  text = every_metric.table(records).partition("## Provenance")[2]
   assert "1. python 3.11, jax 0.10\n2. jax 0.11\n" in text
   rows = [line.split(" | ") for line in text.splitlines() if "| train_" in line]
   assert [row[5:] for row in rows] == [
@@ -58,7 +58,7 @@ def test_both_ways_to_infer_are_shown():
     record = make_record(
       experiment="train_boltzmann", metrics={error: 0.5, **metrics}, flags=flags
     )
-    return [row[2:4] for row in rows_of([record], report.summary)[1:]]
+    return [row[2:4] for row in rows_of([record], summary.table)[1:]]
 
   both = {f"{error}_mean_field": 0.25, f"{error}_exact": 0.5}
   mean_field, exact = (
@@ -83,7 +83,7 @@ def test_seeds_of_older_records_share_the_measures_that_all_have():
     for seed, x in enumerate((metrics, {error: 0.7}))
   )
   for records in ([new, old], [old, new]):
-    rows = [row[2:4] for row in rows_of(records, report.summary)[1:]]
+    rows = [row[2:4] for row in rows_of(records, summary.table)[1:]]
     assert rows == [["reconstruction error", "0.5, 0.7"]]
 
 
@@ -149,7 +149,7 @@ def test_the_summary_has_a_row_for_each_main_measure():
               metrics={"novel_error_percent": 9.0, "test_accuracy": 0.9}),
       make_record(experiment="train_new", preset="new", metrics=others),
     ],
-    report.summary,
+    summary.table,
   )  # fmt: skip
   assert [row[:1] + row[2:5] + row[6:7] for row in rows] == [
     ["Preset", "Measure", "Ours", "Published", "Seeds"],
@@ -178,9 +178,9 @@ def test_views_on_another_canvas_are_another_measure(
     suite="affnist_like", dataset=dataset, flags=flags,
     metrics={"affnist_like_accuracy": 0.7, **metrics},
   )  # fmt: skip
-  (row,) = rows_of([record], report.summary)[1:]
+  (row,) = rows_of([record], summary.table)[1:]
   assert row[2] == f"affNIST-like views, {want} (%)"
-  assert f"| affnist_like, {want} |" in report.table([record])
+  assert f"| affnist_like, {want} |" in every_metric.table([record])
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_views_on_another_canvas_are_another_measure(
 )
 def test_routings_made_for_many_layers_are_said_to_be_of_one(flags, alone):
   record = make_record(flags={"model": "capsnet", **flags})
-  (row,) = rows_of([record], report.summary)[1:]
+  (row,) = rows_of([record], summary.table)[1:]
   assert ("in the last layer alone" in row[2]) == alone
 
 
@@ -285,7 +285,7 @@ def test_a_paper_says_nothing_of_a_preset_that_was_changed(words, want):
     metrics={"test_reconstruction_error": 0.08},
     command=f"python -m x --flagfile=presets/{preset}.cfg {words}",
   )
-  assert rows_of([record], report.summary)[1][4] == want
+  assert rows_of([record], summary.table)[1][4] == want
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A record, and the cells of a table made of some."""
 
-from experiments import report
+from experiments.records import every_metric
 
 COMMIT = "0123456789" * 4
 
@@ -30,7 +30,7 @@ def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
   }
 
 
-def rows_of(records, table=report.table):
+def rows_of(records, table=every_metric.table):
   """The cells of the tables' lines, without the rules below the headers.
 
   Without the table of provenance.
