@@ -82,9 +82,12 @@ def sinkhorn_routing(
   def couple(scores):
     logits = scores / temperature
     offsets = jnp.zeros(logits.shape[1], logits.dtype)
-    for _ in range(num_sweeps):
+
+    def sweep(offsets, _):
       shares = numerics.log_softmax(logits + offsets, 1)
-      offsets -= _log_mass(shares, masses)
+      return offsets - _log_mass(shares, masses), None
+
+    offsets, _ = jax.lax.scan(sweep, offsets, length=num_sweeps)
     return numerics.softmax(logits + offsets, 1)
 
   return linear_votes.route_by_agreement(
