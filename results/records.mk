@@ -174,8 +174,7 @@ $(call seeds,routings_digits_cnn_few,0 1 2)
 # Convolutional capsules above a residual front, 1 to 3 layers of them; those of
 # DeepCaps, whose parents compete over the grid, as "grid".
 depths := 8 8$(comma)8 8$(comma)8$(comma)8
-# Cells of further layers are of the routings that take the least time, and of
-# Sinkhorn. With this loss one layer of EM learns nothing.
+# Some routings have more than one layer, others one alone, to save time.
 # $(call network,DATA,CELL,DEPTHS,MINUTES,FLAGS)
 define network
 $(foreach depth,$(3),$(eval train.networks_$(1)_$(2)_$(depth) := train_capsnet \
@@ -190,7 +189,7 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),grid,1 2 3,3,--conv_competition=grid)\
   $(call network,$(data),self,1 2 3,3,--routing=self)\
   $(call network,$(data),self_attention,1 2 3,5,--routing=self_attention)\
-  $(call network,$(data),sinkhorn,1 2 3,9,--routing=sinkhorn)\
+  $(call network,$(data),sinkhorn,1 2 3,6,--routing=sinkhorn)\
   $(call network,$(data),top1,1,4,--routing=top1)\
   $(call network,$(data),prototype,1,4,--routing=prototype)\
   $(call network,$(data),heinsen_vectors,1,6,--routing=heinsen_vectors)\

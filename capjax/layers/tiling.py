@@ -204,7 +204,8 @@ def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
   valid = [tile - taps + 1 for taps in kernel.shape[:2]]
   grid = -(-rows // valid[0]), -(-columns // valid[1])
   num_images, channels, filters = len(images), *kernel.shape[2:]
-  # Axes stay apart up to the products: XLA copies into merged axes more slowly.
+  # Channels keep an axis of their own up to the products: on a CPU, XLA copies
+  # tiles and kernels more slowly into merged axes.
   kernel = kernel.reshape(-1, channels, filters)
 
   images = _cut(images, 1, tile, valid[0], grid[0])
@@ -223,9 +224,9 @@ def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
     sums = tiles[0]  # The first sign is positive.
     for sign, quarter in zip(group.signs[1:], tiles[1:], strict=True):
       sums += sign * quarter
-    pixels = _weighted(group.pixels, sums)
-    taps = _weighted(group.taps, kernel)
-    return _weighted(group.outputs, numerics.matmul(pixels, taps))
+    pixels = _weighted_sums(group.pixels, sums)
+    taps = _weighted_sums(group.taps, kernel)
+    return _weighted_sums(group.outputs, numerics.matmul(pixels, taps))
 
   matrices = jax.tree.map(lambda x: jnp.asarray(x, images.dtype), matrices)
   if in_turn and len(matrices.signs) > 1:
@@ -250,8 +251,8 @@ def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
   return outputs[:, :rows, :columns]
 
 
-def _weighted(matrix, x):
-  """Multiplies [F K] with [K N C] to [F N C]."""
+def _weighted_sums(matrix, x):
+  """Sums over the first axis of x, weighted by each row of the matrix."""
   product = numerics.matmul(matrix, x.reshape(len(x), -1))
   return product.reshape(-1, *x.shape[1:])
 

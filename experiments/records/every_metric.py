@@ -51,11 +51,11 @@ _SETTINGS = (
 
 
 def page(records: Iterable[dict]) -> str:
-  """The whole page in Markdown; see `table`."""
-  return f"{_TITLE}\n{table(records)}"
+  """The whole page in Markdown; see `body`."""
+  return f"{_TITLE}\n{body(records)}"
 
 
-def table(records: Iterable[dict]) -> str:
+def body(records: Iterable[dict]) -> str:
   """Returns Markdown of all records, the seeds of one setting in one row.
 
   Runs with a test error make the first table. Evaluations (with a `suite`) and

@@ -5,6 +5,8 @@ Rows come from the records `networks_DATA_NAME_DEPTH-SEED`.
 
 from collections.abc import Mapping, Sequence
 
+from capjax.layers import routers
+
 from . import routings, tables
 
 STEM = "networks_"
@@ -12,21 +14,8 @@ NONE = "No record of these runs yet.\n"
 DATA = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
 DEPTHS = (1, 2, 3)
 # What the rows say, by name of the record.
-ROWS = {
-  "uniform": "even shares",
-  "top1": "the best parent alone",
-  "dynamic": "dynamic routing",
-  "grid": "3D convolutions of DeepCaps",
-  "self": "self-routing",
-  "self_attention": "self-attention of Efficient-CapsNet",
-  "inverted_attention": "inverted dot-product attention",
-  "prototype": "prototypes of ProtoCaps",
-  "orthcaps": "OrthCaps",
-  "sinkhorn": "Sinkhorn",
-  "heinsen_vectors": "Heinsen's of vectors",
-  "heinsen_em": "Heinsen's EM",
-  "variational": "variational Bayes",
-  "em": "EM",
+ROWS = {name: f"`{name}`" for name in routers.NAMES} | {
+  "grid": "3D convolutions of DeepCaps"
 }
 Named = Mapping[str, Sequence[dict]]
 

@@ -1,4 +1,4 @@
-"""The table of main measures: one line for each preset and suite."""
+"""The table of main measures: one row, or one for each kind of inference."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ _INFERENCES = {
 _MAIN_OF_SUITES = {
   name: some.main for name, some in suites.SUITES.items() if some.main
 }
-_SUMMARY = (
+_HEADER = (
   "Preset",
   "Dataset",
   "Measure",
@@ -79,7 +79,7 @@ def table(records: Iterable[dict]) -> str:
           setting.device,
         ]
       )
-  return tables.markdown(_SUMMARY, rows) or tables.NO_RUNS
+  return tables.markdown(_HEADER, rows) or tables.NO_RUNS
 
 
 def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:

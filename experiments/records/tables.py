@@ -13,6 +13,7 @@ _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 
 # Sides of the images of data sets that have views.
 _ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
+
 NO_RUNS = "No runs are recorded yet.\n"
 
 

@@ -42,7 +42,7 @@ def test_a_card_says_what_a_row_was_made_by():
     make_record(1, commit_at_end="b" * 40, versions={"jax": "0.11"}),
     make_record(suite="affnist", metrics={"x": 1.0}, training_commit="c" * 40),
   ]
-  text = every_metric.table(records).partition("## Provenance")[2]
+  text = every_metric.body(records).partition("## Provenance")[2]
   assert "1. python 3.11, jax 0.10\n2. jax 0.11\n" in text
   rows = [line.split(" | ") for line in text.splitlines() if "| train_" in line]
   assert [row[5:] for row in rows] == [
@@ -180,7 +180,7 @@ def test_views_on_another_canvas_are_another_measure(
   )  # fmt: skip
   (row,) = rows_of([record], summary.table)[1:]
   assert row[2] == f"affNIST-like views, {want} (%)"
-  assert f"| affnist_like, {want} |" in every_metric.table([record])
+  assert f"| affnist_like, {want} |" in every_metric.body([record])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
   }
 
 
-def rows_of(records, table=every_metric.table):
+def rows_of(records, table=every_metric.body):
   """The cells of the tables' lines, without the rules below the headers.
 
   Without the table of provenance.

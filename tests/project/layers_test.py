@@ -20,7 +20,7 @@ MAY_IMPORT = {
   "evaluation": {"run", "training", "figures"},
   "tasks": {"run", "training", "evaluation"},
   "flags": {"run", "training"},
-  "records": {"run"},
+  "records": {"run", "evaluation"},
   "benchmarks": {"flags", "training"},
   "fitting": {"run", "training", "evaluation", "figures"},
   "launch": {"flags", "run", "training", "evaluation", "fitting"},

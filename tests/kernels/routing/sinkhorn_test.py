@@ -15,7 +15,7 @@ import pytest
 from jax.test_util import check_grads
 
 from kernels import numerics
-from kernels.routing import linear_votes, sinkhorn
+from kernels.routing import dynamic_routing, linear_votes, sinkhorn
 
 _route = jax.jit(
   sinkhorn.sinkhorn_routing,
@@ -195,3 +195,10 @@ def test_options_out_of_range_are_refused():
   ):
     with pytest.raises(ValueError, match=words):
       sinkhorn.sinkhorn_routing(cases.votes(), **options)
+
+
+def test_without_sweeps_or_compilation_it_is_dynamic_routing():
+  votes = cases.votes()
+  with jax.disable_jit():
+    output = sinkhorn.sinkhorn_routing(votes, num_sweeps=0)
+  chex.assert_trees_all_close(output, dynamic_routing(votes), rtol=1e-5)
