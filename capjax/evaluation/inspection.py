@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from capjax import capsnet, matrix_capsules
 from capjax.kernels import numerics, routing
 from capjax.kernels.routing import em
-from capjax.layers import custom_routing, heinsen_routers, routers
+from capjax.layers import heinsen_routers, routers, routing_inputs
 
 
 class Iterations(NamedTuple):
@@ -78,7 +78,7 @@ def iterations(
       return changed(poses, transforms, activations=activations, bias=bias)
 
     outputs.append(jax.vmap(route)(poses, activations))
-  votes = jax.vmap(custom_routing.stored_votes, (0, None))(poses, transforms)
+  votes = jax.vmap(routing_inputs.stored_votes, (0, None))(poses, transforms)
   if bias is not None and isinstance(layer.route, _MIXTURES):
     votes += bias
   return Iterations(

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float
 
 from capjax.kernels import routing
-from capjax.layers import custom_routing, platforms
+from capjax.layers import platforms, routing_inputs
 
 # The name of the batch axis, over which layers map routings.
 BATCH_AXIS = "batch"
@@ -62,7 +62,7 @@ def route_by_agreement(
   }
 
   def store_votes(poses, transforms, bias):
-    votes = custom_routing.stored_votes(poses, transforms)
+    votes = routing_inputs.stored_votes(poses, transforms)
     output = routing.dynamic_routing(votes, bias=bias, **options)
     # As the other forms return it, where transforms are wider than poses.
     return jax.tree.map(lambda x: x.astype(poses.dtype), output)

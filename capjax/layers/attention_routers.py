@@ -15,7 +15,7 @@ from capjax.kernels.routing import (
   orthogonal,
   prototypes,
 )
-from capjax.layers import custom_routing
+from capjax.layers import routing_inputs
 from capjax.layers.named_routing import ITERATIONS, Router
 
 
@@ -46,7 +46,7 @@ class SelfAttention(nnx.Module):
   ) -> routing.RoutingOutput:
     del activations  # poses have lengths
     return attention.self_attention_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       priors=self.priors[...],
       bias=bias,
     )
@@ -95,7 +95,7 @@ class InvertedAttention(nnx.Module):
   ) -> routing.RoutingOutput:
     del activations  # the kernel has none
     return attention.inverted_attention_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       self.readout[...],
       num_iterations=self.num_iterations,
       scale=self.scale[...],
@@ -141,9 +141,9 @@ class SelfRouting(nnx.Module):
       "ic,ijc->ij", poses.reshape(len(poses), -1), self.weights[...]
     )
     output = attention.self_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       logits + self.biases[...],
-      custom_routing.part_activations(poses, activations),
+      routing_inputs.part_activations(poses, activations),
     )
     if bias is None:
       return output
@@ -190,7 +190,7 @@ class Prototypes(nnx.Module):
       "ic,cs->is", poses.reshape(len(poses), -1), self.projection[...]
     )
     return prototypes.prototype_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       embeddings,
       self.prototypes[...],
       bias=bias,
@@ -233,7 +233,7 @@ class SparseAttention(nnx.Module):
     del activations  # poses have lengths
     parts = poses.reshape(len(poses), -1)
     return orthogonal.sparse_attention_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       kept=orthogonal.prune(parts, centre=jnp.mean(parts, axis=0)),
       keys=orthogonal.householder(self.keys[...]),
       values=orthogonal.householder(self.values[...]),

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics, routing
+from capjax.kernels import routing
+from capjax.layers import routing_inputs
 
 # What a layer gives a routing, besides the votes, where it asks by these names.
 _GIVEN = ("poses", "transforms", "activations", "bias")
@@ -79,51 +80,17 @@ class FromFunction(nnx.Module):
     given = {
       "poses": poses,
       "transforms": transforms,
-      "activations": part_activations(poses, activations),
+      "activations": routing_inputs.part_activations(poses, activations),
       "bias": bias,
     }
     given = {name: given[name] for name in self.names}
-    votes = (stored_votes(poses, transforms),) if self.takes_votes else ()
-    output = self.function(*votes, **given)
-    num_objects, pose_size = pose_axes(poses, transforms)
+    if self.takes_votes:
+      votes = routing_inputs.stored_votes(poses, transforms)
+      output = self.function(votes, **given)
+    else:
+      output = self.function(**given)
+    num_objects, pose_size = routing_inputs.pose_axes(poses, transforms)
     return _checked(self.function, output, (len(poses), num_objects, pose_size))
-
-
-def part_activations(
-  poses: Float[Array, " I *pose"], activations: Float[Array, " I"] | None
-) -> Float[Array, " I"]:
-  """The activations of the parts; if there are none, the lengths of poses."""
-  if activations is None:
-    return numerics.safe_norm(poses.reshape(len(poses), -1))
-  return activations
-
-
-def stored_votes(
-  poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
-) -> Float[Array, "I J D"]:
-  """Votes u_i W_ij of vectors [I C], or of matrices [I P Q] in rows."""
-  if poses.ndim == 2:
-    # In this order a batch, over which layers map this, is the first axis of
-    # the product; on a CPU gradients then take a third less time.
-    votes = numerics.einsum("ijcd,ic->jdi", transforms, poses)
-    return votes.transpose(2, 0, 1)
-  votes = numerics.einsum("ipq,ijqr->ijpr", poses, transforms)
-  return votes.reshape(*votes.shape[:2], -1)
-
-
-def linear_votes(
-  poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
-) -> Float[Array, "I J D"] | routing.LinearVotes:
-  """Votes of vectors as two factors, and of matrices stored."""
-  if poses.ndim == 2:
-    return routing.LinearVotes(poses, transforms)
-  return stored_votes(poses, transforms)
-
-
-def pose_axes(poses: jax.Array, transforms: jax.Array) -> tuple[int, int]:
-  """J and D, the numbers of a parent's pose."""
-  rows = poses.shape[1] if poses.ndim == 3 else 1
-  return transforms.shape[1], rows * transforms.shape[3]
 
 
 def _signature(function):

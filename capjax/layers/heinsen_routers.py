@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from capjax.kernels import routing
 from capjax.kernels.routing import heinsen, linear_votes
-from capjax.layers import custom_routing
+from capjax.layers import routing_inputs
 from capjax.layers.named_routing import ITERATIONS, Router
 
 
@@ -59,12 +59,12 @@ class HeinsenEM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = custom_routing.stored_votes(poses, transforms)
+    votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
     return heinsen.heinsen_em_routing(
       votes,
-      custom_routing.part_activations(poses, activations),
+      routing_inputs.part_activations(poses, activations),
       self.beta_use[...],
       self.beta_ignore[...],
       num_iterations=self.num_iterations,
@@ -136,9 +136,9 @@ class HeinsenVectors(nnx.Module):
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     return heinsen.heinsen_vector_routing(
-      custom_routing.linear_votes(poses, transforms),
+      routing_inputs.linear_votes(poses, transforms),
       poses.reshape(len(poses), -1),
-      custom_routing.part_activations(poses, activations),
+      routing_inputs.part_activations(poses, activations),
       self.beta_use[...],
       self.beta_ignore[...],
       prediction=self.prediction[...],

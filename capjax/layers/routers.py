@@ -33,6 +33,7 @@ from capjax.layers import (
   attention_routers,
   custom_routing,
   heinsen_routers,
+  routing_inputs,
 )
 from capjax.layers.named_routing import ITERATIONS, Router, Sizes
 
@@ -70,7 +71,7 @@ class DynamicRouting:
     del activations  # poses have lengths
     options = dataclasses.asdict(self)
     if poses.ndim > 2:
-      votes = custom_routing.stored_votes(poses, transforms)
+      votes = routing_inputs.stored_votes(poses, transforms)
       return routing.dynamic_routing(votes, bias=bias, **options)
     return agreement.route_by_agreement(
       poses,
@@ -111,10 +112,10 @@ class Kernel:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = custom_routing.linear_votes(poses, transforms)
+    votes = routing_inputs.linear_votes(poses, transforms)
     options = dict(self.options)
     if self.takes_activations:
-      options["activations"] = custom_routing.part_activations(
+      options["activations"] = routing_inputs.part_activations(
         poses, activations
       )
     return self.function(votes, bias=bias, **options)
@@ -154,12 +155,12 @@ class Variational(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = custom_routing.stored_votes(poses, transforms)
+    votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
     return variational.variational_routing(
       votes,
-      custom_routing.part_activations(poses, activations),
+      routing_inputs.part_activations(poses, activations),
       num_iterations=self.num_iterations,
       beta=self.beta[...],
       gain=self.gain[...],
@@ -212,12 +213,12 @@ class EM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    votes = custom_routing.stored_votes(poses, transforms)
+    votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
     output = em.em_routing(
       votes,
-      custom_routing.part_activations(poses, activations),
+      routing_inputs.part_activations(poses, activations),
       self.beta_a[...],
       self.beta_u[...],
       inverse_temperatures=self.inverse_temperatures,
