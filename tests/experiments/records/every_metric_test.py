@@ -1,0 +1,67 @@
+"""The page of every metric: its tables, and where the records come from."""
+
+import pytest
+from report_cases import make_record, rows_of
+
+from experiments.records import every_metric
+
+
+def test_a_card_says_what_a_row_was_made_by():
+  records = [
+    make_record(0),
+    make_record(1, commit_at_end="b" * 40, versions={"jax": "0.11"}),
+    make_record(suite="affnist", metrics={"x": 1.0}, training_commit="c" * 40),
+  ]
+  text = every_metric.body(records).partition("## Provenance")[2]
+  assert "1. python 3.11, jax 0.10\n2. jax 0.11\n" in text
+  rows = [line.split(" | ") for line in text.splitlines() if "| train_" in line]
+  assert [row[5:] for row in rows] == [
+    ["-", "0 1", "0123456", "-", "bbbbbbb", "-", "1 2 |"],
+    ["affnist", "0", "0123456", "ccccccc", "-", "-", "1 |"],
+  ]
+
+
+@pytest.mark.parametrize(
+  "changes, want",
+  [
+    ({"flags": {"reconstruction": "official"}}, "0.25"),
+    ({"flags": {"reconstruction": "none"}}, "0.35"),
+    ({"flags": {"num_iterations": 1}}, "0.29"),
+    ({"flags": {"num_iterations": 1, "reconstruction": "none"}}, "0.34"),
+    ({"flags": {"num_iterations": 2}}, "-"),
+    ({"flags": {"model": "baseline"}}, "0.39"),
+    ({"flags": {"model": "other"}}, "-"),
+    ({"flags": {"canvas": 40}}, "-"),
+    ({"dataset": "fashion_mnist"}, "-"),
+  ],
+)
+def test_the_papers_figure_stands_beside_ours(changes, want):
+  assert rows_of([make_record(**changes)])[1][9] == want
+
+
+@pytest.mark.parametrize(
+  "size, want", [(999, "1K"), (160_500, "160K"), (999_500, "1.0M")]
+)
+def test_parameters(size, want):
+  assert rows_of([make_record(num_parameters=size)])[1][10] == want
+
+
+def test_evaluations_have_a_table_of_their_own():
+  records = [
+    make_record(
+      seed, metrics={"affnist_accuracy": 0.7 + seed / 10}, suite="affnist"
+    )
+    for seed in (0, 1)
+  ]
+  rows = rows_of(
+    [
+      *records,
+      make_record(0),
+      make_record(experiment="train_x", metrics={"elbo": -1234.56}),
+    ]
+  )
+  assert [row[5:] for row in rows[2:]] == [
+    ["Suite", "Metric", "Value", "Images", "Seeds", "Commit"],
+    ["affnist", "affnist_accuracy", "0.7, 0.8", "-", "2", "0123456"],
+    ["-", "elbo", "-1235", "-", "1", "0123456"],
+  ]
