@@ -9,7 +9,6 @@ from report_cases import make_record
 from experiments import report
 from experiments.records import records as archive
 
-_ROOT = processes.ROOT
 _EMPTY = f"# Title\n\n{report.BEGIN}\n{report.END}\n\nThe rest.\n"
 
 
