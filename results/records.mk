@@ -32,8 +32,8 @@ minutes.digits := 2
 $(call seeds,digits,0 1 2)
 
 train.mnist_full_cpu := train_capsnet $(presets)/capsnet/mnist_full_cpu.cfg
-suites.mnist_full_cpu := attacks,views,diagnostics,affnist_like,equivariance,crowding
-minutes.mnist_full_cpu := 60
+suites.mnist_full_cpu := diagnostics,equivariance
+minutes.mnist_full_cpu := 50
 $(call seeds,mnist_full_cpu,0)
 
 train.mnist_cpu := train_capsnet $(presets)/capsnet/mnist_cpu.cfg
