@@ -45,6 +45,13 @@ _LIKELY = {
 }
 
 
+def curve(stem: str, suite: str | None, x: str, y: str) -> dict[float, float]:
+  """One metric against another, both lists, as means over the seeds."""
+  seeds = list(records(stem, suite))
+  values = np.mean([found[y] for found in seeds], axis=0)
+  return dict(zip(seeds[0][x], values.tolist(), strict=True))
+
+
 def records(stem: str, suite: str | None) -> Iterator[dict]:
   """Yields the metrics of each seed of `STEM-SEED.jsonl`."""
   folder = pathlib.Path(_RESULTS.value) / "records"
@@ -225,9 +232,8 @@ def unseen_shifts(path: pathlib.Path) -> None:
     "transforming_mnist_affine": "digits, affine poses",
   }
   lines = {
-    label: dict(zip(x["distance"], x["relative_error"], strict=True))
+    label: curve(stem, None, "distance", "relative_error")
     for stem, label in names.items()
-    for x in records(stem, None)
   }
   panel = curves.Panel("", "shift (pixels)", "error (% of not moving)", lines)
   curves.accuracy_curves([panel], path)
@@ -235,12 +241,10 @@ def unseen_shifts(path: pathlib.Path) -> None:
 
 def few_labels(path: pathlib.Path) -> None:
   """Accuracy with few labels, from capsules and from pixels."""
-  (found,) = records("transforming_mnist", "few_labels")
   names = {"capsules": "outputs of capsules", "pixels": "principal components"}
+  of = functools.partial(curve, "transforming_mnist", "few_labels")
   lines = {
-    label: dict(
-      zip(found["num_labels"], found[f"analysers_accuracy_{key}"], strict=True)
-    )
+    label: of("num_labels", f"analysers_accuracy_{key}")
     for key, label in names.items()
   }
   panel = curves.Panel("", "labels", "accuracy (%)", lines)
@@ -285,9 +289,7 @@ PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
 
 def _panel(suite, metric, axis, title, unit=None) -> curves.Panel:
   lines = {
-    label: dict(zip(x[axis], x[metric], strict=True))
-    for stem, label in _VIEWED.items()
-    for x in records(stem, suite)
+    label: curve(stem, suite, axis, metric) for stem, label in _VIEWED.items()
   }
   return curves.Panel(title, unit or axis, "accuracy (%)", lines)
 
