@@ -1,4 +1,7 @@
-"""The table of main measures: one row, or one for each kind of inference."""
+"""The table of main measures: a row for each setting.
+
+A model with two kinds of inference has a row for each.
+"""
 
 from collections.abc import Iterable
 
