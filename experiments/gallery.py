@@ -24,7 +24,7 @@ from capjax.layers import routers
 from .figures import concepts, curves, grids
 from .figures import routings as figures
 from .figures import scae as sketches
-from .records import pages
+from .records import pages, tables
 from .records import routings as table
 
 _FOLDER = flags.DEFINE_string("folder", "docs/figures", "Where pictures go.")
@@ -45,11 +45,11 @@ _LIKELY = {
 }
 
 
-def curve(stem: str, suite: str | None, x: str, y: str) -> dict[float, float]:
-  """One metric against another, both lists, as means over the seeds."""
-  seeds = list(records(stem, suite))
-  values = np.mean([found[y] for found in seeds], axis=0)
-  return dict(zip(seeds[0][x], values.tolist(), strict=True))
+def curve(stem: str, suite: str, x: str, y: str) -> dict[float, float]:
+  """One metric against another, both curves, as means over the seeds."""
+  named = pages.read(_RESULTS.value)
+  points = (tables.curve(named, stem, suite, metric) for metric in (x, y))
+  return dict(zip(*points, strict=True))
 
 
 def records(stem: str, suite: str | None) -> Iterator[dict]:
@@ -232,7 +232,7 @@ def unseen_shifts(path: pathlib.Path) -> None:
     "transforming_mnist_affine": "digits, affine poses",
   }
   lines = {
-    label: curve(stem, None, "distance", "relative_error")
+    label: curve(stem, "", "distance", "relative_error")
     for stem, label in names.items()
   }
   panel = curves.Panel("", "shift (pixels)", "error (% of not moving)", lines)
@@ -271,7 +271,8 @@ def iterations(path: pathlib.Path) -> None:
   named = pages.read(_RESULTS.value)
   lines = {}
   for name in routers.NAMES:
-    found = table.curve(named, name, "more_routing", "iteration_accuracy")
+    stem = table.STEM + name
+    found = tables.curve(named, stem, "more_routing", "iteration_accuracy")
     if len(found) > 1:
       lines[name] = dict(enumerate(found, 1))
   panel = curves.Panel("", "iterations", "accuracy (%)", lines)

@@ -107,12 +107,6 @@ def plotted(named: Named) -> dict[str, dict[str, list[float]]]:
   }
 
 
-def curve(named: Named, cell: str, suite: str, metric: str) -> list[float]:
-  """The means over seeds of each point of a curve; empty without records."""
-  curves = tables.by_seed(named, STEM + cell, suite, metric).values()
-  return [statistics.fmean(points) for points in zip(*curves, strict=True)]
-
-
 def _row(name: str, named: Named) -> list[str]:
   stem = STEM + name
   found = errors(named, stem)

@@ -196,6 +196,21 @@ def by_seed(
   }
 
 
+def curve(
+  named: Mapping[str, Sequence[dict]], stem: str, suite: str, metric: str
+) -> list[float]:
+  """The means over seeds of each point of a curve; empty without records.
+
+  Args:
+    named: as for `by_seed`.
+    stem: as for `by_seed`.
+    suite: as for `by_seed`.
+    metric: a curve.
+  """
+  curves = by_seed(named, stem, suite, metric).values()
+  return [statistics.fmean(points) for points in zip(*curves, strict=True)]
+
+
 def differences(
   ours: Mapping[int, float], theirs: Mapping[int, float]
 ) -> list[float]:

@@ -77,15 +77,3 @@ def test_what_is_plotted_are_the_values_of_seeds():
   assert found["error (%)"]["em"] == [1.0, 4.0, 4.0]
   assert found["entropy of shares"]["em"] == [0.25] * 3
   assert found["entropy of shares"]["uniform"] == []
-
-
-def test_curves_are_means_over_seeds():
-  named = {
-    "routings_digits_em": [
-      make_record(seed, suite="starvation", metrics={"layer_mean": [seed, 1.0]})
-      for seed in range(3)
-    ]
-  }
-  found = routings.curve(named, "em", "starvation", "layer_mean")
-  assert found == [1.0, 1.0]
-  assert routings.curve(named, "top1", "starvation", "layer_mean") == []

@@ -191,3 +191,15 @@ def test_seeds_that_stop_at_their_own_accuracy_share_a_row():
     for setting in tables.settings(given)
   )
   assert found == [[0, 1], [2]]
+
+
+def test_curves_are_means_over_seeds():
+  named = {
+    "routings_digits_em": [
+      make_record(seed, suite="starvation", metrics={"layer_mean": [seed, 1.0]})
+      for seed in range(3)
+    ]
+  }
+  found = tables.curve(named, "routings_digits_em", "starvation", "layer_mean")
+  assert found == [1.0, 1.0]
+  assert tables.curve(named, "none", "starvation", "layer_mean") == []
