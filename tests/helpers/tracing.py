@@ -1,8 +1,9 @@
-"""Traces the loss of a binary, without compiling it or changing anything.
+"""Lowers an update of a binary, without compiling it or changing anything.
 
 In a process of its own, by `processes.Running("tracing", BINARY, FLAGS...,
 package="")`: its flags are parsed, its data loaded, and its model, optimiser
-and loss are made and followed through in shapes alone, at full size.
+and loss are made and followed through in shapes alone, at full size. Loss,
+gradient and update must have a program for GPUs and for TPUs.
 """
 
 import importlib
@@ -11,9 +12,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 from absl import app, flags
 from flax import nnx
 
+from capjax.layers import platforms
 from experiments import launch
 from experiments.flags import datasets, errors, runs
 from experiments.training import task as tasks
@@ -28,21 +31,37 @@ def _trace(make_task: Callable[[], tasks.Task]) -> None:
     train = datasets.load("train")
     batch_size = runs.BATCH_SIZE.value
 
-    def first_loss(images, labels):
+    def begin():
       spec = task.describe(train.images.shape[1:], train.num_classes)
       model = spec.make(nnx.Rngs(0))
-      state = train_step.init(model, task.optimizer, jax.random.key(0))
+      model.train()
+      return train_step.init(model, task.optimizer, jax.random.key(0))
+
+    def update(state, images, labels):
       keys = jax.random.split(state.key, batch_size)
       examples = jax.vmap(task.sample, (0, 0, None, None))(
         keys, jnp.arange(batch_size), images, labels
       )
-      model.train()
-      return task.loss(model, *examples, state.key, state.step)
+      graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
 
-    value, metrics = jax.eval_shape(first_loss, train.images, train.labels)
+      def loss(parameters):
+        model = nnx.merge(graph, parameters, rest, copy=True)
+        return task.loss(model, *examples, state.key, state.step)
+
+      (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(
+        parameters
+      )
+      step, _ = task.optimizer.update(gradient, state.opt_state, parameters)
+      return value, metrics, optax.apply_updates(parameters, step)
+
+    state = jax.eval_shape(begin)
+    with platforms.known("cuda"):  # the forms of all accelerators
+      traced = jax.jit(update).trace(state, train.images, train.labels)
+    traced.lower(lowering_platforms=("cuda", "tpu"))
+    value, metrics, _ = traced.out_info
     assert value.shape == () and metrics
     assert all(x.shape == () for x in metrics.values()), metrics
-    print("traced")
+    print("lowered")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_every_preset_can_be_trained(few_digits, preset):
     "tracing", f"train_{preset.parent.name}", f"--flagfile={preset}",
     f"--data_dir={few_digits}", package="",
   ).wait()  # fmt: skip
-  assert code == 0 and printed.endswith("traced\n"), printed
+  assert code == 0 and printed.endswith("lowered\n"), printed
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def _moves(case, arguments):
   }
 
 
-def _run(case, batch, *, forward=False, reverse=True):
-  """Values of a batch of rows, and derivatives as the case has them."""
+def _derived(case, *, forward=False, reverse=True):
+  """A function of a batch: values, and derivatives as the case has them."""
 
   def function(arguments):
     return _floats(case.function(**arguments))
@@ -95,7 +95,11 @@ def _run(case, batch, *, forward=False, reverse=True):
       _, found["pushed"] = jax.jvp(function, (arguments,), (moves,))
     return found
 
-  return jax.jit(jax.vmap(of_row))(batch)
+  return jax.jit(jax.vmap(of_row))
+
+
+def _run(case, batch, **derivatives):
+  return _derived(case, **derivatives)(batch)
 
 
 def _alone(case, arguments):
@@ -165,6 +169,17 @@ class ConformanceTest(parameterized.TestCase):
     for n in range(_ORDINARY):
       plain = case.function(**_row(batch, n))
       _assert_near(_row(found["values"], n), plain, case.tolerance)
+
+  @parameterized.parameters(*kernel_cases.CASES)
+  @pytest.mark.long
+  def test_lowers_for_accelerators(self, name):
+    """Values and derivatives have a program for GPUs and for TPUs."""
+    case = kernel_cases.CASES[name]
+    batch = _cast(_batch(case), jnp.float32)
+    exported = jax.export.export(
+      _derived(case, forward=True), platforms=("cuda", "tpu")
+    )(batch)
+    self.assertEqual(exported.platforms, ("cuda", "tpu"))
 
   @parameterized.parameters(*kernel_cases.CASES)
   @pytest.mark.long
