@@ -190,12 +190,12 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),self,1 2 3,3,--routing=self)\
   $(call network,$(data),self_attention,1 2 3,5,--routing=self_attention)\
   $(call network,$(data),sinkhorn,1 2 3,6,--routing=sinkhorn)\
-  $(call network,$(data),top1,1,4,--routing=top1)\
-  $(call network,$(data),prototype,1,4,--routing=prototype)\
-  $(call network,$(data),heinsen_vectors,1,6,--routing=heinsen_vectors)\
-  $(call network,$(data),inverted_attention,1,7,--routing=inverted_attention)\
-  $(call network,$(data),variational,1,8,--routing=variational)\
-  $(call network,$(data),orthcaps,1,9,--routing=orthcaps)\
+  $(call network,$(data),top1,1 2 3,5,--routing=top1)\
+  $(call network,$(data),prototype,1 2 3,5,--routing=prototype)\
+  $(call network,$(data),heinsen_vectors,1 2 3,10,--routing=heinsen_vectors)\
+  $(call network,$(data),inverted_attention,1 2 3,10,--routing=inverted_attention)\
+  $(call network,$(data),variational,1 2 3,9,--routing=variational)\
+  $(call network,$(data),orthcaps,1 2 3,10,--routing=orthcaps)\
   $(call network,$(data),heinsen_em,1,9,--routing=heinsen_em)\
   $(call network,$(data),em,1,9,--routing=em))
 
