@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from capjax import predictions
-from capjax.energy import rbm
+from capjax import baselines, predictions, scae
+from capjax.energy import helmholtz, rbm
 from capjax.evaluation import detection
+from capjax.generative import guides, inference
 
 from ..figures import curves
 from ..run import directory
@@ -18,6 +19,8 @@ from .models import Options, Scores, Trained
 from .suite import Main, suite
 
 _KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
+_LOW = ("reconstruction_error", "free_energy")  # of familiar images
+_NUM_SAMPLES = 10  # of each bound
 # The other data set, where the user names none.
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 
@@ -42,9 +45,11 @@ def out_of_distribution(
     For each score of an image, AUROC and the share of other images that pass at
     the threshold that 95% of the test images pass (`detection.Detection`).
     Low values count as familiar for `reconstruction_error`, the squared error
-    summed over the image, and for `free_energy` of an RBM; high ones for
-    `largest_activation` of class capsules and for `largest_probability` of a
-    softmax.
+    summed over the image, and for `free_energy` of an RBM; high ones for all
+    others: `largest_activation` of class capsules, `largest_probability` of a
+    softmax, `bound` on the log density, with 10 importance samples, of models
+    that have one, and `image_log_prob` and `part_log_prob` of a stacked capsule
+    autoencoder, given its parts and its objects.
   """
   name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
   if name is None:
@@ -68,7 +73,7 @@ def out_of_distribution(
   scores: Scores = {"num_images": len(images), "num_other": len(others)}
   lines = {"random": {0.0: 0.0, 1.0: 1.0}}
   for score, values in own.items():
-    sign = 1 if score.startswith("largest_") else -1
+    sign = -1 if score in _LOW else 1
     both = detection.detection(sign * values, sign * foreign[score])
     scores[f"{score}_auroc"] = both.auroc
     scores[f"{score}_false_positive_rate"] = both.false_positive_rate
@@ -94,9 +99,10 @@ SUITES = (out_of_distribution,)
 def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
   """Every score [N] that the model has for images."""
   steps = trained.task.steps(images.shape[1:])
-  binary = isinstance(
-    trained.model, rbm.CapsuleRBM
-  ) and not latents.has_gaussian_pixels(trained.model)
+  kinds = rbm.CapsuleRBM, helmholtz.CapsuleHM, baselines.ConvVAE
+  binary = isinstance(trained.model, kinds) and not latents.has_gaussian_pixels(
+    trained.model
+  )
 
   def sample(key, index, images, labels):
     del labels
@@ -120,8 +126,8 @@ def measure(
   Args:
     model: the model.
     images: [B H W C], its input.
-    drawn: the same for a free energy, whose pixels are 0 or 1 where the visible
-      units of the model are.
+    drawn: the same for a free energy or a bound, whose pixels are 0 or 1 where
+      the visible units of the model are.
 
   Returns:
     Each [B].
@@ -147,4 +153,29 @@ def measure(
     scores["reconstruction_error"] = jnp.sum(squares, axis=(1, 2, 3))
   if isinstance(model, rbm.CapsuleRBM):
     scores["free_energy"] = model.free_energy(drawn)
-  return scores
+  return scores | _log_densities(model, images, drawn)
+
+
+def _log_densities(
+  model: nnx.Module, images: jax.Array, drawn: jax.Array
+) -> dict[str, jax.Array]:
+  """Bounds on the log density of images, or terms of it, of models with any."""
+  key = jax.random.key(0)  # the same noise for all batches
+  if isinstance(model, (helmholtz.CapsuleHM, baselines.ConvVAE)):
+    found = model.bound(key, drawn, _NUM_SAMPLES)
+    return {"bound": found.importance}
+  if isinstance(model, guides.AmortisedCapsules):
+    if not model.guide.has_scales:
+      return {}
+    found = inference.importance_bound(
+      model.capsules, model.guide, images, key, num_samples=_NUM_SAMPLES
+    )
+    return {"bound": found.bounds}
+  if isinstance(model, scae.SCAE):
+    output = model(images)
+    targets = model.targets(images)
+    return {
+      "image_log_prob": model.decoder.log_prob(targets, output.parts),
+      "part_log_prob": output.objects.log_prob,
+    }
+  return {}

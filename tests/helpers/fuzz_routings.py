@@ -4,6 +4,7 @@
 
 Arguments are those of `fuzz`, of every magnitude up to 1e30, in float32 and
 compiled. A case counts once, whether values or gradients are not finite.
+Gradients through the last iteration alone are cases beside those through all.
 """
 
 import argparse
@@ -54,7 +55,12 @@ def main() -> int:
   given = parser.parse_args()
   metrics, start = {}, time.monotonic()
   for name in routers.NAMES:
-    cases = [kernel_cases.CASES[x] for x in routing_rows.LAYERS[name].kernels]
+    rows = [
+      row
+      for kernel in routing_rows.LAYERS[name].kernels
+      for row in (kernel, routing_rows.last(kernel))
+    ]
+    cases = [kernel_cases.CASES[x] for x in rows if x in kernel_cases.CASES]
     counts = [
       count(case, seed=given.seed, repeats=given.repeats) for case in cases
     ]

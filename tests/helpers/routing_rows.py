@@ -20,12 +20,25 @@ CASES = {name: row for file in _FILES for name, row in file.CASES.items()}
 _ITERATE = (
   "dynamic.dynamic_routing",
   "dynamic.transform_and_route",
+  "grid.grid_routing",
+  "sinkhorn.sinkhorn_routing",
+  "attention.inverted_attention_routing",
+  "attention.inverted_attention_routing of factors",
+  "heinsen.heinsen_em_routing",
+  "heinsen.heinsen_vector_routing",
   "variational.variational_routing",
   "em.em_routing",
   "em_convolution.em_convolution",
 )
+
+
+def last(name: str) -> str:
+  """The row of a kernel with the gradient of its last iteration."""
+  return f"{name} through the last iteration"
+
+
 CASES |= {
-  f"{name} through the last iteration": CASES[name]._replace(
+  last(name): CASES[name]._replace(
     function=functools.partial(CASES[name].function, gradient="last"),
     smooth=False,
   )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from capjax import data
+from capjax import baselines, data, losses
 from experiments.evaluation import equivariance, models, out_of_distribution
 from experiments.training import task
 from experiments.training.loop import LoopConfig
@@ -117,6 +117,37 @@ def test_detection_by_reconstruction_is_the_share_of_pairs(run, monkeypatch):
   assert scores["largest_activation_auroc"] == 0
   assert (scores["num_images"], scores["num_other"]) == (4, 3)
   assert (run.workdir / "figures" / "out_of_distribution.png").exists()
+
+
+class _LikesDarkPixels(baselines.ConvVAE):
+  """An encoder whose bound falls with every pixel that is not black."""
+
+  pixel_scale = None
+
+  def __init__(self):
+    pass
+
+  def bound(self, key, images, num_samples):
+    del key
+    assert num_samples > 1
+    ink = jnp.sum(images, axis=(1, 2, 3))
+    grey = jnp.sum((images > 0) & (images < 1), axis=(1, 2, 3))
+    return losses.Bound(jnp.nan * ink, -ink - 1000.0 * grey)
+
+
+def test_bounds_of_other_data_are_low(run, monkeypatch):
+  monkeypatch.setattr(
+    out_of_distribution.predictions, "outputs", lambda model, images: {}
+  )
+  test, other = dots(4, 0), dots(3, 1)
+  grey = data.Dataset(255 - other.images // 2, other.labels, 2, {})
+  some = trained_on(_LikesDarkPixels(), test, load_other=lambda name: grey)
+  scores = out_of_distribution.out_of_distribution(run, some)
+  assert scores["bound_auroc"] == 1
+  assert scores["bound_false_positive_rate"] == 0
+  # Each pixel is drawn as 0 or 1, so that none is grey.
+  assert scores["bound_mean"] == pytest.approx(-1)
+  assert -(SIDE**2) <= scores["bound_other_mean"] < 2 - SIDE**2
 
 
 def test_other_data_must_be_named_and_of_the_same_shape(run):

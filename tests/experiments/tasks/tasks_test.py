@@ -117,6 +117,16 @@ def test_parameters_have_a_dtype_of_their_own(name):
   assert leaves and not any(x.weak_type for x in leaves)
 
 
+# What models of densities know of an image, by task.
+_DENSITIES = {
+  "boltzmann": {"free_energy"},
+  "generative_bound": {"bound"},
+  "helmholtz": {"bound"},
+  "vae": {"bound"},
+  "scae": {"image_log_prob", "part_log_prob"},
+}
+
+
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.long_after_first
 def test_models_have_the_poses_and_scores_of_their_suites(name):
@@ -136,6 +146,8 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
   if "out_of_distribution" in names:
     scores = jax.eval_shape(out_of_distribution.measure, model, images, images)
     assert scores and all(x.shape == (4,) for x in scores.values())
+    densities = _DENSITIES.get(name, set())
+    assert densities <= scores.keys()
   else:
     without = ("constellation", "multimnist", "slots", "scae_")
     assert name.startswith(without)

@@ -125,10 +125,25 @@ def _variational(votes, activations, beta, gain, **options):
   )
 
 
+def _grid(votes, bias, **options):
+  """Two positions of a grid for parents of one type."""
+  output = routing.grid_routing(
+    votes.reshape(3, 2, 1, 1, 4), bias=bias, **options
+  )
+  return routing.RoutingOutput(
+    *(x.reshape(y) for x, y in zip(output, [(2, 4), (2,), (3, 2)], strict=True))
+  )
+
+
+def _squashed_with_one_bias(c, votes, bias):
+  return _squashed(c, votes, np.tile(bias, (2, 1)))
+
+
 # The routing, its last step of given coefficients, and the arguments of both.
 _ROUTINGS = {
   "dynamic": (_with_bias(routing.dynamic_routing), _squashed, (_VOTES, _BIAS)),
   "transform_and_route": (_by_transforms, _of_factors, _FACTORS),
+  "grid": (_grid, _squashed_with_one_bias, (_VOTES, _BIAS[:1])),
   "sinkhorn": (
     _with_bias(routing.sinkhorn_routing), _squashed, (_VOTES, _BIAS)
   ),
