@@ -19,6 +19,7 @@ from capjax.specs import Spec
 from . import launch
 from .flags import (
   arithmetic,
+  augmentation,
   datasets,
   errors,
   hosts,
@@ -123,12 +124,6 @@ _WEIGHT_DECAY = flags.DEFINE_float(
   lower_bound=0.0,
   upper_bound=1.0,
 )
-_MAX_SHIFT = flags.DEFINE_integer(
-  "max_shift",
-  2,
-  "Largest shift of an image, in pixels; not used for stereo pairs.",
-  lower_bound=0,
-)
 _AUGMENTATION = flags.DEFINE_enum(
   "augmentation",
   "official",
@@ -170,7 +165,7 @@ def make_task() -> Task:
     kind=_LOSS.value,
     margin_steps=_MARGIN_STEPS.value,
     weight_decay=_WEIGHT_DECAY.value,
-    max_shift=_MAX_SHIFT.value,
+    placement=augmentation.placement(),
     pipeline=_AUGMENTATION.value,
     viewpoints=_VIEWPOINTS.value,
   )
@@ -215,7 +210,8 @@ def main(argv: Sequence[str]) -> None:
     if is_baseline or _LOSS.value != "spread":
       limits.refuse("without the spread loss, training", ["margin_steps"])
     pairs = matrix_capsules.is_stereo(datasets.DATASET.value)
-    unused = ["max_shift"] if pairs else ["augmentation"]
+    of_single_images = ["max_shift", *augmentation.DEFORMATIONS]
+    unused = of_single_images if pairs else ["augmentation"]
     limits.refuse(f"--dataset={datasets.DATASET.value}", unused)
     if _VIEWPOINTS.value != "all":
       limits.refuse("--viewpoints", ["num_validation"])

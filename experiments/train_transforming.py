@@ -80,6 +80,14 @@ _MAX_SHEAR = flags.DEFINE_float(
   lower_bound=0.0,
   upper_bound=10.0,
 )
+_CANVAS = flags.DEFINE_integer(
+  "canvas",
+  0,
+  "Side in pixels of a black canvas in whose middle images are placed before "
+  "they move; 0 for no canvas.",
+  lower_bound=0,
+  upper_bound=10_000,
+)
 _AFFINE_FLAGS = ("max_rotation", "max_scaling", "max_shear")
 
 
@@ -103,6 +111,7 @@ def make_task() -> Task:
       max_scaling=_MAX_SCALING.value,
       max_shear=_MAX_SHEAR.value,
     ),
+    canvas=_CANVAS.value,
   )
 
 

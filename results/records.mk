@@ -7,7 +7,7 @@
 #                       what steps cost on many devices
 #
 # train.NAME is the binary and its flags, suites.NAME what then evaluates the
-# run, minutes.NAME about what both take on two quiet cores: an estimate where no
+# run, options.NAME further flags of the evaluation, minutes.NAME about what both take on two quiet cores: an estimate where no
 # record stands yet. Give DATA_DIR, the folder of the data sets, and RUNS, where
 # runs are kept. A record is refused unless the code is as it was committed.
 
@@ -32,7 +32,7 @@ minutes.digits := 2
 $(call seeds,digits,0 1 2)
 
 train.mnist_full_cpu := train_capsnet $(presets)/capsnet/mnist_full_cpu.cfg
-suites.mnist_full_cpu := diagnostics,equivariance
+suites.mnist_full_cpu := diagnostics,equivariance,crowding,calibration,out_of_distribution
 minutes.mnist_full_cpu := 50
 $(call seeds,mnist_full_cpu,0)
 
@@ -47,7 +47,7 @@ minutes.mnist_cpu_scale_1 := 45
 $(call seeds,mnist_cpu_scale_1,0)
 
 train.mnist_cpu_baseline := train_capsnet $(presets)/capsnet/mnist_cpu_baseline.cfg
-suites.mnist_cpu_baseline := attacks,views,equivariance,crowding,out_of_distribution
+suites.mnist_cpu_baseline := attacks,views,equivariance,crowding,calibration,out_of_distribution
 minutes.mnist_cpu_baseline := 8
 $(call seeds,mnist_cpu_baseline,0)
 
@@ -97,6 +97,18 @@ minutes.quarter_3_paper_raw := 10
 suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution,crowding
 $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
   3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
+
+# Crops, mirror images and changes of light (Sabour et al., 2017, section 7), and shifts
+# alone. The last seed is also evaluated in an ensemble with the others, whose runs it
+# needs.
+$(foreach cell,quarter crops,\
+  $(eval train.fashion_$(cell) := train_capsnet $(presets)/capsnet/fashion_$(cell)_cpu.cfg)\
+  $(eval suites.fashion_$(cell) := calibration$(comma)out_of_distribution)\
+  $(eval minutes.fashion_$(cell) := 4)\
+  $(call seeds,fashion_$(cell),0 1 2)\
+  $(eval suites.fashion_$(cell)-2 := $(suites.fashion_$(cell)-2)$(comma)ensemble)\
+  $(eval options.fashion_$(cell)-2 := \
+    --ensemble=$(RUNS)/fashion_$(cell)-0$(comma)$(RUNS)/fashion_$(cell)-1))
 
 train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cpu.cfg
 suites.efficient_mnist_cpu := equivariance
@@ -216,6 +228,40 @@ $(eval $(call poses,transforming,0 1 2,train_transforming,transforming/transform
 $(eval $(call poses,generative,0 1 2,train_generative,generative/generative_quick))
 $(eval $(call poses,scae,0 1 2,train_scae,scae/scae_quick))
 
+# The same of digits placed on 40x40, as for affNIST, and of viewpoint solids; those of
+# CapsNet and the CNN on digits are affnist_like_cpu and its baseline, of matrix
+# capsules and the CNN on solids solids_cpu and its baseline.
+# $(call moved_poses,CELL,MINUTES,BINARY,PRESET,FLAGS)
+define moved_poses
+train.poses_$(1) := $(strip $(3)) $(presets)/$(strip $(4)).cfg $(5)
+suites.poses_$(1) := equivariance,out_of_distribution
+minutes.poses_$(1) := $(2)
+$$(call seeds,poses_$(1),0)
+endef
+$(eval $(call moved_poses,placed_self,10,train_capsnet,capsnet/affnist_like_cpu,\
+  --routing=self --num_steps=3000))
+$(eval $(call moved_poses,placed_matrix,8,train_matrix_capsules,\
+  matrix_capsules/matrix_mnist_cpu,--canvas=40 --num_steps=1200 --eval_every=400))
+$(eval $(call moved_poses,placed_transforming,9,train_transforming,\
+  transforming/transforming_mnist_affine,--canvas=40))
+$(eval $(call moved_poses,placed_generative,10,train_generative,\
+  generative/generative_mnist_40_cpu,--num_steps=3000 --eval_every=1000 \
+  --decay_steps=1000 --gaussian_poses))
+solids := --dataset=viewpoint_solids
+of_capsnet := $(solids) --canvas=0 --crop=32 --standardise --reconstruction=none \
+  --num_steps=2000 --eval_every=500 --stop_accuracy=0
+$(eval $(call moved_poses,solids_dynamic,6,train_capsnet,capsnet/affnist_like_cpu,\
+  $(of_capsnet)))
+$(eval $(call moved_poses,solids_self,6,train_capsnet,capsnet/affnist_like_cpu,\
+  $(of_capsnet) --routing=self))
+$(eval $(call moved_poses,solids_transforming,10,train_transforming,\
+  transforming/transforming_mnist_affine,$(solids) --num_steps=8000))
+$(eval $(call moved_poses,solids_scae,10,train_scae,scae/scae_ablation,$(solids)))
+$(eval $(call moved_poses,solids_generative,12,train_generative,\
+  generative/generative_mnist_cpu,$(solids) --num_steps=1500))
+$(foreach cell,dynamic self transforming scae generative,\
+  $(eval suites.poses_solids_$(cell)-0 := equivariance))
+
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
 $(call seeds,multimnist_cpu,0)
@@ -315,6 +361,7 @@ minutes.boltzmann_mnist_exact_gibbs := 15
 $(call seeds,boltzmann_mnist_exact_gibbs,0)
 
 train.rbm_fashion := train_boltzmann $(presets)/boltzmann/rbm_fashion.cfg --num_steps=24000
+suites.rbm_fashion := out_of_distribution
 minutes.rbm_fashion := 6
 $(call seeds,rbm_fashion,0)
 
@@ -323,11 +370,12 @@ minutes.rbm_fashion_slow := 6
 $(call seeds,rbm_fashion_slow,0)
 
 train.boltzmann_fashion := train_boltzmann $(presets)/boltzmann/boltzmann_fashion.cfg
+suites.boltzmann_fashion := out_of_distribution
 minutes.boltzmann_fashion := 5
 $(call seeds,boltzmann_fashion,0)
 
 train.helmholtz_mnist := train_helmholtz $(presets)/helmholtz/helmholtz_mnist.cfg
-suites.helmholtz_mnist := bound
+suites.helmholtz_mnist := bound,out_of_distribution
 minutes.helmholtz_mnist := 10
 $(call seeds,helmholtz_mnist,0)
 
@@ -337,7 +385,7 @@ minutes.helmholtz_mnist_slow := 14
 $(call seeds,helmholtz_mnist_slow,0)
 
 train.helmholtz_fashion := train_helmholtz $(presets)/helmholtz/helmholtz_fashion.cfg
-suites.helmholtz_fashion := bound
+suites.helmholtz_fashion := bound,out_of_distribution
 minutes.helmholtz_fashion := 8
 $(call seeds,helmholtz_fashion,0)
 
@@ -347,11 +395,12 @@ minutes.vae_mnist := 18
 $(call seeds,vae_mnist,0)
 
 train.vae_fashion := train_vae $(presets)/vae/vae_fashion.cfg
+suites.vae_fashion := out_of_distribution
 minutes.vae_fashion := 9
 $(call seeds,vae_fashion,0)
 
 train.vae_mnist_gaussian_short := train_vae $(presets)/vae/vae_mnist_gaussian.cfg --batch_size=64 --num_steps=12000
-suites.vae_mnist_gaussian_short := bound
+suites.vae_mnist_gaussian_short := bound,out_of_distribution
 minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
@@ -378,6 +427,7 @@ minutes.scae_ablation_$(1) := 3
 $$(call seeds,scae_ablation_$(1),0 1 2)
 endef
 $(eval $(call ablation,full))
+suites.scae_ablation_full-0 := out_of_distribution
 $(eval $(call ablation,no_features,--num_features=0))
 $(eval $(call ablation,no_deformations,--nodeformations))
 $(eval $(call ablation,mlp,--object_encoder=mlp))
@@ -450,7 +500,7 @@ minutes.generative_mnist_40_cpu := 40
 $(call seeds,generative_mnist_40_cpu,0 1 2)
 
 train.transforming_mnist := train_transforming $(presets)/transforming/transforming_mnist.cfg
-suites.transforming_mnist := few_labels,equivariance
+suites.transforming_mnist := few_labels,equivariance,out_of_distribution
 minutes.transforming_mnist := 3
 $(call seeds,transforming_mnist,0 1 2)
 
@@ -495,5 +545,6 @@ results/records/%.jsonl: | .venv
 	$(NICE) $(BIN)/python -m experiments.$(train.$*) \
 	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR)
 	$(if $(suites.$*),$(NICE) $(BIN)/python -m experiments.evaluate \
-	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR) --suite=$(suites.$*))
+	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR) --suite=$(suites.$*) \
+	  $(options.$*))
 	$(BIN)/python -m experiments.record --workdir=$(RUNS)/$* --out=$@

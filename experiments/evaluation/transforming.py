@@ -1,5 +1,6 @@
 """Suites for transforming auto-encoders: what their coordinates encode."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -113,7 +114,9 @@ def coordinates(
       f"slope_capsules_{name}": slopes[order].tolist(),
     }
     still, shifted = (
-      _coordinate(_outputs(trained, images, _sample_shifted(name, far)), name)
+      _coordinate(
+        _outputs(trained, images, _sample_shifted(trained, name, far)), name
+      )
       for far in (0, distance)
     )
     best = order[0]
@@ -142,7 +145,7 @@ def unseen_shifts(
   """
   movements = trained.task.options["movements"]
   known, jitter = movements.max_shift, movements.max_jitter
-  side = min(trained.test.images.shape[1:3])
+  side = min(models.canvas(trained)[:2])
   distances = np.arange(min(known + jitter + _BEYOND, side - 1) + 1)
   images = trained.test.images[: options.images or _NUM_MOVED]
   directions = np.array([(1, 0), (-1, 0), (0, 1), (0, -1)], np.float32)
@@ -192,7 +195,8 @@ def few_labels(
   images, labels = train.images[known], train.labels[known]
   tests, test_labels = models.first(trained, options.images)
   learnt, tested = (
-    _outputs(trained, x, _sample_shifted("x", 0)) for x in (images, tests)
+    _outputs(trained, x, _sample_shifted(trained, "x", 0))
+    for x in (images, tests)
   )
   features = {"capsules": (_flat(learnt), _flat(tested))}
   pixels = [x.reshape(len(x), -1) / 255 for x in (images, tests)]
@@ -277,14 +281,15 @@ def _centre_of_mass(image: jax.Array) -> jax.Array:
   return jnp.sum(ink * offsets, axis=(0, 1)) / total
 
 
-def _sample_shifted(name, distance) -> train_step.Sample:
+def _sample_shifted(trained, name, distance) -> train_step.Sample:
   """Makes images that are all shifted to one place."""
   shift = distance * jnp.array([name == "x", name == "y"], jnp.float32)
   place = jnp.eye(3).at[:2, 2].set(shift)
 
   def sample(key, index, images, labels):
     del key, labels
-    image = views.translate(train_step.as_intensities(images[index]), *shift)
+    image = _prepared(trained, images[index])
+    image = views.translate(image, *shift)
     return Moved(image, jnp.eye(3), place), image
 
   return sample
@@ -306,7 +311,7 @@ def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
 
   def sample(key, index, images, labels, shift):
     del key, labels
-    image = train_step.as_intensities(images[index])
+    image = _prepared(trained, images[index])
     movement = jnp.eye(3).at[:2, 2].set(shift)
     return Moved(image, movement, jnp.eye(3)), views.translate(image, *shift)
 
@@ -347,7 +352,12 @@ def _images_of_classes(trained) -> jax.Array:
   """A test image of each of a few classes."""
   _, rows = np.unique(trained.test.labels, return_index=True)
   images = trained.test.images[np.sort(rows)[:_NUM_SHOWN]]
-  return train_step.as_intensities(jnp.asarray(images))
+  return jax.vmap(functools.partial(_prepared, trained))(jnp.asarray(images))
+
+
+def _prepared(trained, image) -> jax.Array:
+  """An image [H W C] in [0, 1] in the middle of the model's canvas."""
+  return trained.task.prepare(train_step.as_intensities(image))
 
 
 def _coordinate(outputs, name) -> np.ndarray:

@@ -15,12 +15,13 @@ from flax import nnx
 
 from capjax import data, losses, matrix_capsules
 from capjax.data.sources import smallnorb
-from capjax.data.transforms import augment, stereo
+from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
 from ..training import augmentation, train_step
+from ..training.augmentation import Placement
 from ..training.task import Task, described
 from . import class_scores
 
@@ -36,6 +37,8 @@ _FAMILIAR = {
   "elevation": smallnorb.familiar_elevations,
 }
 VIEWPOINTS = ("all", *_FAMILIAR)
+_SHIFTED = Placement()
+_OF_SINGLE_IMAGES = ["affnist_like", "views", "crowding", "moved"]
 _OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
 
 # (activations [B J], labels [B], step) -> [B]
@@ -52,7 +55,7 @@ def make_task(
   kind: str = "spread",
   margin_steps: float | None = None,
   weight_decay: float = 2e-7,
-  max_shift: int = 2,
+  placement: Placement = _SHIFTED,
   pipeline: str = "official",
   viewpoints: str = "all",
 ) -> Task:
@@ -69,8 +72,8 @@ def make_task(
     margin_steps: time constant of the spread loss's margin in steps; None for a
       fortieth of `num_steps`.
     weight_decay: weight of half the sum of squares of all parameters.
-    max_shift: largest shift of a training image in pixels, but for stereo
-      pairs.
+    placement: how training images are shifted and deformed, and the canvas that
+      all images are placed on; not used for stereo pairs.
     pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`.
     viewpoints: to train on, one of `VIEWPOINTS`. But for `all`, validation uses
       test images from the viewpoints of training.
@@ -78,11 +81,11 @@ def make_task(
   pairs = is_stereo(dataset)
 
   def describe(image_shape, num_classes):
-    if not pairs:
-      augmentation.check_shift(image_shape, max_shift, ["max_shift"])
-    return model.with_arguments(
-      image_shape=steps.output_shape(image_shape), num_classes=num_classes
-    )
+    if pairs:
+      shape = steps.output_shape(image_shape)
+    else:
+      shape = augmentation.canvas_of(image_shape, placement)
+    return model.with_arguments(image_shape=shape, num_classes=num_classes)
 
   def split(train, test):
     kept = (data.select(x, known(x.factors)) for x in (train, test))
@@ -97,19 +100,26 @@ def make_task(
     "out_of_distribution",
     "costs",
   ]
-  suites += ["multi_crop"] if pairs else ["views", "crowding", "moved"]
+  suites += ["multi_crop"] if pairs else _OF_SINGLE_IMAGES
   suites.append("accuracy" if viewpoints == "all" else "viewpoints")
-  steps = PAIRS if pairs else Preprocessing()
+  if pairs:
+    steps = PAIRS
+    make_example = functools.partial(sample_pair, pipeline=pipeline)
+    make_test = train_step.sample_labelled(lambda key, image: steps(image))
+  else:
+    steps = augmentation.steps(placement)
+    make_example, make_test = (
+      train_step.sample_labelled(functools.partial(x, placement=placement))
+      for x in (augmentation.augment_image, augmentation.place_image)
+    )
   known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)
   class_loss = make_class_loss(kind, margin_steps or num_steps / _MARGIN_SHARE)
   return Task(
     describe,
     functools.partial(loss, class_loss=class_loss, weight_decay=weight_decay),
     functools.partial(measure, class_loss=class_loss, num_steps=num_steps),
-    sample=functools.partial(
-      sample, pairs=pairs, max_shift=max_shift, pipeline=pipeline
-    ),
-    sample_test=train_step.sample_labelled(lambda key, image: steps(image)),
+    sample=make_example,
+    sample_test=make_test,
     optimizer=optimizer,
     suites=lambda model: [
       *suites,
@@ -129,24 +139,19 @@ def is_stereo(dataset: str) -> bool:
   return dataset in _STEREO
 
 
-def sample(
+def sample_pair(
   key: jax.Array,
   index: jax.Array,
   images: jax.Array,
   labels: jax.Array,
   *,
-  pairs: bool,
-  max_shift: int,
   pipeline: str,
 ) -> tuple[jax.Array, jax.Array]:
-  """Makes one training example, with random augmentation.
+  """Makes one stereo pair for training, with random augmentation.
 
-  With `pairs`, `max_shift` and `pipeline` bound, it is a `train_step.Sample`.
+  With `pipeline` bound, it is a `train_step.Sample`.
   """
-  image = train_step.as_intensities(images[index])
-  if not pairs:
-    return augment.shift(key, image, max_shift=max_shift), labels[index]
-  pair = 255 * stereo.downsample(image)
+  pair = 255 * stereo.downsample(train_step.as_intensities(images[index]))
   return stereo.augment(key, pair, pipeline=pipeline), labels[index]
 
 

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import optax
 
 from capjax import losses, transforming
+from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import geometry, rendering
 from capjax.specs import Spec
 
 from ..evaluation.transforming import Moved, as_transforms
 from ..training import augmentation, train_step
+from ..training.augmentation import Placement
 from ..training.task import Task, described
 
 
@@ -50,6 +52,7 @@ def make_task(
   optimizer: optax.GradientTransformation,
   *,
   movements: Movements = _PAPER,
+  canvas: int = 0,
 ) -> Task:
   """Rendering of moved images after known movements.
 
@@ -58,24 +61,29 @@ def make_task(
       Its poses are the form of the movements.
     optimizer: the optimiser of the parameters.
     movements: the largest movements.
+    canvas: side in pixels of a black canvas in whose middle images are placed
+      before they move; 0 for no canvas.
   """
+  centred = Placement(max_shift=0, canvas=canvas)
+  steps = augmentation.steps(centred)
 
   def describe(image_shape, num_classes):
     del num_classes
+    shape = augmentation.canvas_of(image_shape, centred)
     augmentation.check_shift(
-      image_shape,
+      shape,
       movements.max_jitter + movements.max_shift,
       ["max_jitter", "max_shift"],
       left=2,  # for shifts that do not occur in training
     )
-    return model.with_arguments(image_shape=tuple(image_shape))
+    return model.with_arguments(image_shape=shape)
 
   suites = ["errors", "unseen_shifts", "few_labels", "equivariance"]
   suites.append("out_of_distribution")
   if movements.max_jitter:
     suites.append("coordinates")
   make_example = functools.partial(
-    sample, pose=model.argument("pose"), movements=movements
+    sample, pose=model.argument("pose"), movements=movements, steps=steps
   )
   return Task(
     describe,
@@ -87,6 +95,7 @@ def make_task(
     suites=lambda model: suites,
     after_training=("errors", "coordinates", "unseen_shifts"),
     chosen_by=None,
+    steps=lambda shape: steps,
   )
 
 
@@ -119,13 +128,14 @@ def sample(
   *,
   pose: str,
   movements: Movements,
+  steps: Preprocessing,
 ) -> tuple[Moved, jax.Array]:
   """Makes a randomly moved image, and its target after a known movement.
 
-  With `pose` and `movements` bound, it is a `train_step.Sample`.
+  With `pose`, `movements` and `steps` bound, it is a `train_step.Sample`.
   """
   del labels
-  image = train_step.as_intensities(images[index])
+  image = steps(train_step.as_intensities(images[index]))
   place_key, movement_key = jax.random.split(key)
   place, movement = (
     sample_movement(some, largest, pose=pose, movements=movements)

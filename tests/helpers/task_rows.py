@@ -106,6 +106,14 @@ TASKS = {
   "matrix_capsules": (
     matrix_capsules, _MATRIX, {"dataset": "digits", "num_steps": 10},
   ),
+  "matrix_capsules_placed": (
+    matrix_capsules, _MATRIX,
+    {
+      "dataset": "digits",
+      "num_steps": 10,
+      "placement": Placement(canvas=14, max_rotation=9.0),
+    },
+  ),
   "matrix_capsules_margin": (
     matrix_capsules, _MATRIX,
     {"dataset": "digits", "num_steps": 10, "kind": "margin"},
@@ -131,7 +139,7 @@ TASKS = {
   "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
   "transforming_affine": (
     transforming, _TRANSFORMING.with_arguments(pose="affine"),
-    {"movements": _JITTER},
+    {"movements": _JITTER, "canvas": 12},
   ),
   "boltzmann": (boltzmann, _RBM, {"num_sweeps": 2}),
   "boltzmann_exact": (
