@@ -85,9 +85,9 @@ docs: .venv/docs
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html \
 	  -D nb_execution_mode=$(NOTEBOOKS) docs docs/build/html
 
-# The pictures of docs/figures; give DATA_DIR, which holds mnist/.
+# The pictures of docs/figures; give DATA_DIR, which holds mnist/, and RUNS.
 figures: .venv
-	$(BIN)/python -m experiments.gallery --data_dir=$(DATA_DIR)
+	$(BIN)/python -m experiments.gallery --data_dir=$(DATA_DIR) --runs=$(RUNS)
 
 # The page of trained models, into explorer/dist; needs node 20 and npm.
 explorer: explorer/node_modules

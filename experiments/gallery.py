@@ -17,11 +17,12 @@ from absl import app, flags
 from capjax.kernels.rendering import compositing
 
 from capjax import data, pretrained, scae
-from capjax.data.viewpoint_solids import raytracing, solids, toys
 from capjax.kernels import geometry, rendering, routing
 from capjax.layers import routers
 
-from .figures import concepts, curves, grids
+from .evaluation import diagnostics
+from .figures import concepts, curves, drawings, grids
+from .figures import iterations as iteration_figures
 from .figures import routings as figures
 from .figures import scae as sketches
 from .records import pages, tables
@@ -30,11 +31,19 @@ from .records import routings as table
 _FOLDER = flags.DEFINE_string("folder", "docs/figures", "Where pictures go.")
 _RESULTS = flags.DEFINE_string("results", "results", "Holds records/*.jsonl.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder that holds mnist/.")
+_RUNS = flags.DEFINE_string(
+  "runs", None, "Folder of runs, for pictures of unpublished weights."
+)
 _ONLY = flags.DEFINE_list("only", [], "Names of pictures; without it, all.")
 
-_NUM_SWEEPS = 1000
 # Records by file name without seed, and the names of their models.
 _VIEWED = {"mnist_cpu_scale_1": "CapsNet", "mnist_cpu_baseline": "CNN"}
+_CALIBRATED = {
+  "mnist_full_cpu": "CapsNet, MNIST",
+  "mnist_cpu_baseline": "CNN, MNIST",
+  "fashion_quarter": "CapsNet, Fashion-MNIST",
+}
+_NUM_FOLLOWED = 100
 _LIKELY = {
   "vae_mnist": "variational auto-encoder (importance bound)",
   "rbm_mnist_paper": "Bernoulli RBM, rate 0.02",
@@ -64,12 +73,12 @@ def records(stem: str, suite: str | None) -> Iterator[dict]:
 
 def overview(path: pathlib.Path) -> None:
   """Samples, parts, dimensions of a pose and viewpoints, one panel each."""
-  samples, fields = _rbm_images()
+  samples, fields = drawings.rbm_images()
   panels = {
     "samples of a capsule RBM": samples[:25].reshape(5, 5, 28, 28, 1),
     "capsules, each alone": fields[:25].reshape(5, 5, 28, 28, 1),
-    "a digit in other poses": _posed(),
-    "one toy, many viewpoints": _viewpoints(5, 5),
+    "a digit in other poses": drawings.posed(_DATA_DIR.value),
+    "one toy, many viewpoints": drawings.viewpoints(5, 5),
   }
   concepts.overview(panels, path)
 
@@ -77,7 +86,9 @@ def overview(path: pathlib.Path) -> None:
 def dimensions(path: pathlib.Path) -> None:
   """Reconstructions as each dimension of a class capsule changes."""
   offsets = np.linspace(-0.25, 0.25, 11)
-  grids.perturbations(_perturbed([3, 8], offsets), offsets, [3, 8], path)
+  grids.perturbations(
+    drawings.perturbed([3, 8], offsets), offsets, [3, 8], path
+  )
 
 
 def agreement(path: pathlib.Path) -> None:
@@ -160,7 +171,7 @@ def parts(path: pathlib.Path) -> None:
 
 def fields(path: pathlib.Path) -> None:
   """Samples of a capsule RBM, and the images of its capsules alone."""
-  samples, alone = _rbm_images()
+  samples, alone = drawings.rbm_images()
   rows = {
     "samples": samples[:12],
     " ": samples[12:24],
@@ -279,11 +290,46 @@ def iterations(path: pathlib.Path) -> None:
   curves.accuracy_curves([panel], path, chance=0.1)
 
 
+def vote_distances(path: pathlib.Path) -> None:
+  """Distances of votes by iteration of EM routing (Hinton et al., 2018)."""
+  diagnostics.plot_distances(_followed("matrix_mnist"), path)
+
+
+def logit_changes(path: pathlib.Path) -> None:
+  """Change of a logit of dynamic routing by iteration (Sabour et al., 2017)."""
+  changes = _followed("mnist_quarter").logit_changes
+  iteration_figures.logit_changes(changes.tolist(), path)
+
+
+def reliability(path: pathlib.Path) -> None:
+  """Accuracy against the score of the predicted class."""
+  lines = {
+    label: curve(stem, "calibration", "confidence", "confidence_accuracy")
+    for stem, label in _CALIBRATED.items()
+  }
+  lines["calibrated"] = {0.0: 0.0, 1.0: 1.0}
+  panel = curves.Panel(
+    "", "score of the predicted class", "accuracy (%)", lines
+  )
+  curves.accuracy_curves([panel], path)
+
+
+def slots(path: pathlib.Path) -> None:
+  """Two digits in an image, as slots explain them."""
+  _copy("slots_quick-0", "object_masks_multimnist", path)
+
+
+def scae_pairs(path: pathlib.Path) -> None:
+  """The same by the objects of a stacked capsule autoencoder."""
+  _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
+
+
 PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
   function.__name__: function
   for function in (
     overview, dimensions, agreement, em, parts, fields, moving, explained,
     attacks, views, unseen_shifts, few_labels, likelihood, routings, iterations,
+    vote_distances, logit_changes, reliability, slots, scae_pairs,
   )
 }  # fmt: skip
 
@@ -295,104 +341,27 @@ def _panel(suite, metric, axis, title, unit=None) -> curves.Panel:
   return curves.Panel(title, unit or axis, "accuracy (%)", lines)
 
 
-@functools.cache
-def _rbm_images() -> tuple[np.ndarray, np.ndarray]:
-  """Mean images of samples, and of each capsule alone, of the capsule RBM."""
-  model = pretrained.load("boltzmann_mnist").model
-  keys = jax.random.split(jax.random.key(0), 3)
-  start = jax.random.uniform(keys[0], (100, *model.image_shape))
-
-  @jax.jit
-  def sample(model, key):
-    capsules = model.sample_capsules(key, start)
-
-    def sweep(capsules, key):
-      return model.sweep(key, capsules, block=True)[0], None
-
-    keys = jax.random.split(key, _NUM_SWEEPS)
-    return model.reconstruct(jax.lax.scan(sweep, capsules, keys)[0])
-
-  @jax.jit
-  def alone(model, key):
-    switches = jnp.eye(model.parameters.bias.switches.size)
-    images = jax.random.uniform(key, (len(switches), *model.image_shape))
-
-    def sweep(images, key):
-      hidden_key, image_key = jax.random.split(key)
-      capsules = model.sample_hidden(hidden_key, images, switches)
-      return model.sample_images(image_key, capsules), None
-
-    keys = jax.random.split(key, _NUM_SWEEPS)
-    images = jax.lax.scan(sweep, images, keys)[0]
-    return model.reconstruct(model.sample_hidden(key, images, switches))
-
-  return tuple(
-    np.asarray(f(model, key))
-    for f, key in zip((sample, alone), keys[1:], strict=True)
-  )
-
-
-def _perturbed(classes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
-  """Reconstructions [K D S 8 8 1] of digits with one dimension changed."""
-  model = pretrained.load("digits").model
-  test = data.load("digits", "test")
-  rows = [int(np.flatnonzero(test.labels == c)[1]) for c in classes]
-  poses = model(data.as_intensities(test.images[rows])).poses
-  size = poses.shape[-1]
-  changes = jnp.asarray(offsets)[:, None, None] * jnp.eye(size)
-  grid = []
-  for pose, label in zip(poses, classes, strict=True):
-    changed = jnp.broadcast_to(pose, (len(offsets), size, *pose.shape))
-    changed = changed.at[:, :, label].add(changes)
-    flat = changed.reshape(-1, *pose.shape)
-    images = model.decode(flat, jnp.full(len(flat), label))
-    images = images.reshape(len(offsets), size, *images.shape[1:])
-    grid.append(np.asarray(images).swapaxes(0, 1))
-  return np.stack(grid)
-
-
-def _posed() -> np.ndarray:
-  """A digit as its capsules render it, each row with another change of poses.
-
-  Returns:
-    [5 5 28 28 1]: rotations by up to 23 degrees, shears, sizes, and shifts by
-    up to 4 pixels along x and y.
-  """
-  model = pretrained.load("transforming_mnist_affine").model
+def _followed(name: str) -> diagnostics.Followed:
+  """Test digits, followed through the iterations of trained weights."""
+  trained = pretrained.load(name)
   test = data.load("mnist", "test", _DATA_DIR.value)
-  (row,) = np.flatnonzero(test.labels == 4)[1:2]
-  image = data.as_intensities(test.images[[row]])
-  steps = np.linspace(-1, 1, 5)
-  same = dict(scale_x=1.0, scale_y=1.0, theta=0.0, shear=0.0, tx=0.0, ty=0.0)
-  changes = [
-    *(dict(theta=0.4 * x) for x in steps),
-    *(dict(shear=0.5 * x) for x in steps),
-    *(dict(scale_x=1 + 0.3 * x, scale_y=1 + 0.3 * x) for x in steps),
-    *(dict(tx=4 * x) for x in steps),
-    *(dict(ty=4 * x) for x in steps),
-  ]
-  transforms = jnp.stack(
-    [geometry.affine_matrix(**(same | change)) for change in changes]
+  found = diagnostics.follow(
+    trained.model,
+    trained.preprocessing,
+    test.images[:_NUM_FOLLOWED],
+    test.labels[:_NUM_FOLLOWED],
   )
-  images = model(jnp.repeat(image, len(changes), axis=0), transforms)
-  return np.asarray(images).reshape(5, 5, *image.shape[1:])
+  assert found is not None, f"routing of {name} does not iterate"
+  return found
 
 
-def _viewpoints(rows: int, columns: int) -> np.ndarray:
-  """The left eye's pictures of a toy: elevations in rows, azimuths along."""
-  figure = toys.figure(1, 2, seed=0)
-  heights = jnp.radians(jnp.linspace(30.0, 70.0, rows))
-
-  @jax.jit
-  def seen(azimuth):
-    return raytracing.render(
-      raytracing.turn(figure, azimuth), solids.lights(), heights, size=48
-    )
-
-  turns = jnp.radians(jnp.arange(columns) * 40.0)
-  # [columns, rows, lightings, H, W, eyes]
-  views = np.stack([seen(azimuth) for azimuth in turns])
-  return views[:, :, 0, :, :, :1].swapaxes(0, 1)
+def _copy(run: str, figure: str, path: pathlib.Path) -> None:
+  """Copies a figure of a run, of a model whose weights are not published."""
+  if _RUNS.value is None:
+    print(f"{path} is left out: it needs --runs=DIR with DIR/{run}", flush=True)
+    return
+  source = pathlib.Path(_RUNS.value) / run / "figures" / f"{figure}.png"
+  path.write_bytes(source.read_bytes())
 
 
 def main(argv: Sequence[str]) -> None:

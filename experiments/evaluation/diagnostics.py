@@ -1,8 +1,13 @@
 """A suite: whether routing decides anything, and what its iterations do."""
 
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from capjax.evaluation import diagnostics as diagnosing
 from capjax.evaluation import inspection, views
@@ -136,16 +141,45 @@ def _layers(trained: Trained, images: np.ndarray) -> Scores:
   }
 
 
-def _iterations(run: directory.Run, trained: Trained) -> Scores:
-  """Distances of votes, and changes of logits, after each iteration."""
-  images, labels = models.first(trained, _NUM_FOLLOWED)
-  steps = trained.task.steps(images.shape[1:])
-  route = getattr(getattr(trained.model, "classes", None), "route", None)
+class Followed(NamedTuple):
+  """What the iterations of routing do to N images, after each of R iterations.
+
+  Attributes:
+    distances: [R N ...], of each vote from the mean of its parent.
+    of_class: [R N ...], the weights of votes for the class of an image.
+    of_others: the same of votes for other classes.
+    logit_changes: [R], of dynamic routing; None for others.
+  """
+
+  distances: np.ndarray
+  of_class: np.ndarray
+  of_others: np.ndarray
+  logit_changes: np.ndarray | None
+
+
+def follow(
+  model: nnx.Module,
+  preprocess: Callable[[jax.Array], jax.Array],
+  images: np.ndarray,
+  labels: np.ndarray,
+) -> Followed | None:
+  """Follows the votes for classes through the iterations of routing.
+
+  Args:
+    model: a network with class capsules.
+    preprocess: its steps, for one image [H W C] in [0, 1].
+    images: uint8 [N H W C].
+    labels: [N].
+
+  Returns:
+    None where routing does not iterate.
+  """
+  route = getattr(getattr(model, "classes", None), "route", None)
   is_dynamic = isinstance(route, routers.DynamicRouting)
 
   @jax.jit
-  def follow(model, images):
-    images = jax.vmap(steps)(train_step.as_intensities(images))
+  def measure(model, images):
+    images = jax.vmap(preprocess)(train_step.as_intensities(images))
     found = inspection.iterations(model, images, at_least=_ITERATIONS)
     if found is None:
       return None
@@ -155,32 +189,49 @@ def _iterations(run: directory.Run, trained: Trained) -> Scores:
   batches = [
     jax.tree.map(
       np.asarray,
-      follow(trained.model, jnp.asarray(images[n : n + _FOLLOWED_AT_ONCE])),
+      measure(model, jnp.asarray(images[n : n + _FOLLOWED_AT_ONCE])),
     )
     for n in range(0, len(images), _FOLLOWED_AT_ONCE)
   ]
   if batches[0] is None:
-    return {}
+    return None
   distances, weights, changes = (
     None if parts[0] is None else np.concatenate(parts, axis=1)
     for parts in zip(*batches, strict=True)
   )
-  is_class = np.arange(weights.shape[-1]) == labels[:, None]
-  scores: Scores = {"iteration": list(range(1, len(distances) + 1))}
-  kinds = {"true": is_class[:, None], "other": ~is_class[:, None]}
-  kinds = {name: weights * kept for name, kept in kinds.items()}
-  for name, kept in kinds.items():
+  is_class = (np.arange(weights.shape[-1]) == labels[:, None])[:, None]
+  return Followed(
+    distances,
+    weights * is_class,
+    weights * ~is_class,
+    None if changes is None else np.mean(changes, axis=1),
+  )
+
+
+def plot_distances(followed: Followed, path: str | os.PathLike) -> None:
+  """Plots histograms of the distances of votes after each iteration."""
+  figures.vote_distances(
+    followed.distances,
+    {"class": followed.of_class, "other classes": followed.of_others},
+    path,
+  )
+
+
+def _iterations(run: directory.Run, trained: Trained) -> Scores:
+  """Distances of votes, and changes of logits, after each iteration."""
+  images, labels = models.first(trained, _NUM_FOLLOWED)
+  steps = trained.task.steps(images.shape[1:])
+  found = follow(trained.model, steps, images, labels)
+  if found is None:
+    return {}
+  scores: Scores = {"iteration": list(range(1, len(found.distances) + 1))}
+  for name, kept in (("true", found.of_class), ("other", found.of_others)):
     scores[f"vote_distance_{name}"] = [
       float(np.average(x, weights=w + 1e-12))
-      for x, w in zip(distances, kept, strict=True)
+      for x, w in zip(found.distances, kept, strict=True)
     ]
-  if changes is not None:
-    scores["logit_change"] = np.mean(changes, axis=1).tolist()
-  figures.vote_distances(
-    distances,
-    {"class": kinds["true"], "other classes": kinds["other"]},
-    run.figure("vote_distances"),
-  )
-  if changes is not None:
+  plot_distances(found, run.figure("vote_distances"))
+  if found.logit_changes is not None:
+    scores["logit_change"] = found.logit_changes.tolist()
     figures.logit_changes(scores["logit_change"], run.figure("logit_changes"))
   return scores

@@ -45,8 +45,8 @@ def vote_distances(
       )
     place.set_title(f"iteration {r + 1}", fontsize=8)
     place.tick_params(labelsize=7)
-    place.set_ylim(0, None)
     bare(place)
+  grid[0].set_ylim(0, None)  # of all, which share it; it ends scaling
   sheet.legend(
     *grid[0].get_legend_handles_labels(),
     loc="outside upper center",

@@ -31,6 +31,18 @@ def test_distances_show_their_weights(tmp_path):
   )
 
 
+def test_the_highest_bar_of_any_iteration_fits(tmp_path, monkeypatch):
+  sheets = []
+  monkeypatch.setattr(
+    iterations, "save", lambda sheet, path: sheets.append(sheet)
+  )
+  distances = np.stack([np.linspace(0, 2, 50), np.full(50, 1.0)])
+  iterations.vote_distances(
+    distances, {"all": np.ones((2, 50))}, tmp_path / "a.png"
+  )
+  assert [x.get_ylim() for x in sheets[0].axes] == [(0, 105)] * 2
+
+
 def test_changes_of_logits_are_plotted(tmp_path):
   _changed(
     tmp_path,

@@ -1,0 +1,117 @@
+"""What trained models and rendered toys look like, for the documentation."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capjax import data, pretrained
+from capjax.data.viewpoint_solids import raytracing, solids, toys
+from capjax.kernels import geometry
+
+_NUM_SWEEPS = 1000
+
+
+@functools.cache
+def rbm_images() -> tuple[np.ndarray, np.ndarray]:
+  """Mean images of samples, and of each capsule alone, of the capsule RBM."""
+  model = pretrained.load("boltzmann_mnist").model
+  keys = jax.random.split(jax.random.key(0), 3)
+  start = jax.random.uniform(keys[0], (100, *model.image_shape))
+
+  @jax.jit
+  def sample(model, key):
+    capsules = model.sample_capsules(key, start)
+
+    def sweep(capsules, key):
+      return model.sweep(key, capsules, block=True)[0], None
+
+    keys = jax.random.split(key, _NUM_SWEEPS)
+    return model.reconstruct(jax.lax.scan(sweep, capsules, keys)[0])
+
+  @jax.jit
+  def alone(model, key):
+    switches = jnp.eye(model.parameters.bias.switches.size)
+    images = jax.random.uniform(key, (len(switches), *model.image_shape))
+
+    def sweep(images, key):
+      hidden_key, image_key = jax.random.split(key)
+      capsules = model.sample_hidden(hidden_key, images, switches)
+      return model.sample_images(image_key, capsules), None
+
+    keys = jax.random.split(key, _NUM_SWEEPS)
+    images = jax.lax.scan(sweep, images, keys)[0]
+    return model.reconstruct(model.sample_hidden(key, images, switches))
+
+  return tuple(
+    np.asarray(f(model, key))
+    for f, key in zip((sample, alone), keys[1:], strict=True)
+  )
+
+
+def perturbed(classes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
+  """Reconstructions [K D S 8 8 1] of digits with one dimension changed."""
+  model = pretrained.load("digits").model
+  test = data.load("digits", "test")
+  rows = [int(np.flatnonzero(test.labels == c)[1]) for c in classes]
+  poses = model(data.as_intensities(test.images[rows])).poses
+  size = poses.shape[-1]
+  changes = jnp.asarray(offsets)[:, None, None] * jnp.eye(size)
+  grid = []
+  for pose, label in zip(poses, classes, strict=True):
+    changed = jnp.broadcast_to(pose, (len(offsets), size, *pose.shape))
+    changed = changed.at[:, :, label].add(changes)
+    flat = changed.reshape(-1, *pose.shape)
+    images = model.decode(flat, jnp.full(len(flat), label))
+    images = images.reshape(len(offsets), size, *images.shape[1:])
+    grid.append(np.asarray(images).swapaxes(0, 1))
+  return np.stack(grid)
+
+
+def posed(data_dir: str | None) -> np.ndarray:
+  """A digit as its capsules render it, each row with another change of poses.
+
+  Args:
+    data_dir: the folder that holds mnist/.
+
+  Returns:
+    [5 5 28 28 1]: rotations by up to 23 degrees, shears, sizes, and shifts by
+    up to 4 pixels along x and y.
+  """
+  model = pretrained.load("transforming_mnist_affine").model
+  test = data.load("mnist", "test", data_dir)
+  (row,) = np.flatnonzero(test.labels == 4)[1:2]
+  image = data.as_intensities(test.images[[row]])
+  steps = np.linspace(-1, 1, 5)
+  same = dict(scale_x=1.0, scale_y=1.0, theta=0.0, shear=0.0, tx=0.0, ty=0.0)
+  changes = [
+    *(dict(theta=0.4 * x) for x in steps),
+    *(dict(shear=0.5 * x) for x in steps),
+    *(dict(scale_x=1 + 0.3 * x, scale_y=1 + 0.3 * x) for x in steps),
+    *(dict(tx=4 * x) for x in steps),
+    *(dict(ty=4 * x) for x in steps),
+  ]
+  transforms = jnp.stack(
+    [geometry.affine_matrix(**(same | change)) for change in changes]
+  )
+  images = model(jnp.repeat(image, len(changes), axis=0), transforms)
+  return np.asarray(images).reshape(5, 5, *image.shape[1:])
+
+
+def viewpoints(rows: int, columns: int) -> np.ndarray:
+  """The left eye's pictures of a toy: elevations in rows, azimuths along."""
+  figure = toys.figure(1, 2, seed=0)
+  heights = jnp.radians(jnp.linspace(30.0, 70.0, rows))
+
+  @jax.jit
+  def seen(azimuth):
+    return raytracing.render(
+      raytracing.turn(figure, azimuth), solids.lights(), heights, size=48
+    )
+
+  turns = jnp.radians(jnp.arange(columns) * 40.0)
+  # [columns, rows, lightings, H, W, eyes]
+  views = np.stack([seen(azimuth) for azimuth in turns])
+  return views[:, :, 0, :, :, :1].swapaxes(0, 1)
