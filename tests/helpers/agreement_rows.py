@@ -59,7 +59,10 @@ def _sinkhorn(votes, poses, activations, bias, parameters):
 
 CASES = {
   "dynamic.dynamic_routing": Case(
-    routing.dynamic_routing, routing_types.VOTES | {"bias": "J D"}, largest=1e17
+    routing.dynamic_routing,
+    routing_types.VOTES | {"bias": "J D"},
+    largest=1e17,
+    iterates=True,
   ),
   "dynamic.dynamic_routing with an orphan parent": Case(
     functools.partial(routing.dynamic_routing, leaky=True),
@@ -70,6 +73,7 @@ CASES = {
     functools.partial(routing.transform_and_route, chunk_size=2),
     routing_types.FACTORS | {"bias": "J D"},
     largest=1e8,
+    iterates=True,
   ),
   "controls.uniform_routing": Case(
     controls.uniform_routing,
@@ -83,11 +87,13 @@ CASES = {
     routing.grid_routing,
     {"votes": "I H W J D", "bias": "J D"},
     largest=1e17,
+    iterates=True,
   ),
   "sinkhorn.sinkhorn_routing": Case(
     sinkhorn.sinkhorn_routing,
     routing_types.VOTES | {"activations": "I unit", "bias": "J D"},
     largest=1e17,
+    iterates=True,
   ),
 }
 

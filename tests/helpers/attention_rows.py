@@ -105,11 +105,13 @@ CASES = {
     attention.inverted_attention_routing,
     routing_types.VOTES | {"readout": "D", "scale": "D", "offset": "J D"},
     largest=1e6,
+    iterates=True,
   ),
   "attention.inverted_attention_routing of factors": Case(
     _linear(attention.inverted_attention_routing),
     routing_types.FACTORS | {"readout": "D"},
     largest=1e6,
+    iterates=True,
   ),
   "attention.self_routing": Case(
     attention.self_routing,

@@ -106,7 +106,7 @@ def _heinsen_vectors(votes, poses, activations, bias, parameters):
 
 
 CASES = {
-  "em.em_routing": Case(_em, _EM, largest=1e4),
+  "em.em_routing": Case(_em, _EM, largest=1e4, iterates=True),
   "em.em_routing of the authors' code": Case(
     functools.partial(_em, form=em.OFFICIAL), _EM, largest=1e4
   ),
@@ -121,7 +121,7 @@ CASES = {
     children="W",
   ),
   "em_convolution.em_convolution": Case(
-    _em_convolution, _CONVOLUTION, forward=False, largest=1e2
+    _em_convolution, _CONVOLUTION, forward=False, largest=1e2, iterates=True
   ),
   "em_convolution.em_convolution in forward mode": Case(
     functools.partial(_em_convolution, forward_mode=True),
@@ -144,6 +144,7 @@ CASES = {
     variational.variational_routing,
     routing_types.VOTES | {"activations": "I unit", "beta": "J", "gain": "J"},
     largest=1e8,
+    iterates=True,
   ),
   "heinsen.credit": Case(
     heinsen.credit, {"coefficients": "I J unit"} | _HEINSEN, largest=1e17
@@ -152,7 +153,10 @@ CASES = {
     heinsen.compose_credit, {"first": "I J", "second": "J K"}, largest=1e17
   ),
   "heinsen.heinsen_em_routing": Case(
-    heinsen.heinsen_em_routing, routing_types.VOTES | _HEINSEN, largest=1e4
+    heinsen.heinsen_em_routing,
+    routing_types.VOTES | _HEINSEN,
+    largest=1e4,
+    iterates=True,
   ),
   "heinsen.heinsen_vector_routing": Case(
     heinsen.heinsen_vector_routing,
@@ -169,6 +173,7 @@ CASES = {
       "bias": "J D",
     },
     largest=1e4,
+    iterates=True,
   ),  # fmt: skip
 }
 

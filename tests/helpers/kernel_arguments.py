@@ -25,6 +25,8 @@ class Case(NamedTuple):
     children: the axis that may have size 1; "" where none may.
     forward: whether it has derivatives in forward mode.
     reverse: whether it has derivatives in reverse mode.
+    iterates: whether gradients may be those of the last iteration alone, which
+      `routing_rows` makes a row of its own.
     smooth: whether differences approximate the derivative at a random point.
     random: whether it draws numbers, which depend on the dtype.
     tolerance: of float32, for numbers of about 1.
@@ -37,6 +39,7 @@ class Case(NamedTuple):
   forward: bool = True
   reverse: bool = True
   smooth: bool = True
+  iterates: bool = False
   random: bool = False
   tolerance: float = 2e-5
   largest: float = 1e4

@@ -16,20 +16,6 @@ __all__ = ["CASES", "LAYERS", "PROPERTIES", "rotation"]
 
 _FILES = agreement_rows, clustering_rows, attention_rows
 CASES = {name: row for file in _FILES for name, row in file.CASES.items()}
-# Gradients of these may be those of the last iteration, and not differences.
-_ITERATE = (
-  "dynamic.dynamic_routing",
-  "dynamic.transform_and_route",
-  "grid.grid_routing",
-  "sinkhorn.sinkhorn_routing",
-  "attention.inverted_attention_routing",
-  "attention.inverted_attention_routing of factors",
-  "heinsen.heinsen_em_routing",
-  "heinsen.heinsen_vector_routing",
-  "variational.variational_routing",
-  "em.em_routing",
-  "em_convolution.em_convolution",
-)
 
 
 def last(name: str) -> str:
@@ -38,11 +24,12 @@ def last(name: str) -> str:
 
 
 CASES |= {
-  last(name): CASES[name]._replace(
-    function=functools.partial(CASES[name].function, gradient="last"),
+  last(name): case._replace(
+    function=functools.partial(case.function, gradient="last"),
     smooth=False,
   )
-  for name in _ITERATE
+  for name, case in CASES.items()
+  if case.iterates
 }
 PROPERTIES = {
   name: row for file in _FILES for name, row in file.PROPERTIES.items()

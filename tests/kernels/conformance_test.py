@@ -5,6 +5,7 @@ agree with themselves, in every precision, and are finite at the limits.
 """
 
 import importlib
+import inspect
 import pkgutil
 import types
 
@@ -132,23 +133,39 @@ def _inner(one, other):
   )
 
 
+def _public():
+  """All public functions of the kernels, by module and name."""
+  modules = [
+    importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(kernels.__path__, "kernels.")
+  ]
+  return {
+    f"{module.__name__.rpartition('.')[2]}.{name}": value
+    for module in modules
+    for name, value in vars(module).items()
+    if isinstance(value, types.FunctionType | jax.custom_jvp)
+    and value.__module__ == module.__name__
+    and not name.startswith("_")
+  }
+
+
 class ConformanceTest(parameterized.TestCase):
   def test_every_public_kernel_has_a_row(self):
-    modules = [
-      importlib.import_module(found.name)
-      for found in pkgutil.walk_packages(kernels.__path__, "kernels.")
-    ]
-    public = {
-      f"{module.__name__.rpartition('.')[2]}.{function}"
-      for module in modules
-      for function, value in vars(module).items()
-      if isinstance(value, types.FunctionType | jax.custom_jvp)
-      and value.__module__ == module.__name__
-      and not function.startswith("_")
-    }
     held = {name.split()[0] for name in kernel_cases.CASES}
     held = {name for name in held if not name.startswith("families.")}
-    self.assertEqual(public, held | kernel_cases.NOT_OF_ARRAYS)
+    self.assertEqual(set(_public()), held | kernel_cases.NOT_OF_ARRAYS)
+
+  def test_every_form_of_gradients_has_a_row(self):
+    """Kernels with `gradient=`, but for what checks it or passes it on."""
+    taking = {
+      name
+      for name, function in _public().items()
+      if "gradient" in inspect.signature(function).parameters
+    }
+    iterate = {
+      n.split()[0] for n, x in kernel_cases.CASES.items() if x.iterates
+    }
+    self.assertEqual(taking - kernel_cases.NOT_OF_ARRAYS, iterate)
 
   @parameterized.parameters(*(x for x in kernel_cases.CASES if " " not in x))
   def test_single_precision(self, name):
