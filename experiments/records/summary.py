@@ -90,7 +90,9 @@ def _main_measures(setting: tables.Setting) -> dict[str, tuple[str, float]]:
   if setting.suite:
     metric, label, factor = _MAIN_OF_SUITES.get(setting.suite, ("", "", 1.0))
     label = label.format(canvas=tables.canvas(setting.records[0]))
-    return {metric: (label, factor)} if metric else {}
+    # Not all models have all scores of a suite.
+    has = metric and all(metric in x["metrics"] for x in setting.records)
+    return {metric: (label, factor)} if has else {}
   first = setting.records[0]
   # Older records of a setting may lack what newer ones have.
   known = set.intersection(*(set(x["metrics"]) for x in setting.records))

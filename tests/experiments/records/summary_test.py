@@ -3,7 +3,7 @@
 import pytest
 from report_cases import make_record, rows_of
 
-from experiments.records import every_metric, summary
+from experiments.records import every_metric, summary, tables
 
 
 def test_both_ways_to_infer_are_shown():
@@ -90,6 +90,20 @@ def test_views_on_another_canvas_are_another_measure(
   (row,) = rows_of([record], summary.table)[1:]
   assert row[2] == f"affNIST-like views, {want} (%)"
   assert f"| affnist_like, {want} |" in every_metric.body([record])
+
+
+def test_a_suite_without_its_main_score_has_no_row():
+  """As of capsules without a decoder, whose reconstructions have no error."""
+  records = [
+    make_record(
+      seed=n,
+      suite="out_of_distribution",
+      metrics={"largest_activation_auroc": 0.9, **extra},
+    )
+    for n, extra in enumerate([{"reconstruction_error_auroc": 0.8}, {}])
+  ]
+  assert len(rows_of(records[:1], summary.table)) == 2
+  assert summary.table(records[1:]) == tables.NO_RUNS
 
 
 @pytest.mark.parametrize(
