@@ -164,7 +164,7 @@ def complete(
     train_set, validation = loop.split_validation(
       train_set, config.num_validation, config.batch_size
     )
-  processes.together(
+  need = processes.together(
     lambda: memory.check(task, train_set, config, remedy=flags_of_size)
   )
   processes.by_first(run.lock, invocation)
@@ -187,6 +187,7 @@ def complete(
     test=test,
     config=config,
   )
+  told.append(f"memory: {need.describe()}, and activations")
   told += [f"data: {note}" for note in train_set.notes]
   told += allocator.advice()
   print("\n".join(told), flush=True)

@@ -52,6 +52,8 @@ _PEER = flags.DEFINE_string(
 _CONV = 20 * 20 * 9 * 9 * 256
 _PRIMARY = 6 * 6 * 9 * 9 * 256 * 256
 _ROUTING = 1152 * 10 * 8 * 16 * (1 + 2 * 2)
+# Sides of larger images, and batches that these fit in.
+_LARGE = ((64, 16), (96, 4))
 # Variables of glibc, for the peer.
 _KEEP_MEMORY = {
   "MALLOC_MMAP_MAX_": "0",
@@ -81,9 +83,9 @@ def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
 
 
 def time_step(
-  form: type[nnx.Module], batch: int, num_steps: int
+  form: type[nnx.Module], batch: int, num_steps: int, side: int = 28
 ) -> step_cost.StepCost:
-  """Trains a network on shifted noise."""
+  """Trains a network on shifted noise of SIDE x SIDE pixels."""
 
   def loss(model, images, labels, key, step):
     del key, step
@@ -92,15 +94,27 @@ def time_step(
       model, images, labels, reconstruction_weight=weight
     )
 
+  shape = (side, side, 1)
   return step_cost.time_step(
-    form(rngs=nnx.Rngs(0)),
+    form(shape, rngs=nnx.Rngs(0)),
     loss,
     train_step.sample_labelled(functools.partial(augment.shift, max_shift=2)),
-    image_shape=(28, 28, 1),
+    image_shape=shape,
     num_classes=10,
     batch=batch,
     num_steps=num_steps,
   )
+
+
+def time_inference(batch: int) -> step_cost.StepCost:
+  """Lengths of class capsules, as of a process that only predicts."""
+  graph, state = nnx.split(capjax.CapsNet(rngs=nnx.Rngs(0)))
+  images = jax.random.uniform(jax.random.key(0), (batch, 28, 28, 1))
+
+  def lengths(state, images):
+    return nnx.merge(graph, state)(images).activations
+
+  return step_cost.time_call(lengths, state, images)
 
 
 def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
@@ -174,12 +188,8 @@ def main(argv: Sequence[str]) -> None:
     flops, transfer = floors(batch, ceilings)
     ours = step_cost.in_process(time_step, capjax.CapsNet, batch, _STEPS.value)
     text = f"  batch {batch}: ours {ours.describe(batch)}"
-    row = rows.Row(
-      "CapsNet, step",
-      f"batch {batch}",
-      ours.seconds,
-      floor=max(flops, transfer),
-    )
+    row = ours.row("CapsNet, step", f"batch {batch}")
+    row = row._replace(operations=flops, transfer=transfer)
     if _TEXTBOOK.value:
       theirs = step_cost.in_process(time_step, TextbookCapsNet, batch, 1)
       row = row._replace(textbook=theirs.seconds)
@@ -200,7 +210,18 @@ def main(argv: Sequence[str]) -> None:
     )
   if allocator.asks_for_huge_pages():
     _bench_small_pages(batches[-1])
+  for side, batch in _LARGE:
+    cost = step_cost.in_process(
+      time_step, capjax.CapsNet, batch, _STEPS.value, side
+    )
+    setting = f"{side}x{side}, batch {batch}"
+    rows.note(cost.row("CapsNet, step, large images", setting))
+    print(f"  {setting}: ours {cost.describe(batch)}", flush=True)
   print("inference:")
+  cost = step_cost.in_process(time_inference, batches[-1])
+  setting = f"batch {batches[-1]}"
+  rows.note(cost.row("CapsNet, inference alone in a process", setting))
+  print(f"  {setting}, in a process: {cost.describe(batches[-1])}")
   for batch in batches:
     _bench_inference(batch, ceilings[0], peers.get(batch))
   print("the primary capsules' convolution, 9x9, stride 2, 256 -> 256:")
@@ -214,9 +235,7 @@ def _bench_small_pages(batch: int) -> None:
   cost = step_cost.in_process(
     time_step, capjax.CapsNet, batch, _STEPS.value, environment=small
   )
-  rows.note(
-    rows.Row("CapsNet, step, small pages", f"batch {batch}", cost.seconds)
-  )
+  rows.note(cost.row("CapsNet, step, small pages", f"batch {batch}"))
   print(f"  batch {batch}, small pages: ours {cost.describe(batch)}")
 
 

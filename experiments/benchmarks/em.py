@@ -130,6 +130,35 @@ def floors(
   return operations / rates[0], 4 * numbers * (1 + backward) / rates[1]
 
 
+def step_floors(
+  network: str, rates: tuple[float, float]
+) -> tuple[float, float]:
+  """Lower bounds in seconds of a training step: those of its EM layers.
+
+  Layers of 3x3 with strides 2 and 1, and the classes, whose windows are whole.
+  The convolutions below have fewer operations by orders of magnitude.
+  """
+  shape, num_classes, batch, _, types = _NETWORKS[network]
+  size = (shape[0] - 5) // 2 + 1
+  layers = []
+  for lower, upper, stride in ((*types[:2], 2), (*types[1:], 1)):
+    layers.append((size, lower, upper, num_votes(size, lower, upper, stride)))
+    size = (size - _KERNEL) // stride + 1
+  # Classes have one parent each, and transforms that all positions share.
+  layers.append((size, types[2], num_classes, size**2 * types[2] * num_classes))
+  found = [
+    floors(
+      batch,
+      votes,
+      batch * size**2 * lower * (_SIDE**2 + 1) + _KERNEL**2 * lower * upper,
+      rates,
+      backward=True,
+    )
+    for size, lower, upper, votes in layers
+  ]
+  return sum(x for x, _ in found), sum(x for _, x in found)
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -141,8 +170,14 @@ def main(argv: Sequence[str]) -> None:
         time_step, name, _STEPS.value, environment=devices.environment
       )
       system = f"matrix capsules of {name}, step{devices.remark}"
-      rows.note(rows.Row(system, setting, cost.seconds))
-      print(f"{system}, {setting}: {cost.describe(batch)}", flush=True)
+      flops, transfer = step_floors(name, ceilings)
+      row = cost.row(system, setting)
+      rows.note(row._replace(operations=flops, transfer=transfer))
+      print(
+        f"{system}, {setting}: {cost.describe(batch)}; floor {flops:.3f} s "
+        f"(flops), {transfer:.3f} s (bytes)",
+        flush=True,
+      )
   print(f"H:I:J:stride {harness.COLUMNS}")
   for layer in _LAYERS.value:
     size, types, parents, stride = map(int, layer.split(":"))

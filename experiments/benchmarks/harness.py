@@ -126,7 +126,8 @@ def race(
         f"batch {batch}, {kind}",
         own.seconds,
         theirs.seconds,
-        max(flops, transfer),
+        flops,
+        transfer,
       )
     )
     print(

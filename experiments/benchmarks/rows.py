@@ -14,6 +14,7 @@ import jax
 import jaxlib
 from absl import flags
 
+from ..run import provenance
 from ..training import allocator
 
 _JSON = flags.DEFINE_string(
@@ -29,26 +30,41 @@ class Row(NamedTuple):
     setting: its sizes.
     ours: seconds of our form.
     textbook: seconds of the textbook form; None where it was not timed.
-    floor: seconds that the operations or the bytes take at the ceilings,
-      whichever is more; None where it is not known.
+    operations: seconds that the fewest operations take at the rate of a matrix
+      product; None where it is not known.
+    transfer: seconds that the fewest bytes take at the rate of the memory; None
+      where it is not known.
     peer: seconds of another library; None where it was not timed.
     peer_name: that library, with its version; empty without it.
+    compile_seconds: seconds of tracing and compilation; None where they were
+      not taken.
+    peak_bytes: peak resident memory of a process that does nothing else; None
+      where there is no such process.
   """
 
   system: str
   setting: str
   ours: float
   textbook: float | None = None
-  floor: float | None = None
+  operations: float | None = None
+  transfer: float | None = None
   peer: float | None = None
   peer_name: str = ""
+  compile_seconds: float | None = None
+  peak_bytes: int | None = None
+
+  @property
+  def floor(self) -> float | None:
+    """The larger of both lower bounds; None without any."""
+    known = [x for x in (self.operations, self.transfer) if x is not None]
+    return max(known, default=None)
 
 
 class Machine(NamedTuple):
   """Where a benchmark ran.
 
   Attributes:
-    device: kind of device.
+    device: kind of device; of a CPU its name and the cores of the process.
     versions: of Python, jax and jaxlib.
     flops: operations per second of a matrix product.
     bandwidth: bytes per second of a sum in place.
@@ -68,9 +84,8 @@ def machine(flops: float, bandwidth: float) -> Machine:
     f"Python {platform.python_version()}, jax {jax.__version__}, "
     f"jaxlib {jaxlib.__version__}"
   )
-  kind = jax.devices()[0].device_kind
   pages = allocator.has_huge_pages()
-  return Machine(kind, versions, flops, bandwidth, pages)
+  return Machine(_device(), versions, flops, bandwidth, pages)
 
 
 def note(result: Row | Machine) -> None:
@@ -103,6 +118,18 @@ def read(path: str) -> tuple[list[Machine], list[Row]]:
         "file and run the benchmarks again"
       ) from error
   return found["Machine"], found["Row"]
+
+
+def _device() -> str:
+  kind = jax.devices()[0].device_kind
+  if kind != "cpu":
+    return kind
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:  # not Linux
+    lines = []
+  names = [x.partition(":")[2].strip() for x in lines if "model name" in x]
+  return f"{names[0] if names else 'CPU'}, {provenance.num_cores()} cores"
 
 
 def _is_nan(value: Any) -> bool:

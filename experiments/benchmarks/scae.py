@@ -154,8 +154,8 @@ def main(argv: Sequence[str]) -> None:
       environment=devices.environment,
     )
     name = f"whole step{devices.remark}"
-    row = rows.Row(f"SCAE, {name}", setting, cost.seconds, floor=max(floor))
-    rows.note(row)
+    row = cost.row(f"SCAE, {name}", setting)
+    rows.note(row._replace(operations=floor[0], transfer=floor[1]))
     print(f"{name:30s} {cost.describe(batch)}", flush=True)
   print(f"batch {batch:28d}      seconds  images/s  temporary MB")
   for name, (function, arguments) in parts.items():

@@ -1,4 +1,4 @@
-"""Time and memory of a whole training step, in its own process."""
+"""Time and memory of whole training steps and calls, in their own process."""
 
 import multiprocessing
 import os
@@ -6,7 +6,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
 import jax
@@ -15,27 +15,43 @@ import optax
 from flax import nnx
 
 from ..training import allocator, placing, train_step
+from . import rows
+
+Result = TypeVar("Result")
 
 
 class StepCost(NamedTuple):
-  """The cost of one training step: forward, loss, backward, Adam.
+  """The cost of one training step or call in a process of its own.
 
   Attributes:
-    seconds: time of a step in a compiled loop of many steps.
+    seconds: time of a step in a compiled loop of many steps, or of a call.
     temporary_bytes: memory that XLA allocates in addition to state and images.
     peak_bytes: peak resident memory of the process, including compilation.
+    compile_seconds: seconds of tracing and compilation.
   """
 
   seconds: float
   temporary_bytes: int
   peak_bytes: int
+  compile_seconds: float
 
   def describe(self, batch: int) -> str:
     """The text that a benchmark prints."""
     return (
       f"{self.seconds:.3f} s, {batch / self.seconds:.1f} images/s, "
       f"{self.temporary_bytes / 1e6:.0f} MB temporary, "
-      f"{self.peak_bytes / 1e6:.0f} MB peak resident"
+      f"{self.peak_bytes / 1e6:.0f} MB peak resident, compiled in "
+      f"{self.compile_seconds:.1f} s"
+    )
+
+  def row(self, system: str, setting: str) -> rows.Row:
+    """A row of the table of all benchmarks."""
+    return rows.Row(
+      system,
+      setting,
+      self.seconds,
+      compile_seconds=self.compile_seconds,
+      peak_bytes=self.peak_bytes,
     )
 
 
@@ -73,7 +89,9 @@ def time_step(
   state, images, labels = placing.replicate((state, images, labels), mesh)
   del model
   zeros = update.zeros(state, images, labels)
+  start = time.perf_counter()
   run = update.add.lower(state, zeros, images, labels, 1).compile()
+  compiled = time.perf_counter() - start
   allocator.trim()
   state, metrics = run(state, zeros, images, labels, 1)
   jax.block_until_ready(metrics)
@@ -83,8 +101,41 @@ def time_step(
   return StepCost(
     (time.perf_counter() - start) / num_steps,
     run.memory_analysis().temp_size_in_bytes,
-    1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    _peak(),
+    compiled,
   )
+
+
+def time_call(
+  function: Callable[..., Any], *arguments: Any, rounds: int = 5
+) -> StepCost:
+  """Compiles and calls a function; once in a process, to measure its peak.
+
+  Args:
+    function: gives a pytree of arrays.
+    *arguments: its arguments.
+    rounds: number of timed calls, of which the median counts.
+  """
+  start = time.perf_counter()
+  run = jax.jit(function).lower(*arguments).compile()
+  compiled = time.perf_counter() - start
+  allocator.trim()
+  times = []
+  for _ in range(rounds + 1):  # the first warms up
+    start = time.perf_counter()
+    jax.block_until_ready(run(*arguments))
+    times.append(time.perf_counter() - start)
+  return StepCost(
+    sorted(times[1:])[rounds // 2],
+    run.memory_analysis().temp_size_in_bytes,
+    _peak(),
+    compiled,
+  )
+
+
+def _peak() -> int:
+  """Peak resident memory of this process, in bytes."""
+  return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 class CPUDivision(NamedTuple):
@@ -114,10 +165,10 @@ def cpu_divisions(batch: int) -> list[CPUDivision]:
 
 
 def in_process(
-  function: Callable[..., StepCost],
+  function: Callable[..., Result],
   *arguments: Any,
   environment: Mapping[str, str] | None = None,
-) -> StepCost:
+) -> Result:
   """Calls a function of a module in a new process.
 
   Args:

@@ -23,7 +23,8 @@ _LOAD = flags.DEFINE_string(
 )
 _HEADER = (
   "system", "setting", "ours (ms)", "textbook (ms)", "times faster",
-  "floor (ms)", "times floor",
+  "floor: operations (ms)", "bytes (ms)", "times floor", "compile (s)",
+  "peak (MB)",
 )  # fmt: skip
 
 
@@ -51,8 +52,11 @@ def lines_of(found: Sequence[rows.Row]) -> list[list[str]]:
       milliseconds(row.ours),
       milliseconds(row.textbook),
       ratio(row.textbook, row.ours),
-      milliseconds(row.floor),
+      milliseconds(row.operations),
+      milliseconds(row.transfer),
       ratio(row.ours, row.floor),
+      "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
+      "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.0f}",
     ]
     for name in names:
       peer = row.peer if row.peer_name == name else None
@@ -105,12 +109,14 @@ def markdown(
 {describe(machines)}; {load}. `make bench-record` writes this page.
 
 Times are of one call or training step, forward, loss, backward and update. The
-floor is the time that the fewest operations take at the rate of a large matrix
-product, or the fewest bytes at the rate of the memory, whichever is more; fast
-convolutions need fewer operations than the direct sum that it counts. Single
-figures vary by a tenth and more, so read the ratios. Where another library has
-a column, it runs the same network in the same run; its allocator keeps freed
-memory.
+floors are the times that the fewest operations take at the rate of a large
+matrix product, and the fewest bytes at the rate of the memory; "times floor" is
+of the larger. Fast convolutions need fewer operations than the direct sum that
+is counted. Single figures vary by a tenth and more, so read the ratios. Compile
+includes tracing, without a compilation cache. Peaks are of the resident memory
+of a process that does nothing else, with Python, JAX and the compiler. Where
+another library has a column, it runs the same network in the same run; its
+allocator keeps freed memory.
 
 {table}
 """

@@ -34,6 +34,11 @@ class Estimate(NamedTuple):
     """The sum of all parts."""
     return sum(self.parts.values())
 
+  def describe(self) -> str:
+    """The total, and its parts, as words."""
+    parts = ", ".join(f"{part} {as_text(x)}" for part, x in self.parts.items())
+    return f"at least {as_text(self.total)} ({parts})"
+
 
 def check(
   task: tasks.Task,
@@ -41,7 +46,7 @@ def check(
   config: LoopConfig,
   *,
   remedy: Callable[[Sequence[int]], str] = lambda shape: "the size of a batch",
-) -> None:
+) -> Estimate:
   """Checks that each device has the least memory that training needs.
 
   Evaluates the model and the optimiser by shape only, which takes no memory.
@@ -52,6 +57,9 @@ def check(
     config: the configuration of training.
     remedy: `shape of the largest array -> text` that says what to lower.
 
+  Returns:
+    The least memory, of all devices of a CPU together.
+
   Raises:
     ValueError: if memory is too small, or the task has no model for these
       images.
@@ -61,13 +69,10 @@ def check(
     count = jax.local_device_count()
     need = need._replace(parts={x: count * y for x, y in need.parts.items()})
   if free is None or need.total <= free:
-    return
+    return need
   largest, shape = need.largest
-  parts = ", ".join(
-    f"{part} {as_text(size)}" for part, size in need.parts.items()
-  )
   raise ValueError(
-    f"training takes at least {as_text(need.total)} of memory ({parts}), but "
+    f"training takes {need.describe()} of memory, but "
     f"{jax.devices()[0].device_kind} has {as_text(free)} available; lower "
     f"{remedy(shape)}: the largest array is {largest} of "
     f"[{' '.join(map(str, shape))}]"

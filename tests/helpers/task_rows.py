@@ -32,6 +32,11 @@ _BASELINE = Spec(
   baselines.CapsNetBaseline,
   dict(conv_features=[4, 4], conv_kernels=[3, 3], dense_features=[8]),
 )
+_EFFICIENT = Spec(
+  capjax.EfficientCapsNet,
+  dict(conv_features=[4, 8], conv_kernels=[3, 3], conv_strides=[1, 2],
+       part_size=4, pose_size=4, decoder_features=[8]),
+)  # fmt: skip
 _SCAE = Spec(
   capjax.SCAE,
   dict(num_parts=3, num_objects=4, template_size=4, num_features=2,
@@ -86,6 +91,7 @@ TASKS = {
     ),
     {"reconstruction_weight": 0.0},
   ),
+  "efficient": (capsnet, _EFFICIENT, {}),
   "multimnist": (multimnist, CAPSNET, {"pad": 1, "max_shift": 1}),
   "multimnist_baseline": (multimnist, _BASELINE, {"pad": 1, "max_shift": 1}),
   "scae": (scae, _SCAE, {"placement": Placement(canvas=23)}),

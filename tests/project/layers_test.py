@@ -21,7 +21,7 @@ MAY_IMPORT = {
   "tasks": {"run", "training", "evaluation"},
   "flags": {"run", "training"},
   "records": {"run", "evaluation"},
-  "benchmarks": {"flags", "training"},
+  "benchmarks": {"flags", "run", "training"},
   "fitting": {"run", "training", "evaluation", "figures"},
   "launch": {"flags", "run", "training", "evaluation", "fitting"},
 }

@@ -12,6 +12,7 @@ import tempfile
 import types
 from unittest import mock
 
+import calling
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,12 @@ from capjax.layers import routers
 from experiments.benchmarks import capsnet, harness, rows, step_cost
 
 _ROOT = processes.ROOT
+
+
+def _call(benchmark, name, *arguments):
+  """A function of another benchmark, in a process of its own."""
+  module = f"experiments.benchmarks.{benchmark}"
+  return step_cost.in_process(calling.call, module, name, *arguments)
 
 
 class BenchTest(parameterized.TestCase):
@@ -166,6 +173,42 @@ class BenchTest(parameterized.TestCase):
     self.assertGreater(min(row.ours for row in found), 0)
     lines = [line for line in done.stdout.splitlines() if " ms" in line]
     self.assertLen(lines, num_rows)
+
+  @pytest.mark.long
+  def test_a_step_of_a_preset_is_timed(self):
+    cost, batch = _call(
+      "systems", "time_step", "vae", "vae_quick", (8, 8, 1), 1
+    )
+    self.assertGreater(batch, 1)
+    row = cost.row("a step", "here")
+    for x in (row.ours, row.compile_seconds, row.peak_bytes):
+      self.assertGreater(x, 0)
+
+  @pytest.mark.long
+  def test_starts_are_timed(self):
+    found = _call("start_up", "measure", 1)
+    self.assertLen(found, 3)
+    help_, cold, warm = found.values()
+    self.assertLess(help_, cold)
+    self.assertLess(warm, cold)
+    with self.assertRaisesRegex(ValueError, "ended too early.*no_such"):
+      _call("start_up", "measure", 1, "no_such")
+
+  def test_a_call_is_timed(self):
+    cost = step_cost.time_call(lambda x: jnp.sort(x) @ x, jnp.ones(99))
+    self.assertGreater(cost.seconds, 0)
+    self.assertGreater(cost.compile_seconds, cost.seconds)
+    self.assertGreater(cost.peak_bytes, 10**8)
+
+  @pytest.mark.long
+  def test_floors_of_a_step_are_those_of_its_layers(self):
+    """Of the network of 310K: 14, 6 and 4 positions along a side."""
+    pairs = 6**2 * 9 * 32 * 32, 4**2 * 9 * 32 * 32, 4**2 * 32 * 5
+    for_each = 2 * 4 + 7 * 3 + 3 * 2
+    want = 3 * 16 * sum(pairs) * 16 * for_each
+    flops, transfer = _call("em", "step_floors", "310K", (1.0, 1e30))
+    self.assertEqual(flops, want)
+    self.assertGreater(transfer, 0)
 
   @pytest.mark.long
   def test_training_from_files_is_timed(self):

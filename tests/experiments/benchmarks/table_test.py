@@ -13,8 +13,10 @@ _MACHINES = [
   rows.Machine("cpu", "Python 3.11.1, jax 0.1", 5e11, 5e10),
 ]
 _ROWS = [
-  rows.Row("a step", "batch 2", 0.2, 0.5, 0.1),
-  rows.Row("a step", "batch 128", 0.012345),
+  rows.Row("a step", "batch 2", 0.2, 0.5, 0.05, 0.1),
+  rows.Row(
+    "a step", "batch 128", 0.012345, compile_seconds=2.34, peak_bytes=5 * 10**8
+  ),
 ]
 
 
@@ -67,11 +69,13 @@ def test_the_table_has_ratios(path, tmp_path, capsys):
     "400 to 500 GFLOP/s, memory 50 GB/s"
   )
   assert header.startswith("system  setting    ours (ms)  textbook (ms)")
-  assert first.split()[-5:] == ["200", "500", "2.50", "100", "2.00"]
-  assert second.split()[-5:] == ["12.35", "-", "-", "-", "-"]
+  assert first.split()[-8:] == [
+    "200", "500", "2.50", "50", "100", "2.00", "-", "-"
+  ]  # fmt: skip
+  assert second.split()[-8:] == ["12.35", *5 * "-", "2.3", "500"]
   text = page.read_text()
   assert "50 GB/s; with load. `make bench-record` writes" in text
-  assert "| a step | batch 2 | 200 | 500 | 2.50 | 100 | 2.00 |" in text
+  assert "| batch 2 | 200 | 500 | 2.50 | 50 | 100 | 2.00 | - | - |" in text
 
 
 def test_another_library_has_columns_where_it_was_timed():
@@ -80,7 +84,7 @@ def test_another_library_has_columns_where_it_was_timed():
   assert header[-2:] == ["PyTorch 2.0 (ms)", "times faster than it"]
   assert first[-2:] == ["400", "2.00"] and second[-2:] == ["-", "-"]
   page = table.markdown(_MACHINES, [raced, _ROWS[1]], "with load")
-  assert "| 2.00 | 400 | 2.00 |\n" in page
+  assert "| 2.00 | - | - | 400 | 2.00 |\n" in page
   assert {len(line) for line in table.lines_of(_ROWS)} == {len(header) - 2}
 
 

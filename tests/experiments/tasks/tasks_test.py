@@ -25,8 +25,9 @@ _DEFAULT = (jax.lax.Precision.DEFAULT,) * 2
 _DRAWING = ("scae", "generative")
 # One of each model that may compute in bfloat16.
 _BFLOAT16 = (
-  "capsnet", "capsnet_baseline", "scae", "generative", "matrix_capsules",
-  "constellation", "constellation_invariant", "slots", "transforming", "vae",
+  "capsnet", "capsnet_baseline", "efficient", "scae", "generative",
+  "matrix_capsules", "constellation", "constellation_invariant", "slots",
+  "transforming", "vae",
 )  # fmt: skip
 
 

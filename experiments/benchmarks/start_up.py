@@ -1,0 +1,94 @@
+"""Times how long a binary takes to start: its help, and its first update.
+
+  python -m experiments.benchmarks.start_up
+
+Processes of their own, from their start: `--help`; the preset digits of
+`train_capsnet` until its first update is done, which includes imports, data and
+compilation; and the same again with the compilation cache that the first left.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from ..flags import limits
+from . import rows
+
+_ROUNDS = flags.DEFINE_integer(
+  "rounds", 3, "Starts of each kind, of which the shortest counts.",
+  lower_bound=1,
+)  # fmt: skip
+_BINARY = f"{__package__.rpartition('.')[0]}.train_capsnet"
+_SAID = "first update after"
+
+
+def seconds_until(words: Sequence[str], text: str | None) -> float:
+  """Wall time from the start of a binary until it prints a text, or ends.
+
+  Args:
+    words: its command line, after the name of the module's interpreter.
+    text: what a line of its output starts with; None to wait for its end.
+
+  Raises:
+    ValueError: if it ends without this text, or fails.
+  """
+  start = time.perf_counter()
+  with subprocess.Popen(
+    [sys.executable, "-u", "-m", *words],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  ) as process:
+    last = ""
+    for last in process.stdout:
+      if text is not None and last.startswith(text):
+        taken = time.perf_counter() - start
+        process.kill()
+        return taken
+    # --help ends with 1.
+    if text is not None or process.wait() not in (0, 1):
+      raise ValueError(f"{' '.join(words)} ended too early: {last.strip()}")
+    return time.perf_counter() - start
+
+
+def measure(rounds: int, preset: str = "digits") -> dict[str, float]:
+  """Seconds of each kind of start, the shortest of some rounds.
+
+  Args:
+    rounds: starts of each kind.
+    preset: of `train_capsnet`.
+  """
+  found: dict[str, list[float]] = {}
+  for _ in range(rounds):
+    with tempfile.TemporaryDirectory() as folder:
+      train = [
+        _BINARY, f"--preset={preset}", f"--compilation_cache={folder}/cache",
+      ]  # fmt: skip
+      starts = {
+        "--help": ([_BINARY, "--help"], None),
+        "first update, nothing compiled": (
+          [*train, f"--workdir={folder}/cold"], _SAID,
+        ),
+        "first update, with the compilation cache": (
+          [*train, f"--workdir={folder}/warm"], _SAID,
+        ),
+      }  # fmt: skip
+      for name, (words, text) in starts.items():
+        found.setdefault(name, []).append(seconds_until(words, text))
+  return {name: min(seconds) for name, seconds in found.items()}
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  for name, seconds in measure(_ROUNDS.value).items():
+    rows.note(rows.Row(f"start of train_capsnet, {name}", "digits", seconds))
+    print(f"{name}: {seconds:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+  limits.run(main)
