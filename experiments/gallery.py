@@ -303,10 +303,11 @@ def logit_changes(path: pathlib.Path) -> None:
 
 def reliability(path: pathlib.Path) -> None:
   """Accuracy against the score of the predicted class."""
-  lines = {
-    label: curve(stem, "calibration", "confidence", "confidence_accuracy")
-    for stem, label in _CALIBRATED.items()
-  }
+  lines = {}
+  for stem, label in _CALIBRATED.items():
+    first = next(records(stem, "calibration"))  # seeds have bins of their own
+    pairs = zip(first["confidence"], first["confidence_accuracy"], strict=True)
+    lines[label] = dict(pairs)
   lines["calibrated"] = {0.0: 0.0, 1.0: 1.0}
   panel = curves.Panel(
     "", "score of the predicted class", "accuracy (%)", lines

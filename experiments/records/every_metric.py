@@ -152,9 +152,14 @@ def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
 
 
 def _cell(values: Sequence[float | list[float]]) -> str:
-  """One number, or those of a curve, as means over seeds."""
+  """One number, or those of a curve, as means over seeds.
+
+  Curves of several lengths, as over bins that some seeds have, have no mean.
+  """
   if not isinstance(values[0], list):
     return tables.mean(values, ".4g", ".2g")
+  if len({len(curve) for curve in values}) > 1:
+    return "-"
   return " ".join(
     f"{statistics.fmean(point):.3g}" for point in zip(*values, strict=True)
   )
