@@ -76,6 +76,7 @@ _in_pieces = tiling.in_pieces
 _FORMS = {
   "direct": convolution.direct,
   "patches": convolution.patches,
+  "taps": convolution.taps,
   "winograd": tiling.winograd,
   "spectral": tiling.spectral,
   "spectral_tiles": _tiled(1),
@@ -200,7 +201,9 @@ class ConvolutionTest(chex.TestCase):
     ((32, 20, 20, 256), (9, 9, 256, 256), 2, "spectral", "spectral"),
     ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral", "spectral"),
     ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd", "winograd"),
-    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "patches", "patches"),
+    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "taps", "taps"),
+    ((128, 40, 40, 32), (3, 3, 32, 32), 2, "patches", "taps"),
+    ((64, 24, 24, 128), (5, 5, 128, 128), 3, "patches", "patches"),
     ((1, 9, 9, 8), (1, 1, 8, 8), 1, "patches", "patches"),
   )
   def test_form_follows_the_sizes(self, images, kernel, stride, alone, trained):
@@ -213,7 +216,7 @@ class ConvolutionTest(chex.TestCase):
       return jnp.sum(convolution.conv2d(images, kernel, stride=stride))
 
     for function, want in ((convolve, alone), (jax.grad(convolve, 1), trained)):
-      owner = convolution if want == "patches" else tiling
+      owner = convolution if want in ("patches", "taps") else tiling
       form = getattr(owner, want)
       calls = []
 
@@ -245,6 +248,7 @@ class ConvolutionTest(chex.TestCase):
   @parameterized.product(
     form=[
       "patches",
+      "taps",
       "spectral",
       "spectral_tiles",
       "spectral_folded",
@@ -269,7 +273,12 @@ class ConvolutionTest(chex.TestCase):
     chex.assert_trees_all_close(gradients(_FORMS[form]), want, atol=1e-4)
 
   @parameterized.parameters(
-    "patches", "spectral_tiles", "spectral_in_turn", "winograd", "conv2d"
+    "patches",
+    "taps",
+    "spectral_tiles",
+    "spectral_in_turn",
+    "winograd",
+    "conv2d",
   )
   def test_gradients(self, form):
     with jax.enable_x64(True):
@@ -294,6 +303,7 @@ class ConvolutionTest(chex.TestCase):
   @parameterized.parameters(
     "direct",
     "patches",
+    "taps",
     "spectral",
     "spectral_in_turn",
     "winograd",
