@@ -203,7 +203,7 @@ def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
   images = _split_phases(images, stride, axis=1)
   valid = [tile - taps + 1 for taps in kernel.shape[:2]]
   grid = -(-rows // valid[0]), -(-columns // valid[1])
-  num_images, channels, filters = len(images), *kernel.shape[2:]
+  num_images, (channels, filters) = len(images), kernel.shape[2:]
   # Channels keep an axis of their own up to the products: on a CPU, XLA copies
   # tiles and kernels more slowly into merged axes.
   kernel = kernel.reshape(-1, channels, filters)
