@@ -374,6 +374,8 @@ def main(argv: Sequence[str]) -> None:
   for name in _ONLY.value or PICTURES:
     path = pathlib.Path(_FOLDER.value) / f"{name}.png"
     PICTURES[name](path)
+    if not path.exists():  # left out
+      continue
     print(f"{path}: {path.stat().st_size / 1e3:.0f} kB", flush=True)
 
 

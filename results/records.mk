@@ -7,8 +7,9 @@
 #                       what steps cost on many devices
 #
 # train.NAME is the binary and its flags, suites.NAME what then evaluates the
-# run, options.NAME further flags of the evaluation, minutes.NAME about what both take on two quiet cores: an estimate where no
-# record stands yet. Give DATA_DIR, the folder of the data sets, and RUNS, where
+# run, options.NAME further flags of the evaluation, needs.NAME other runs that it
+# reads, which are trained first, minutes.NAME about what both take on two quiet
+# cores: an estimate where no record stands yet. Give DATA_DIR, the folder of the data sets, and RUNS, where
 # runs are kept. A record is refused unless the code is as it was committed.
 
 DATA_DIR ?= $(or $(CAPJAX_DATA_DIR),data)
@@ -99,14 +100,14 @@ $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
   3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
 
 # Crops, mirror images and changes of light (Sabour et al., 2017, section 7), and shifts
-# alone. The last seed is also evaluated in an ensemble with the others, whose runs it
-# needs.
+# alone. The last seed is also evaluated in an ensemble with the others.
 $(foreach cell,quarter crops,\
   $(eval train.fashion_$(cell) := train_capsnet $(presets)/capsnet/fashion_$(cell)_cpu.cfg)\
   $(eval suites.fashion_$(cell) := calibration$(comma)out_of_distribution)\
   $(eval minutes.fashion_$(cell) := 4)\
   $(call seeds,fashion_$(cell),0 1 2)\
   $(eval suites.fashion_$(cell)-2 := $(suites.fashion_$(cell)-2)$(comma)ensemble)\
+  $(eval needs.fashion_$(cell)-2 := fashion_$(cell)-0 fashion_$(cell)-1)\
   $(eval options.fashion_$(cell)-2 := \
     --ensemble=$(RUNS)/fashion_$(cell)-0$(comma)$(RUNS)/fashion_$(cell)-1))
 
@@ -313,6 +314,16 @@ $(foreach name,solids_cpu solids_elevation,$(foreach number,0 1 2,\
   $(eval $(call matched,$(name),$(number)))))
 $(foreach name,solids_cpu-0 solids_cpu_baseline-0,\
   $(eval suites.$(name) := $(suites.$(name))$(comma)attacks))
+
+# Attacks on each of two networks, and those that were made on the other.
+# $(call transfer,NAME,SOURCE)
+define transfer
+suites.$(1) := $(suites.$(1))$(comma)attacks
+needs.$(1) := $(2)
+options.$(1) := --source=$(RUNS)/$(2)
+endef
+$(eval $(call transfer,solids_elevation-0,solids_elevation_baseline-0))
+$(eval $(call transfer,solids_elevation_baseline-0,solids_elevation-0))
 
 # Ablations of matrix capsules: the network of solids_cpu with one thing changed.
 $(foreach cell,vector no_coordinates margin_loss cross_entropy,\
@@ -544,6 +555,9 @@ results/records/%.jsonl: | .venv
 	@echo "# $*: about $(minutes.$*) minutes on two cores"
 	$(NICE) $(BIN)/python -m experiments.$(train.$*) \
 	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR)
+	$(if $(needs.$*),$(foreach run,$(needs.$*),$(NICE) $(BIN)/python -m \
+	  experiments.$(train.$(run)) --workdir=$(RUNS)/$(run) \
+	  --data_dir=$(DATA_DIR) && )true)
 	$(if $(suites.$*),$(NICE) $(BIN)/python -m experiments.evaluate \
 	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR) --suite=$(suites.$*) \
 	  $(options.$*))

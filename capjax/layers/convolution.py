@@ -13,8 +13,8 @@ every convolution becomes matrix products:
   gradient it takes groups of frequencies in turn, in less memory.
 
 `patches` and `tiling.winograd` take a large batch in pieces that stay in the
-cache. Which form is
-taken follows from the sizes, and from whether there is a gradient.
+cache. Which form is taken follows from the sizes, and from whether there is a
+gradient.
 
 Axes: B batch, H W image, C channels in, D channels out, S stride.
 """

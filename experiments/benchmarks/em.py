@@ -136,25 +136,27 @@ def step_floors(
   """Lower bounds in seconds of a training step: those of its EM layers.
 
   Layers of 3x3 with strides 2 and 1, and the classes, whose windows are whole.
-  The convolutions below have fewer operations by orders of magnitude.
+  The convolutions below have about a tenth of the operations.
   """
   shape, num_classes, batch, _, types = _NETWORKS[network]
   size = (shape[0] - 5) // 2 + 1
   layers = []
   for lower, upper, stride in ((*types[:2], 2), (*types[1:], 1)):
-    layers.append((size, lower, upper, num_votes(size, lower, upper, stride)))
+    votes = num_votes(size, lower, upper, stride)
+    layers.append((size, lower, votes, _KERNEL**2 * lower * upper))
     size = (size - _KERNEL) // stride + 1
-  # Classes have one parent each, and transforms that all positions share.
-  layers.append((size, types[2], num_classes, size**2 * types[2] * num_classes))
+  # The classes see all positions, which share their transforms.
+  pairs = types[2] * num_classes
+  layers.append((size, types[2], size**2 * pairs, pairs))
   found = [
     floors(
       batch,
       votes,
-      batch * size**2 * lower * (_SIDE**2 + 1) + _KERNEL**2 * lower * upper,
+      batch * size**2 * lower * (_SIDE**2 + 1) + transforms * _SIDE**2,
       rates,
       backward=True,
     )
-    for size, lower, upper, votes in layers
+    for size, lower, votes, transforms in layers
   ]
   return sum(x for x, _ in found), sum(x for _, x in found)
 
