@@ -119,7 +119,9 @@ class EfficientCapsNet(nnx.Module):
         )
       )
       norms.append(
-        nnx.BatchNorm(features, momentum=_MOMENTUM, epsilon=_EPSILON, rngs=rngs)
+        layers.BatchNorm(
+          features, momentum=_MOMENTUM, epsilon=_EPSILON, rngs=rngs
+        )
       )
       channels = features
       self.numbers_per_image += height * width * channels

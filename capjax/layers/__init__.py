@@ -10,6 +10,7 @@ from capjax.layers import (
   dense,
   grid_capsules,
   matrix,
+  normalization,
   platforms,
   residual,
   routers,
@@ -29,9 +30,11 @@ from capjax.layers.capsules import (
 from capjax.layers.conv_capsules import ConvCaps
 from capjax.layers.dense import Einsum, Linear
 from capjax.layers.grid_capsules import GridCaps
+from capjax.layers.normalization import BatchNorm
 from capjax.layers.residual import ResidualBlock, ResidualStages
 
 __all__ = [
+  "BatchNorm",
   "Conv",
   "ConvCaps",
   "DenseCaps",
@@ -52,6 +55,7 @@ __all__ = [
   "dense",
   "grid_capsules",
   "matrix",
+  "normalization",
   "platforms",
   "residual",
   "route_by_agreement",

@@ -80,9 +80,8 @@ class Conv(nnx.Module):
       stride=self.stride,
       padding=self.padding,
     )
-    # As a matrix: a CPU sums its rows ten times faster for the gradient.
-    rows = self.scale * features.reshape(-1, features.shape[-1])
-    return (rows + self.bias[...].astype(self.dtype)).reshape(features.shape)
+    bias = self.bias[...].astype(self.dtype)
+    return numerics.add_bias(self.scale * features, bias)
 
 
 class PrimaryCaps(nnx.Module):

@@ -50,7 +50,9 @@ class Linear(nnx.Linear):
     outputs = numerics.einsum(
       "...i,io->...o", inputs, self.kernel[...], dtype=self.dtype
     )
-    return outputs if self.bias is None else outputs + self.bias[...]
+    if self.bias is None:
+      return outputs
+    return numerics.add_bias(outputs, self.bias[...])
 
 
 class Einsum(nnx.Einsum):
@@ -87,7 +89,9 @@ class Einsum(nnx.Einsum):
     outputs = numerics.einsum(
       self.einsum_str, inputs, self.kernel[...], dtype=self.dtype
     )
-    return outputs if self.bias is None else outputs + self.bias[...]
+    if self.bias is None:
+      return outputs
+    return numerics.add_bias(outputs, self.bias[...])
 
 
 def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:

@@ -271,4 +271,4 @@ class _OfEach(nnx.Module):
 
   def __call__(self, x: Float[Array, "B K in"]) -> Float[Array, "B K out"]:
     x = numerics.einsum("bki,kio->bko", x, self.kernel[...], dtype=self.dtype)
-    return x if self.bias is None else x + self.bias[...]
+    return x if self.bias is None else numerics.add_bias(x, self.bias[...])

@@ -85,7 +85,7 @@ def explain_image(
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
   presence = presence.astype(dtype)
   log_presence = jnp.where(presence > 0, numerics.safe_log(presence), _ABSENT)
-  logits = logits + log_presence[:, None, None, None]
+  logits = logits + numerics.spread(log_presence, after=logits.shape[1:])
 
   def log_density(mean):
     return -0.5 * jnp.square((image - mean) / scale)

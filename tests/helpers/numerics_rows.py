@@ -100,6 +100,11 @@ CASES = {
   "numerics.matmul": Case(
     numerics.matmul, {"a": "I J", "b": "J D"}, largest=1e17
   ),
+  "numerics.spread": Case(
+    lambda x: numerics.spread(x, before=(2,), after=(3,)), {"x": "I D"}
+  ),
+  "numerics.add_bias": Case(numerics.add_bias, {"x": "I D", "bias": "D"}),
+  "numerics.sum_rows": Case(numerics.sum_rows, {"x": "I D"}, largest=1e30),
   "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
   "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
   "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),
