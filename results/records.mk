@@ -492,6 +492,22 @@ minutes.constellation_invariant_slots := 35
 $(call seeds,constellation_slots,0)
 $(call seeds,constellation_invariant_slots,0)
 
+# Pairs of MNIST digits: a twentieth of the length first, beside stacked capsule
+# autoencoders that take as long.
+train.scae_multimnist_short := train_scae $(presets)/scae/scae_mnist_cpu.cfg \
+  --scene=multimnist --pad=4 --max_shift=4 --num_steps=2000 --eval_every=500
+train.scae_affnist_like_short := train_scae $(presets)/scae/scae_mnist_cpu.cfg \
+  --scene=affnist_like --canvas=40 --num_steps=2000 --eval_every=500
+short := --num_steps=1500 --warmup_steps=150 --eval_every=500
+$(foreach scene,multimnist affnist_like,\
+  $(eval train.slots_$(scene)_short := train_slots \
+    $(presets)/slots/slots_$(scene).cfg $(short))\
+  $(eval train.invariant_slots_$(scene)_short := \
+    $(train.slots_$(scene)_short) --invariant)\
+  $(foreach model,slots invariant_slots scae,\
+    $(eval minutes.$(model)_$(scene)_short := 10)\
+    $(call seeds,$(model)_$(scene)_short,0)))
+
 $(foreach scene,multimnist affnist_like,\
   $(eval train.slots_$(scene) := train_slots $(presets)/slots/slots_$(scene).cfg)\
   $(eval train.invariant_slots_$(scene) := $(train.slots_$(scene)) --invariant)\
