@@ -5,7 +5,8 @@ strided convolution reaches about 1% of the rate of a matrix product, so there
 every convolution becomes matrix products:
 
 * `patches`: one product over all taps (im2col); for few taps or few channels.
-* `taps`: a product for each tap; for few taps of many channels, with a stride.
+* `by_rows`: a product for each row of taps; for few taps of many channels, with
+  a stride.
 * `tiling.winograd`: products at each point of small tiles; a 3x3 kernel then
   takes a quarter of the direct sum's multiplications, and transforms.
 * `tiling.spectral`: products at each frequency of larger tiles; the 9x9 kernel
@@ -120,29 +121,32 @@ def patches(
   return tiling.in_pieces(multiply, images, spread=spread, weights=kernel.size)
 
 
-def taps(
+def by_rows(
   images: Float[Array, "B H W C"],
   kernel: Float[Array, "kH kW C D"],
   *,
   stride: int,
 ) -> Float[Array, "B oH oW D"]:
-  """Adds up one product for each tap of the kernel, without padding.
+  """Adds up one product for each row of the kernel, without padding.
 
   No window is copied as a whole, which is what costs most in `patches` where
   windows share few pixels.
   """
   height, width, channels, filters = kernel.shape
-  rows, columns = tiling.output_size(images, kernel, stride=stride)
+  tall, wide = tiling.output_size(images, kernel, stride=stride)
   total = jnp.zeros((), images.dtype)
   for y in range(height):
-    for x in range(width):
-      met = images[
+    met = [
+      images[
         :,
-        y : y + stride * (rows - 1) + 1 : stride,
-        x : x + stride * (columns - 1) + 1 : stride,
+        y : y + stride * (tall - 1) + 1 : stride,
+        x : x + stride * (wide - 1) + 1 : stride,
       ]
-      total += numerics.matmul(met.reshape(-1, channels), kernel[y, x])
-  return total.reshape(len(images), rows, columns, filters)
+      for x in range(width)
+    ]
+    met = jnp.concatenate(met, axis=-1).reshape(-1, width * channels)
+    total += numerics.matmul(met, kernel[y].reshape(-1, filters))
+  return total.reshape(len(images), tall, wide, filters)
 
 
 def _slices(cells, taps, count, *, axis):
@@ -192,12 +196,12 @@ def _fastest(images, kernel, stride, *, channels, **factors):
   """The form of the lowest cost.
 
   Transforms move more memory than their arithmetic says, hence the factors.
-  Of the direct sums, `taps` is faster from these channels on, measured with
+  Of the direct sums, `by_rows` is faster from these channels on, measured with
   kernels of 3x3 and stride 2; with 5x5, or without stride, it is not.
   """
   height, width = kernel.shape[:2]
   is_small = stride > 1 and 1 < height * width <= 9
-  direct_sum = taps if is_small and kernel.shape[2] >= channels else patches
+  direct_sum = by_rows if is_small and kernel.shape[2] >= channels else patches
   rows, columns = tiling.output_size(images, kernel, stride=stride)
   costs = {
     direct_sum: len(images) * rows * columns * math.prod(kernel.shape),

@@ -76,7 +76,7 @@ _in_pieces = tiling.in_pieces
 _FORMS = {
   "direct": convolution.direct,
   "patches": convolution.patches,
-  "taps": convolution.taps,
+  "by_rows": convolution.by_rows,
   "winograd": tiling.winograd,
   "spectral": tiling.spectral,
   "spectral_tiles": _tiled(1),
@@ -201,8 +201,8 @@ class ConvolutionTest(chex.TestCase):
     ((32, 20, 20, 256), (9, 9, 256, 256), 2, "spectral", "spectral"),
     ((16, 32, 32, 256), (5, 5, 256, 256), 1, "spectral", "spectral"),
     ((128, 22, 22, 64), (3, 3, 64, 64), 1, "winograd", "winograd"),
-    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "taps", "taps"),
-    ((128, 40, 40, 32), (3, 3, 32, 32), 2, "patches", "taps"),
+    ((128, 20, 20, 64), (3, 3, 64, 128), 2, "by_rows", "by_rows"),
+    ((128, 40, 40, 32), (3, 3, 32, 32), 2, "patches", "by_rows"),
     ((64, 24, 24, 128), (5, 5, 128, 128), 3, "patches", "patches"),
     ((1, 9, 9, 8), (1, 1, 8, 8), 1, "patches", "patches"),
   )
@@ -216,7 +216,7 @@ class ConvolutionTest(chex.TestCase):
       return jnp.sum(convolution.conv2d(images, kernel, stride=stride))
 
     for function, want in ((convolve, alone), (jax.grad(convolve, 1), trained)):
-      owner = convolution if want in ("patches", "taps") else tiling
+      owner = convolution if want in ("patches", "by_rows") else tiling
       form = getattr(owner, want)
       calls = []
 
@@ -248,7 +248,7 @@ class ConvolutionTest(chex.TestCase):
   @parameterized.product(
     form=[
       "patches",
-      "taps",
+      "by_rows",
       "spectral",
       "spectral_tiles",
       "spectral_folded",
@@ -274,7 +274,7 @@ class ConvolutionTest(chex.TestCase):
 
   @parameterized.parameters(
     "patches",
-    "taps",
+    "by_rows",
     "spectral_tiles",
     "spectral_in_turn",
     "winograd",
@@ -303,7 +303,7 @@ class ConvolutionTest(chex.TestCase):
   @parameterized.parameters(
     "direct",
     "patches",
-    "taps",
+    "by_rows",
     "spectral",
     "spectral_in_turn",
     "winograd",
