@@ -1,14 +1,16 @@
-"""Products, biases, norms, softmax, logarithms and squashing, safe at limits.
+"""Products, sums, norms, softmax, logarithms and squashing, safe at limits.
 
 Values and gradients are finite for every finite input: the operations whose
 derivative is infinite at zero see a harmless operand there (double `where`).
-Sums are accumulated in at least float32; results have the dtype of the input.
+Sums are accumulated in at least float32; results have the dtype of the input,
+but for `sum_rows`.
 """
 
 import contextlib
 import functools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,18 +81,20 @@ def matmul(
 def spread(
   x: Float[Array, "..."],
   *,
-  before: tuple[int, ...] = (),
-  after: tuple[int, ...] = (),
+  before: tuple[Any, ...] = (),
+  after: tuple[Any, ...] = (),
 ) -> Float[Array, "..."]:
-  """Repeats an array along new axes, of which many numbers share each of its.
+  """Repeats an array along new axes, with a gradient that is fast on CPUs.
 
   As `jnp.broadcast_to`, but for the gradient: that is a sum over the new axes,
-  which is computed as a product of matrices, rounded as `precision` says. On
-  CPUs XLA's own sums of many rows take twenty times as long.
+  which is computed as a product of matrices and never rounded. On CPUs XLA's
+  own sums of many rows take up to 28 times as long (docs/cpu_sums.md). An axis
+  that `jax.vmap` maps is none of the new axes.
 
   Args:
     x: any shape.
-    before: sizes of the new axes that come before those of `x`.
+    before: sizes of the new axes that come before those of `x`; as exported
+      programs have them, they may be symbols.
     after: sizes of the new axes that come after them.
 
   Returns:
@@ -110,32 +114,39 @@ def _spread(x, before, after):
 def _spread_jvp(before, after, primals, tangents):
   (x,), (change,) = primals, tangents
   spread_x = _spread(x, before, after)
-  # Products without sums; their transposes are the sums.
+  # Each product has one term. Reverse mode transposes it, which makes it the
+  # sum over the new axes.
   wide = change.astype(accumulation_dtype(change))
+  product = functools.partial(jnp.matmul, precision="highest")
   if before:
     ones = jnp.ones((math.prod(before), 1), wide.dtype)
-    wide = matmul(ones, wide.reshape(1, -1))
+    wide = product(ones, wide.reshape(1, -1))
   if after:
     ones = jnp.ones((1, math.prod(after)), wide.dtype)
-    wide = matmul(wide.reshape(-1, 1), ones)
+    wide = product(wide.reshape(-1, 1), ones)
   return spread_x, wide.reshape(spread_x.shape).astype(x.dtype)
 
 
 @jax.custom_jvp
 def sum_rows(x: Float[Array, "N C"]) -> Float[Array, " C"]:
-  """Sums the rows of a matrix, as a product; fast on CPUs, see `spread`.
+  """Sums the rows of a matrix, as a product with ones; see `spread`.
 
-  Rows are never rounded, whatever `precision` says: this is for statistics.
+  The rows are never rounded, whatever `precision` says. Forward mode, which no
+  layer uses, has XLA's own sum.
 
   Args:
-    x: [N, C], any range.
+    x: [N, C], whose sums fit the dtype.
 
   Returns:
     [C], in float32 or wider.
+
+  Raises:
+    ValueError: if there are no rows or no columns.
   """
   checks.arrays({"x": (x, "N C")})
   wide = x.astype(accumulation_dtype(x))
-  return jnp.matmul(jnp.ones(len(x), wide.dtype), wide, precision="highest")
+  ones = jnp.ones(x.shape[:1], wide.dtype)
+  return jnp.matmul(ones, wide, precision="highest")
 
 
 @sum_rows.defjvp
@@ -151,7 +162,8 @@ def add_bias(
 ) -> Float[Array, "..."]:
   """Computes x + bias, for which all leading axes of `x` share one bias.
 
-  The sum that is the gradient by the bias is fast on CPUs; see `spread`.
+  The sum that is the gradient by the bias is fast on CPUs; see `spread`. Add
+  biases outside of `jax.vmap`, whose axis is none of these.
 
   Args:
     x: any shape.

@@ -129,14 +129,15 @@ def by_rows(
 ) -> Float[Array, "B oH oW D"]:
   """Adds up one product for each row of the kernel, without padding.
 
-  No window is copied as a whole, which is what costs most in `patches` where
-  windows share few pixels.
+  Windows are copied one row of the kernel at a time, so that what is copied
+  exists in part at any time. That is faster than `patches` where windows share
+  few pixels.
   """
   height, width, channels, filters = kernel.shape
   tall, wide = tiling.output_size(images, kernel, stride=stride)
   total = jnp.zeros((), images.dtype)
   for y in range(height):
-    met = [
+    slices = [
       images[
         :,
         y : y + stride * (tall - 1) + 1 : stride,
@@ -144,7 +145,7 @@ def by_rows(
       ]
       for x in range(width)
     ]
-    met = jnp.concatenate(met, axis=-1).reshape(-1, width * channels)
+    met = jnp.concatenate(slices, axis=-1).reshape(-1, width * channels)
     total += numerics.matmul(met, kernel[y].reshape(-1, filters))
   return total.reshape(len(images), tall, wide, filters)
 

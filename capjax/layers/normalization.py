@@ -14,9 +14,30 @@ class BatchNorm(nnx.BatchNorm):
   As Flax's own, with the same variables. On CPUs most of its time goes to sums
   over all other axes; see `numerics.spread`.
 
-  Differs from Flax: the variance is the mean of squared differences, which does
-  not cancel, and results are float32 at least.
+  Differs from Flax: it normalises the last axis, over the whole of an array,
+  without axis names and masks. The variance is the mean of squared differences,
+  which does not cancel, and results are float32 at least.
   """
+
+  def __init__(
+    self,
+    num_features: int,
+    *,
+    momentum: float = 0.99,
+    epsilon: float = 1e-5,
+    rngs: nnx.Rngs,
+  ):
+    """Initialises means and biases at 0, variances and scales at 1.
+
+    Args:
+      num_features: C, channels.
+      momentum: how much of the running means and variances a batch leaves.
+      epsilon: added to variances.
+      rngs: as for `nnx.BatchNorm`.
+    """
+    super().__init__(
+      num_features, momentum=momentum, epsilon=epsilon, rngs=rngs
+    )
 
   def __call__(  # type: ignore[override]  # no masks
     self,
@@ -26,7 +47,8 @@ class BatchNorm(nnx.BatchNorm):
     """Shifts and scales each channel to mean 0 and variance 1, then as learned.
 
     Args:
-      x: any number of leading axes, with at least one number for each channel.
+      x: any number of leading axes, with at least one number for each channel;
+        in float32 of magnitude up to 1e17.
       use_running_average: whether to take the means and variances of training;
         by default what `train()` and `eval()` of the model say.
 
@@ -37,7 +59,8 @@ class BatchNorm(nnx.BatchNorm):
       use_running_average = self.use_running_average
     rows = x.reshape(-1, x.shape[-1])
     rows = rows.astype(numerics.accumulation_dtype(rows))
-    count = len(rows)
+    count = rows.shape[0]
+    assert self.scale is not None and self.bias is not None
     if use_running_average:
       mean, variance = self.mean[...], self.var[...]
       differences = rows - mean

@@ -97,11 +97,21 @@ def assert_equally_often(counts):
 
 
 def precisions(jaxpr):
-  """Of all products and convolutions in a jaxpr and in those within."""
+  """Of all products and convolutions in a jaxpr and in those within.
+
+  Products with ones are sums, which are never rounded.
+  """
   products = jax.lax.dot_general_p, jax.lax.conv_general_dilated_p
+  ones = set()
   for equation in jaxpr.eqns:
+    if equation.primitive is jax.lax.broadcast_in_dim_p:
+      number = equation.invars[0]
+      is_float = jnp.issubdtype(number.aval.dtype, jnp.floating)
+      if is_float and getattr(number, "val", None) == 1:
+        ones.add(id(equation.outvars[0]))
     if equation.primitive in products:
-      yield equation.params["precision"]
+      if not ones & set(map(id, equation.invars)):
+        yield equation.params["precision"]
     for inner in jax.tree.leaves(list(equation.params.values())):
       if hasattr(inner, "eqns"):
         yield from precisions(inner)

@@ -52,13 +52,14 @@ class SpreadTest(parameterized.TestCase):
       check_grads(of, (x,), order=2)
 
   def test_sums_of_narrow_numbers_are_wide(self):
-    # A sum of 4,096 ones in bfloat16 would end at 256.
-    x = jnp.zeros(3, jnp.bfloat16)
-    (sums,) = jax.vjp(lambda x: numerics.spread(x, before=(4096,)), x)[1](
-      jnp.ones((4096, 3), jnp.bfloat16)
-    )
+    # 257 is rounded to 256 in bfloat16, so that narrow sums would give 768.
+    def of(x):
+      return numerics.spread(x, before=(3,), after=(257,))
+
+    change = jnp.ones((3, 2, 257), jnp.bfloat16)
+    (sums,) = jax.vjp(of, jnp.zeros(2, jnp.bfloat16))[1](change)
     self.assertEqual(sums.dtype, jnp.bfloat16)
-    np.testing.assert_array_equal(sums, 4096)
+    np.testing.assert_array_equal(sums, jnp.bfloat16(772))
 
   def test_takes_an_axis_of_no_numbers(self):
     x = jnp.ones(3)
@@ -107,32 +108,49 @@ class AddBiasTest(parameterized.TestCase):
     for found, other in zip(gradients, wanted, strict=True):
       np.testing.assert_allclose(found, other, rtol=1e-5, atol=1e-6)
 
-  def test_of_narrow_inputs_keeps_the_wider_dtype(self):
-    x = jnp.ones((2, 3), jnp.bfloat16)
-    gradients = jax.grad(
-      lambda *given: jnp.sum(numerics.add_bias(*given)), (0, 1)
-    )(x, jnp.ones(3))
-    self.assertEqual(gradients[0].dtype, jnp.bfloat16)
-    self.assertEqual(gradients[1].dtype, jnp.float32)
+  def test_of_narrow_inputs_has_the_wider_dtype(self):
+    total = numerics.add_bias(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(3))
+    self.assertEqual(total.dtype, jnp.float32)
 
   def test_refuses_other_sizes(self):
     for bias in (jnp.ones(4), jnp.ones((2, 2, 3)), jnp.ones(1)):
       with pytest.raises(ValueError, match="give a bias of the last axes"):
         numerics.add_bias(jnp.ones((2, 3)), bias)
 
-  @pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="about programs for CPUs"
-  )
-  def test_gradient_needs_none_of_the_slow_sums(self):
-    # XLA sums many rows on a CPU by windows, twenty times as slowly.
+
+def _plain_add(x, bias):
+  return jax.grad(lambda bias: jnp.sum((x + bias) ** 2))(bias)
+
+
+def _add_bias(x, bias):
+  return jax.grad(lambda bias: jnp.sum(numerics.add_bias(x, bias) ** 2))(bias)
+
+
+def _plain_sum(x, bias):
+  return jnp.sum(x, axis=0) + bias
+
+
+def _sum_rows(x, bias):
+  return numerics.sum_rows(x) + bias
+
+
+@pytest.mark.skipif(
+  jax.default_backend() != "cpu", reason="about programs for CPUs"
+)
+class ProgramTest(parameterized.TestCase):
+  """XLA sums many rows on a CPU by windows, which is slow."""
+
+  def _program(self, function):
     x, bias = jnp.ones((4096, 8)), jnp.ones(8)
+    return jax.jit(function).lower(x, bias).compile().as_text()
 
-    def program(add):
-      gradient = jax.grad(lambda x, bias: jnp.sum(add(x, bias) ** 2), 1)
-      return jax.jit(gradient).lower(x, bias).compile().as_text()
+  @parameterized.parameters(_plain_add, _plain_sum)
+  def test_plain_sums_are_slow(self, function):
+    self.assertIn("reduce-window", self._program(function))
 
-    self.assertIn("reduce-window", program(jnp.add))
-    self.assertNotIn("reduce-window", program(numerics.add_bias))
+  @parameterized.parameters(_add_bias, _sum_rows)
+  def test_sums_as_products_are_not(self, function):
+    self.assertNotIn("reduce-window", self._program(function))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,15 @@ class BatchNormTest(parameterized.TestCase):
     x = 1024 + jnp.round(64 * noise) / 64
     np.testing.assert_allclose(layer(x), layer(x - 1024), atol=1e-4)
 
+  def test_exports_any_batch(self):
+    layer, _ = _pair()
+    layer.set_attributes(use_running_average=True)
+    (count,) = jax.export.symbolic_shape("b")
+    shape = jax.ShapeDtypeStruct((count, 3), jnp.float32)
+    exported = jax.export.export(jax.jit(layer))(shape)
+    x = jax.random.normal(jax.random.key(1), (5, 3))
+    np.testing.assert_allclose(exported.call(x), layer(x), rtol=1e-5)
+
   def test_equal_inputs_are_safe(self):
     layer, _ = _pair()
     for x in (jnp.zeros((4, 3)), jnp.ones((4, 3), jnp.bfloat16)):

@@ -21,9 +21,8 @@ from experiments.training import task as tasks
 
 _HIGHEST = (jax.lax.Precision.HIGHEST,) * 2
 _DEFAULT = (jax.lax.Precision.DEFAULT,) * 2
-# Places in images, where models draw, and statistics of batches are exact
-# whatever is set.
-_EXACT = ("scae", "generative", "efficient")
+# Those whose models draw: places in images are exact whatever is set.
+_DRAWING = ("scae", "generative")
 # One of each model that may compute in bfloat16.
 _BFLOAT16 = (
   "capsnet", "capsnet_baseline", "efficient", "scae", "generative",
@@ -186,8 +185,8 @@ def test_all_products_round_as_the_setting_of_jax_says(name):
 
   assert found() == {_HIGHEST}
   with jax.default_matmul_precision("default"):
-    exact = {_HIGHEST} if name.startswith(_EXACT) else set()
-    assert found() == {_DEFAULT} | exact
+    places = {_HIGHEST} if name.startswith(_DRAWING) else set()
+    assert found() == {_DEFAULT} | places
 
 
 @pytest.mark.parametrize("name", _BFLOAT16)
