@@ -129,9 +129,8 @@ def by_rows(
 ) -> Float[Array, "B oH oW D"]:
   """Adds up one product for each row of the kernel, without padding.
 
-  Windows are copied one row of the kernel at a time, so that what is copied
-  exists in part at any time. That is faster than `patches` where windows share
-  few pixels.
+  Windows are copied one row of the kernel at a time, which is faster than in
+  `patches`, most of all where windows share few pixels.
   """
   height, width, channels, filters = kernel.shape
   tall, wide = tiling.output_size(images, kernel, stride=stride)
@@ -197,8 +196,8 @@ def _fastest(images, kernel, stride, *, channels, **factors):
   """The form of the lowest cost.
 
   Transforms move more memory than their arithmetic says, hence the factors.
-  Of the direct sums, `by_rows` is faster from these channels on, measured with
-  kernels of 3x3 and stride 2; with 5x5, or without stride, it is not.
+  Of the direct sums, `by_rows` is taken for kernels of up to 3x3 with a stride,
+  from these channels on, where whole training steps are faster.
   """
   height, width = kernel.shape[:2]
   is_small = stride > 1 and 1 < height * width <= 9
