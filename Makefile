@@ -56,7 +56,7 @@ PEER := .venv-torch/bin/python
 RACED = $(if $(wildcard .venv-torch/installed),--peer=$(PEER))
 bench: .venv
 	mkdir -p $(dir $(BENCH)) && rm -f $(BENCH)
-	for name in routing capsnet boltzmann em scae systems start_up; do \
+	for name in routing row_sums capsnet boltzmann em scae systems start_up; do \
 	  $(BIN)/python -m experiments.benchmarks.$$name --json=$(BENCH) \
 	    $$([ $$name != capsnet ] || echo $(RACED)) || exit 1; \
 	done

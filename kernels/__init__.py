@@ -11,6 +11,7 @@ from . import compilation
 compilation.keep_reductions()
 
 from . import (  # noqa: E402
+  broadcasting,
   checks,
   energy,
   geometry,
@@ -21,6 +22,7 @@ from . import (  # noqa: E402
 )
 
 __all__ = [
+  "broadcasting",
   "checks",
   "compilation",
   "energy",

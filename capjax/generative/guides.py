@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Key
 
 from capjax import layers
 from capjax.generative.model import GenerativeCapsules, Layers
-from capjax.kernels import checks, numerics
+from capjax.kernels import broadcasting, checks, numerics
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules, Temperature
 from capjax.layers import set_transformer
@@ -130,7 +130,7 @@ class PartEncoder(nnx.Module):
     x = images
     for conv in self.convs:
       x = jax.nn.elu(conv(x))
-    x = numerics.add_bias(x, self.positions[...])
+    x = broadcasting.add_bias(x, self.positions[...])
     x = x.reshape(len(x), -1, x.shape[-1])
     maps = self.maps(x).reshape(*x.shape[:2], -1, 8)
     weights = numerics.softmax(maps[..., 0], axis=1)
@@ -386,9 +386,9 @@ class _EachMLP(nnx.Module):
   def __call__(self, codes):
     product = functools.partial(numerics.einsum, dtype=self.dtype)
     x = product("bkf,kfh->bkh", codes, self.hidden_kernel[...])
-    x = jax.nn.elu(numerics.add_bias(x, self.hidden_bias[...]))
+    x = jax.nn.elu(broadcasting.add_bias(x, self.hidden_bias[...]))
     x = product("bkh,kho->bko", x, self.output_kernel[...])
-    return numerics.add_bias(x, self.output_bias[...])
+    return broadcasting.add_bias(x, self.output_bias[...])
 
 
 def _constant(scale):

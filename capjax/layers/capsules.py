@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import memory
-from capjax.kernels import checks, numerics, routing
+from capjax.kernels import broadcasting, checks, numerics, routing
 from capjax.layers import agreement, convolution, routers
 
 # A vector's length, or the rows and columns of a matrix.
@@ -81,7 +81,7 @@ class Conv(nnx.Module):
       padding=self.padding,
     )
     bias = self.bias[...].astype(self.dtype)
-    return numerics.add_bias(self.scale * features, bias)
+    return broadcasting.add_bias(self.scale * features, bias)
 
 
 class PrimaryCaps(nnx.Module):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import broadcasting, numerics
 
 
 class Linear(nnx.Linear):
@@ -52,7 +52,7 @@ class Linear(nnx.Linear):
     )
     if self.bias is None:
       return outputs
-    return numerics.add_bias(outputs, self.bias[...])
+    return broadcasting.add_bias(outputs, self.bias[...])
 
 
 class Einsum(nnx.Einsum):
@@ -91,7 +91,7 @@ class Einsum(nnx.Einsum):
     )
     if self.bias is None:
       return outputs
-    return numerics.add_bias(outputs, self.bias[...])
+    return broadcasting.add_bias(outputs, self.bias[...])
 
 
 def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:

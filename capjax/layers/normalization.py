@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import broadcasting, numerics
 
 
 class BatchNorm(nnx.BatchNorm):
   """Batch normalisation of the last axis (Ioffe and Szegedy, 2015).
 
   As Flax's own, with the same variables. On CPUs most of its time goes to sums
-  over all other axes; see `numerics.spread`.
+  over all other axes; see `broadcasting.spread`.
 
   Differs from Flax: it normalises the last axis, over the whole of an array,
   without axis names and masks. The variance is the mean of squared differences,
@@ -65,12 +65,12 @@ class BatchNorm(nnx.BatchNorm):
       mean, variance = self.mean[...], self.var[...]
       differences = rows - mean
     else:
-      mean = numerics.sum_rows(rows) / count
-      differences = rows - numerics.spread(mean, before=(count,))
-      variance = numerics.sum_rows(jnp.square(differences)) / count
+      mean = broadcasting.sum_rows(rows) / count
+      differences = rows - broadcasting.spread(mean, before=(count,))
+      variance = broadcasting.sum_rows(jnp.square(differences)) / count
       for running, value in ((self.mean, mean), (self.var, variance)):
         new = self.momentum * running[...] + (1 - self.momentum) * value
         running[...] = jax.lax.stop_gradient(new)
     factors = jax.lax.rsqrt(variance + self.epsilon) * self.scale[...]
-    rows = differences * numerics.spread(factors, before=(count,))
-    return numerics.add_bias(rows, self.bias[...]).reshape(x.shape)
+    rows = differences * broadcasting.spread(factors, before=(count,))
+    return broadcasting.add_bias(rows, self.bias[...]).reshape(x.shape)

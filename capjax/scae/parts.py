@@ -16,7 +16,13 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers
-from capjax.kernels import checks, geometry, numerics, rendering
+from capjax.kernels import (
+  broadcasting,
+  checks,
+  geometry,
+  numerics,
+  rendering,
+)
 from capjax.layers import platforms
 from capjax.scae import voting
 
@@ -146,7 +152,7 @@ class PartEncoder(nnx.Module):
       return numbers.reshape(len(numbers), self.num_parts, -1)
     # Each part has the sum of its maps, weighted over positions. That is linear
     # in what was found, whose sums are shorter than maps: they come first.
-    found = numerics.add_bias(found, self.bias[...]).astype(jnp.float32)
+    found = broadcasting.add_bias(found, self.bias[...]).astype(jnp.float32)
     found = found.reshape(len(found), -1, found.shape[-1])  # [B P F]
     shape, dtype = (self.num_parts, -1), self.maps.dtype
     kernel = self.maps.kernel[...].reshape(found.shape[-1], *shape)  # [F M N]
@@ -300,7 +306,7 @@ def _explain_image(scene: _Scene) -> rendering.ImageMixture:
   rendered = jax.vmap(rendering.warp, (0, 0, None))(
     scene.templates, scene.poses, (height, width)
   )
-  colors = numerics.spread(scene.colors, after=(height, width))
+  colors = broadcasting.spread(scene.colors, after=(height, width))
   parts = rendered[..., :channels] * jnp.moveaxis(colors, 1, -1)
   if scene.templates.shape[-1] > channels:
     logits, background_logit = rendered[..., channels:], scene.sharing

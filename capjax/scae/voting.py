@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from capjax.kernels import geometry, numerics, routing
+from capjax.kernels import broadcasting, geometry, numerics, routing
 from capjax.layers import attention, set_transformer, slots
 from capjax.layers.dense import Linear
 
@@ -271,4 +271,4 @@ class _OfEach(nnx.Module):
 
   def __call__(self, x: Float[Array, "B K in"]) -> Float[Array, "B K out"]:
     x = numerics.einsum("bki,kio->bko", x, self.kernel[...], dtype=self.dtype)
-    return x if self.bias is None else numerics.add_bias(x, self.bias[...])
+    return x if self.bias is None else broadcasting.add_bias(x, self.bias[...])

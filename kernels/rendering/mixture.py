@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import broadcasting, checks, numerics
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 
@@ -85,7 +85,7 @@ def explain_image(
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
   presence = presence.astype(dtype)
   log_presence = jnp.where(presence > 0, numerics.safe_log(presence), _ABSENT)
-  logits = logits + numerics.spread(log_presence, after=logits.shape[1:])
+  logits = logits + broadcasting.spread(log_presence, after=logits.shape[1:])
 
   def log_density(mean):
     return -0.5 * jnp.square((image - mean) / scale)

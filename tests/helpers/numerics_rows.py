@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from kernel_arguments import Case
 
-from kernels import geometry, numerics
+from kernels import broadcasting, geometry, numerics
 from kernels.matching import constellations, ransac
 
 _POINTS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float64)
@@ -100,11 +100,15 @@ CASES = {
   "numerics.matmul": Case(
     numerics.matmul, {"a": "I J", "b": "J D"}, largest=1e17
   ),
-  "numerics.spread": Case(
-    lambda x: numerics.spread(x, before=(2,), after=(3,)), {"x": "I D"}
+  "broadcasting.spread": Case(
+    lambda x: broadcasting.spread(x, before=(2,), after=(3,)), {"x": "I D"}
   ),
-  "numerics.add_bias": Case(numerics.add_bias, {"x": "I D", "bias": "D"}),
-  "numerics.sum_rows": Case(numerics.sum_rows, {"x": "I D"}, largest=1e30),
+  "broadcasting.add_bias": Case(
+    broadcasting.add_bias, {"x": "I D", "bias": "D"}
+  ),
+  "broadcasting.sum_rows": Case(
+    broadcasting.sum_rows, {"x": "I D"}, largest=1e30
+  ),
   "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
   "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
   "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),

@@ -138,6 +138,7 @@ class BenchTest(parameterized.TestCase):
       6,
     ),
     ("em", ("--steps=0", "--batches=1", "--layers=5:2:3:2"), 2),
+    ("row_sums", (), 3),
     (
       "boltzmann",
       ("--batch=2", "--sweeps=1", "--iterations=1", "--steps=10"),

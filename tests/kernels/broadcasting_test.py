@@ -7,7 +7,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from jax.test_util import check_grads
 
-from kernels import numerics
+from kernels import broadcasting
 
 _SHAPES = ((), (5,), (3, 2))
 _AXES = (((), ()), ((4, 7), ()), ((), (6,)), ((2,), (3, 4)))
@@ -28,7 +28,7 @@ class SpreadTest(parameterized.TestCase):
     x = jax.random.normal(jax.random.key(0), shape)
 
     def of(x):
-      return numerics.spread(x, before=before, after=after)
+      return broadcasting.spread(x, before=before, after=after)
 
     out, transpose = jax.vjp(of, x)
     np.testing.assert_array_equal(out, _spread_oracle(np.array(x), *axes))
@@ -47,14 +47,14 @@ class SpreadTest(parameterized.TestCase):
 
       def of(x):
         x = jnp.asarray(x)
-        return jnp.sin(numerics.spread(x, before=(2,), after=(4,)))
+        return jnp.sin(broadcasting.spread(x, before=(2,), after=(4,)))
 
       check_grads(of, (x,), order=2)
 
   def test_sums_of_narrow_numbers_are_wide(self):
     # 257 is rounded to 256 in bfloat16, so that narrow sums would give 768.
     def of(x):
-      return numerics.spread(x, before=(3,), after=(257,))
+      return broadcasting.spread(x, before=(3,), after=(257,))
 
     change = jnp.ones((3, 2, 257), jnp.bfloat16)
     (sums,) = jax.vjp(of, jnp.zeros(2, jnp.bfloat16))[1](change)
@@ -63,7 +63,7 @@ class SpreadTest(parameterized.TestCase):
 
   def test_takes_an_axis_of_no_numbers(self):
     x = jnp.ones(3)
-    out, transpose = jax.vjp(lambda x: numerics.spread(x, before=(0,)), x)
+    out, transpose = jax.vjp(lambda x: broadcasting.spread(x, before=(0,)), x)
     self.assertEqual(out.shape, (0, 3))
     np.testing.assert_array_equal(transpose(out)[0], 0)
 
@@ -75,15 +75,15 @@ class SumRowsTest(parameterized.TestCase):
     want = np.zeros(shape[1])
     for row in np.float64(x):
       want += row
-    sums, change = jax.jvp(numerics.sum_rows, (x,), (2 * x,))
+    sums, change = jax.jvp(broadcasting.sum_rows, (x,), (2 * x,))
     np.testing.assert_allclose(sums, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(change, 2 * want, rtol=1e-5, atol=1e-6)
     weights = jnp.arange(1.0, shape[1] + 1)
-    gradient = jax.grad(lambda x: weights @ numerics.sum_rows(x))(x)
+    gradient = jax.grad(lambda x: weights @ broadcasting.sum_rows(x))(x)
     np.testing.assert_array_equal(gradient, np.tile(weights, (shape[0], 1)))
 
   def test_sums_of_narrow_numbers_are_wide(self):
-    sums = numerics.sum_rows(jnp.ones((4096, 3), jnp.bfloat16))
+    sums = broadcasting.sum_rows(jnp.ones((4096, 3), jnp.bfloat16))
     self.assertEqual(sums.dtype, jnp.float32)
     np.testing.assert_array_equal(sums, 4096)
 
@@ -102,20 +102,20 @@ class AddBiasTest(parameterized.TestCase):
         lambda *given: jnp.sum(weights * add(*given)), (0, 1)
       )(x, bias)
 
-    value, gradients = of(numerics.add_bias)
+    value, gradients = of(broadcasting.add_bias)
     want, wanted = of(jnp.add)
     np.testing.assert_allclose(value, want, rtol=1e-5)
     for found, other in zip(gradients, wanted, strict=True):
       np.testing.assert_allclose(found, other, rtol=1e-5, atol=1e-6)
 
   def test_of_narrow_inputs_has_the_wider_dtype(self):
-    total = numerics.add_bias(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(3))
+    total = broadcasting.add_bias(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(3))
     self.assertEqual(total.dtype, jnp.float32)
 
   def test_refuses_other_sizes(self):
     for bias in (jnp.ones(4), jnp.ones((2, 2, 3)), jnp.ones(1)):
       with pytest.raises(ValueError, match="give a bias of the last axes"):
-        numerics.add_bias(jnp.ones((2, 3)), bias)
+        broadcasting.add_bias(jnp.ones((2, 3)), bias)
 
 
 def _plain_add(x, bias):
@@ -123,7 +123,10 @@ def _plain_add(x, bias):
 
 
 def _add_bias(x, bias):
-  return jax.grad(lambda bias: jnp.sum(numerics.add_bias(x, bias) ** 2))(bias)
+  def loss(bias):
+    return jnp.sum(broadcasting.add_bias(x, bias) ** 2)
+
+  return jax.grad(loss)(bias)
 
 
 def _plain_sum(x, bias):
@@ -131,7 +134,7 @@ def _plain_sum(x, bias):
 
 
 def _sum_rows(x, bias):
-  return numerics.sum_rows(x) + bias
+  return broadcasting.sum_rows(x) + bias
 
 
 @pytest.mark.skipif(
