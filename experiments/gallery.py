@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from capjax.kernels.rendering import compositing
 
 from capjax import data, pretrained, scae
-from capjax.kernels import geometry, rendering, routing
+from capjax.evaluation import embedding as embeddings
+from capjax.kernels import geometry, rendering
 from capjax.layers import routers
 
-from .evaluation import diagnostics
-from .figures import concepts, curves, drawings, grids
+from .evaluation import diagnostics, generative_rotations
+from .figures import concepts, curves, drawings, examples, grids
 from .figures import iterations as iteration_figures
 from .figures import routings as figures
 from .figures import scae as sketches
@@ -43,7 +43,7 @@ _CALIBRATED = {
   "mnist_cpu_baseline": "CNN, MNIST",
   "fashion_quarter": "CapsNet, Fashion-MNIST",
 }
-_NUM_FOLLOWED = 100
+_NUM_FOLLOWED, _NUM_EMBEDDED = 100, 2000
 _LIKELY = {
   "vae_mnist": "variational auto-encoder (importance bound)",
   "rbm_mnist_paper": "Bernoulli RBM, rate 0.02",
@@ -91,84 +91,6 @@ def dimensions(path: pathlib.Path) -> None:
   )
 
 
-def agreement(path: pathlib.Path) -> None:
-  """Dynamic routing of 12 parts, of which 9 agree about parent 0."""
-  noise = np.random.default_rng(0).normal(size=(12, 2, 2))
-  centres = np.array([[[0.8, 0.3], [-0.2, 0.5]]])
-  votes = centres + noise * np.array([[[0.12], [0.6]]])
-  votes[9:, 0] = noise[9:, 0] * 0.6
-  votes[9:, 1] = [-0.6, -0.7] + 0.1 * noise[9:, 1]
-  votes = jnp.asarray(2 * votes, jnp.float32)
-  found = [
-    routing.dynamic_routing(votes, num_iterations=n) for n in (1, 2, 3, 5)
-  ]
-  poses = np.stack([x.poses for x in found])
-  shares = np.stack([x.coefficients for x in found])
-  concepts.agreement(votes, poses, shares, path)
-
-
-def em(path: pathlib.Path) -> None:
-  """EM routing of 20 parts, whose votes agree for one parent alone."""
-  noise = np.random.default_rng(1).normal(size=(20, 2, 2))
-  votes = np.array([[[1.0, 1.0], [-1.0, -0.5]]]) + noise * [[[0.15], [0.8]]]
-  votes = jnp.asarray(votes, jnp.float32)
-  found = [
-    routing.em_routing(
-      votes,
-      jnp.ones(20),
-      jnp.zeros(2),
-      jnp.ones(2),
-      inverse_temperatures=[0.1, 0.2, 0.3][:n],
-    )
-    for n in (1, 2, 3)
-  ]
-  concepts.clusters(
-    votes,
-    np.stack([x.poses for x in found]),
-    np.stack([x.variances for x in found]),
-    np.stack([x.activations for x in found]),
-    path,
-  )
-
-
-def parts(path: pathlib.Path) -> None:
-  """An object of three parts in three poses, and each part alone."""
-  bar = np.zeros((9, 9, 1), np.float32)
-  bar[3:6] = 1
-  blob = np.asarray(geometry.grid(9, 9))
-  blob = np.float32(np.sum(blob**2, axis=-1, keepdims=True) < 0.8)
-  ring = blob.copy()
-  ring[3:6, 3:6] = 0
-  templates = jnp.asarray(np.stack([bar, blob, ring]))
-  shades = jnp.array([0.55, 1.0, 0.8]).reshape(3, 1, 1, 1)
-  relations = jnp.stack(
-    [
-      geometry.affine_matrix(0.55, 0.35, 0.0, 0.0, 0.0, 0.1),
-      geometry.affine_matrix(0.2, 0.2, 0.0, 0.0, -0.3, 0.35),
-      geometry.affine_matrix(0.22, 0.22, 0.0, 0.0, 0.3, 0.35),
-    ]
-  )
-
-  def render(pose):
-    poses = geometry.compose(pose, relations)
-    alphas = jax.vmap(lambda t, p: rendering.warp(t, p, (48, 48)))(
-      templates, poses
-    )
-    pictures = compositing.Picture(shades * alphas, alphas)
-    whole = compositing.composite_over(pictures).colours
-    return jnp.concatenate([whole[None], pictures.colours])
-
-  poses = [
-    geometry.affine_matrix(1.2, 1.2, 0.0, 0.0, 0.0, -0.2),
-    geometry.affine_matrix(0.9, 0.9, 0.7, 0.0, 0.2, 0.0),
-    geometry.affine_matrix(1.4, 0.7, -0.4, 0.3, -0.1, 0.0),
-    geometry.affine_matrix(0.7, 0.7, 2.6, 0.0, 0.1, 0.1),
-  ]
-  images = np.stack([render(pose) for pose in poses], axis=1)
-  names = ("object", "part 1", "part 2", "part 3")
-  concepts.strips(dict(zip(names, images, strict=True)), path, inches=0.9)
-
-
 def fields(path: pathlib.Path) -> None:
   """Samples of a capsule RBM, and the images of its capsules alone."""
   samples, alone = drawings.rbm_images()
@@ -214,6 +136,38 @@ def explained(path: pathlib.Path) -> None:
     by_objects.mean,
     path,
   )
+
+
+def embedding(path: pathlib.Path) -> None:
+  """Posterior presences of the same model's objects, by t-SNE."""
+  trained = pretrained.load("scae_mnist")
+  test = data.load("mnist", "test", _DATA_DIR.value)
+  few = slice(None, _NUM_EMBEDDED)
+  found = trained.predict(test.images[few]).outputs["objects"]
+  points = embeddings.embed(np.asarray(found))
+  sketches.embedding(points, test.labels[few], path)
+
+
+def repair(path: pathlib.Path) -> None:
+  """Rotated digits, before and after inference for each (Smith, figure 3)."""
+  model, images = _generative(3)
+  columns = [
+    generative_rotations.infer_rotated(model, images, angle)
+    for angle in generative_rotations.ANGLES
+  ]
+  generative_rotations.plot_repair(columns, path)
+
+
+def swaps(path: pathlib.Path) -> None:
+  """Which part shows each pixel, as digits are rotated (figures 5 and 7)."""
+  generative_rotations.plot_swaps(*_generative(6), path)
+
+
+def duplicates(path: pathlib.Path) -> None:
+  """Templates that are copies of one another, but for a pose (figure 6)."""
+  model, _ = _generative(1)
+  templates = generative_rotations.patterned_templates(model)
+  generative_rotations.plot_duplicates(templates, path)
 
 
 def attacks(path: pathlib.Path) -> None:
@@ -328,8 +282,9 @@ def scae_pairs(path: pathlib.Path) -> None:
 PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
   function.__name__: function
   for function in (
-    overview, dimensions, agreement, em, parts, fields, moving, explained,
-    attacks, views, unseen_shifts, few_labels, likelihood, routings, iterations,
+    overview, dimensions, examples.agreement, examples.em, examples.parts,
+    fields, moving, explained, embedding, repair, swaps, duplicates, attacks,
+    views, unseen_shifts, few_labels, likelihood, routings, iterations,
     vote_distances, logit_changes, reliability, slots, scae_pairs,
   )
 }  # fmt: skip
@@ -354,6 +309,13 @@ def _followed(name: str) -> diagnostics.Followed:
   )
   assert found is not None, f"routing of {name} does not iterate"
   return found
+
+
+def _generative(count: int):
+  """The generative capsules that are shipped, and the first test digits."""
+  trained = pretrained.load("generative_mnist")
+  test = data.load("mnist", "test", _DATA_DIR.value)
+  return trained.model, jnp.asarray(trained.preprocess(test.images[:count]))
 
 
 def _copy(run: str, figure: str, path: pathlib.Path) -> None:

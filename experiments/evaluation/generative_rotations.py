@@ -4,8 +4,10 @@ Figures 3 and 5 to 7 of Smith et al. (2020).
 """
 
 import functools
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ from .models import Options, Scores, Trained
 from .suite import suite
 
 _NUM_TURNED, _NUM_SHOWN = 500, 6
-_ANGLES = tuple(range(0, 181, 30))  # degrees
+ANGLES = tuple(range(0, 181, 30))  # degrees
 _INK = 0.2  # intensity of a pixel that shows a part
 _NEAR = 0.1  # of the squares of a template, left when another is laid on it
 _FLAT = 0.05  # standard deviation of a template's pixels; 0.03 at the start
@@ -61,20 +63,15 @@ def swaps(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
   evaluate = tasks.make_evaluate(_owners, sample, trained.config.batch_size)
   kept = []
-  for angle in _ANGLES:
+  for angle in ANGLES:
     counts = evaluate(trained.model, images, labels, np.float32(angle))
     kept.append(float(counts["kept"].sum() / max(counts["inked"].sum(), 1)))
   shown = jax.vmap(trained.task.prepare)(
     train_step.as_intensities(jnp.asarray(images[:_NUM_SHOWN]))
   )
-  turned = jnp.concatenate(
-    [jax.vmap(views.rotate, (0, None))(shown, angle) for angle in _ANGLES]
-  )
-  part_figures.coded(
-    _shares(trained.model, turned), _ANGLES, run.figure("swaps")
-  )
+  plot_swaps(trained.model, shown, run.figure("swaps"))
   return {
-    "angles": [float(angle) for angle in _ANGLES],
+    "angles": [float(angle) for angle in ANGLES],
     "same_owner": kept,
     "num_images": len(images),
   }
@@ -97,42 +94,15 @@ def duplicates(
     templates that are flat.
   """
   del options
-  templates = jnp.asarray(trained.model.capsules.templates.colours)
-  is_flat = np.std(templates, axis=(1, 2, 3)) < _FLAT
-  flat, templates = float(np.mean(is_flat)), templates[~is_flat]
-  if len(templates) < 2:
-    return {
-      "near_duplicates": 0.0,
-      "nearest_residual": 1.0,
-      "flat_templates": flat,
-      "num_images": 0,
-    }
-  align = jax.jit(alignment.align)
-
-  def nearest(number):
-    others = [n for n in range(len(templates)) if n != number]
-    found = [align(templates[n], templates[number]) for n in others]
-    best = int(np.argmin([one.residual for one in found]))
-    return templates[others[best]], found[best]
-
-  near = [nearest(number) for number in range(len(templates))]
-  size = templates.shape[1:3]
-  moved = [rendering.warp(other, found.pose, size) for other, found in near]
-  energy_models.tiles(
-    np.concatenate([templates, np.stack(moved)]),
-    run.figure("duplicates"),
-    columns=len(templates),
-    title="templates, and the nearest other template after alignment",
-    row_labels=["template", "nearest"],
-    column_labels=[
-      f"{n + 1}: {found.residual:.2f}" for n, (_, found) in enumerate(near)
-    ],
-  )
-  residuals = np.array([found.residual for _, found in near])
+  templates = patterned_templates(trained.model)
+  count = len(trained.model.capsules.templates.colours)
+  residuals = np.ones(1)
+  if len(templates) > 1:
+    residuals = plot_duplicates(templates, run.figure("duplicates"))
   return {
     "near_duplicates": float(np.mean(residuals < _NEAR)),
     "nearest_residual": float(np.mean(residuals)),
-    "flat_templates": flat,
+    "flat_templates": 1 - len(templates) / count,
     "num_images": 0,
   }
 
@@ -157,19 +127,20 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
   images = jax.vmap(trained.task.prepare)(
     train_step.as_intensities(jnp.asarray(images))
   )
-  scores, columns = {"angles": [float(angle) for angle in _ANGLES]}, []
-  for angle in _ANGLES:
-    turned = jax.vmap(views.rotate, (0, None))(images, angle)
-    start, _ = _see(trained.model, turned)
-    found = _climb(trained.model, start, turned, name="adam").posteriors
-    reconstructions = []
-    for when, posteriors in (("before", start), ("after", found)):
-      bound, reconstruction = _judge(trained.model, posteriors, turned)
-      error = jnp.mean(jnp.square(reconstruction - turned))
+  scores, columns = {"angles": [float(angle) for angle in ANGLES]}, []
+  for angle in ANGLES:
+    repaired = infer_rotated(trained.model, images, angle)
+    turned, start = repaired.images, repaired.start
+    for when, bound, reconstructions in zip(
+      ("before", "after"),
+      repaired.bounds,
+      repaired.reconstructions,
+      strict=True,
+    ):
+      error = jnp.mean(jnp.square(reconstructions - turned))
       scores.setdefault(f"objective_{when}", []).append(float(bound))
       scores.setdefault(f"error_{when}", []).append(float(error))
-      reconstructions.append(reconstruction)
-    columns.append(jnp.stack([turned, *reconstructions])[:, :_NUM_SHOWN])
+    columns.append(repaired)
     if angle == _COMPARED:
       for name in _OPTIMIZERS:
         way, seconds = _timed(_climb, trained.model, start, turned, name=name)
@@ -177,16 +148,7 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
         scores[f"{name}_seconds"] = seconds
         bound, _ = _judge(trained.model, way.posteriors, turned)
         scores[f"{name}_objective_after"] = float(bound)
-  rows = jnp.stack(columns, axis=2)  # of images: kind, example, angle
-  rows = jnp.swapaxes(rows, 0, 1)
-  energy_models.tiles(
-    rows.reshape(-1, *rows.shape[3:]),
-    run.figure("repair"),
-    columns=len(_ANGLES),
-    title="rotated test images, and reconstructions before and after inference",
-    row_labels=len(rows) * ["image", "before", "after"],
-    column_labels=[f"{angle:g}°" for angle in _ANGLES],
-  )
+  plot_repair(columns, run.figure("repair"))
   part_figures.climbs(
     {name: scores[f"{name}_objectives"] for name in _OPTIMIZERS},
     {name: scores[f"{name}_seconds"] for name in _OPTIMIZERS},
@@ -200,6 +162,106 @@ SUITES = (
   duplicates,
   repair,
 )
+
+
+class Repaired(NamedTuple):
+  """Rotated images, and what inference for each of them changes.
+
+  Attributes:
+    images: [B H W C], rotated.
+    start: the posterior that the inference network gives.
+    bounds: the mean objective in nats, before and after inference.
+    reconstructions: [B H W C], before and after it.
+  """
+
+  images: jax.Array
+  start: guides.Posteriors
+  bounds: tuple[jax.Array, jax.Array]
+  reconstructions: tuple[jax.Array, jax.Array]
+
+
+def infer_rotated(
+  model: guides.AmortisedCapsules, images: jax.Array, degrees: float
+) -> Repaired:
+  """Rotates images [B H W C] and optimises the posterior of each by Adam."""
+  turned = jax.vmap(views.rotate, (0, None))(images, degrees)
+  start, _ = _see(model, turned)
+  found = _climb(model, start, turned, name="adam").posteriors
+  before, after = (_judge(model, x, turned) for x in (start, found))
+  bounds, reconstructions = zip(before, after, strict=True)
+  return Repaired(turned, start, bounds, reconstructions)
+
+
+def plot_repair(
+  columns: Sequence[Repaired], path: str | os.PathLike[str]
+) -> None:
+  """Plots the first images at each of `ANGLES`, and their reconstructions."""
+  pictures = [jnp.stack([x.images, *x.reconstructions]) for x in columns]
+  rows = jnp.stack(pictures, axis=2)  # of images: kind, example, angle
+  rows = jnp.swapaxes(rows[:, :_NUM_SHOWN], 0, 1)
+  energy_models.tiles(
+    rows.reshape(-1, *rows.shape[3:]),
+    path,
+    columns=len(columns),
+    title="rotated test images, and reconstructions before and after inference",
+    row_labels=len(rows) * ["image", "before", "after"],
+    column_labels=[f"{angle:g}°" for angle in ANGLES],
+  )
+
+
+def plot_swaps(
+  model: guides.AmortisedCapsules,
+  images: jax.Array,
+  path: str | os.PathLike[str],
+) -> None:
+  """Plots images [N H W C] in the colours of their parts.
+
+  They are rotated further in each column, up to half a turn.
+  """
+  turned = [jax.vmap(views.rotate, (0, None))(images, x) for x in ANGLES]
+  shares = _shares(model, jnp.concatenate(turned))
+  part_figures.coded(shares, ANGLES, path)
+
+
+def patterned_templates(model: guides.AmortisedCapsules) -> jax.Array:
+  """Returns the templates that are not flat, [I U V C]."""
+  templates = jnp.asarray(model.capsules.templates.colours)
+  return templates[np.std(templates, axis=(1, 2, 3)) >= _FLAT]
+
+
+def plot_duplicates(
+  templates: jax.Array, path: str | os.PathLike[str]
+) -> np.ndarray:
+  """Plots each template and, below it, the nearest other one after alignment.
+
+  Args:
+    templates: [I U V C], at least 2.
+    path: file to write.
+
+  Returns:
+    [I], what alignment leaves of each, as `alignment.align` measures it.
+  """
+  align = jax.jit(alignment.align)
+
+  def nearest(number):
+    others = [n for n in range(len(templates)) if n != number]
+    found = [align(templates[n], templates[number]) for n in others]
+    best = int(np.argmin([one.residual for one in found]))
+    return templates[others[best]], found[best]
+
+  near = [nearest(number) for number in range(len(templates))]
+  size = templates.shape[1:3]
+  moved = [rendering.warp(other, found.pose, size) for other, found in near]
+  residuals = np.array([found.residual for _, found in near])
+  energy_models.tiles(
+    np.concatenate([templates, np.stack(moved)]),
+    path,
+    columns=len(templates),
+    title="templates, and the nearest other template after alignment",
+    row_labels=["template", "nearest"],
+    column_labels=[f"{n}: {x:.2f}" for n, x in enumerate(residuals, 1)],
+  )
+  return residuals
 
 
 def _owners(model: guides.AmortisedCapsules, both, degrees: jax.Array):
