@@ -334,12 +334,15 @@ $(foreach cell,vector no_coordinates margin_loss cross_entropy,\
   $(call seeds,solids_cpu_$(cell),0 1 2))
 
 # Iterations of EM, after short trainings.
-train.solids_sweep_3 := train_matrix_capsules $(presets)/matrix_capsules/solids_sweep.cfg --num_iterations=3
 train.solids_sweep_2 := train_matrix_capsules $(presets)/matrix_capsules/solids_sweep.cfg
-minutes.solids_sweep_3 := 6
+$(foreach count,1 3 5,\
+  $(eval train.solids_sweep_$(count) := \
+    $(train.solids_sweep_2) --num_iterations=$(count)))
+minutes.solids_sweep_1 := 3
 minutes.solids_sweep_2 := 4
-$(call seeds,solids_sweep_3,0)
-$(call seeds,solids_sweep_2,0)
+minutes.solids_sweep_3 := 6
+minutes.solids_sweep_5 := 9
+$(foreach count,1 2 3 5,$(call seeds,solids_sweep_$(count),0))
 
 train.rbm_mnist := train_boltzmann $(presets)/boltzmann/rbm_mnist.cfg
 suites.rbm_mnist := log_likelihood
