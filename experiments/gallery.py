@@ -44,6 +44,10 @@ _CALIBRATED = {
   "fashion_quarter": "CapsNet, Fashion-MNIST",
 }
 _NUM_FOLLOWED, _NUM_EMBEDDED = 100, 2000
+_ROTATED = {
+  0: "poses_digits_generative",
+  **{n: f"generative_digits_{n}" for n in (45, 90, 180)},
+}
 _LIKELY = {
   "vae_mnist": "variational auto-encoder (importance bound)",
   "rbm_mnist_paper": "Bernoulli RBM, rate 0.02",
@@ -170,6 +174,23 @@ def duplicates(path: pathlib.Path) -> None:
   generative_rotations.plot_duplicates(templates, path)
 
 
+def rotations(path: pathlib.Path) -> None:
+  """Accuracy of probes against rotations in training (Smith, figure 4)."""
+  lines = {}
+  for prefix, digits in (("", "digits as in training"), ("rotated_", "turned")):
+    for probe in ("presence", "presence_and_pose"):
+      label = f"{digits}, {probe.replace('_', ' ')}"
+      lines[label] = {
+        degrees: float(np.mean([x[f"{prefix}{probe}_accuracy"] for x in found]))
+        for degrees, stem in _ROTATED.items()
+        if (found := list(records(stem, None)))
+      }
+  panel = curves.Panel(
+    "", "rotations in training (degrees)", "accuracy (%)", lines
+  )
+  curves.accuracy_curves([panel], path, chance=0.1)
+
+
 def attacks(path: pathlib.Path) -> None:
   """Accuracy under FGSM and BIM against eps."""
   panels = [
@@ -283,9 +304,9 @@ PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
   function.__name__: function
   for function in (
     overview, dimensions, examples.agreement, examples.em, examples.parts,
-    fields, moving, explained, embedding, repair, swaps, duplicates, attacks,
-    views, unseen_shifts, few_labels, likelihood, routings, iterations,
-    vote_distances, logit_changes, reliability, slots, scae_pairs,
+    fields, moving, explained, embedding, repair, swaps, duplicates,
+    rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
+    iterations, vote_distances, logit_changes, reliability, slots, scae_pairs,
   )
 }  # fmt: skip
 

@@ -524,6 +524,14 @@ suites.generative_mnist_cpu := repair,swaps,duplicates,equivariance
 minutes.generative_mnist_cpu := 25
 $(call seeds,generative_mnist_cpu,0 1 2)
 
+# Digits of 8x8 rotated in training by up to so many degrees (Smith et al., 2020,
+# figure 4); poses_digits_generative has none.
+$(foreach degrees,45 90 180,\
+  $(eval train.generative_digits_$(degrees) := train_generative \
+    $(presets)/generative/generative_quick.cfg --max_rotation=$(degrees))\
+  $(eval minutes.generative_digits_$(degrees) := 2)\
+  $(call seeds,generative_digits_$(degrees),0 1 2))
+
 train.generative_mnist_40_cpu := train_generative $(presets)/generative/generative_mnist_40_cpu.cfg
 suites.generative_mnist_40_cpu := equivariance
 minutes.generative_mnist_40_cpu := 40
