@@ -1,4 +1,5 @@
-# Every record that the tables quote, and how it is made.
+# Every record of results/records, and how it is made. results/evaluate.jsonl holds
+# eleven older evaluations, which no target makes.
 #
 #   make -n records     what is missing, and about how long it takes
 #   make records        makes it; a run that was cut resumes
