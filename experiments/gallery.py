@@ -7,6 +7,7 @@
 import functools
 import json
 import pathlib
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -181,9 +182,10 @@ def rotations(path: pathlib.Path) -> None:
     for probe in ("presence", "presence_and_pose"):
       label = f"{digits}, {probe.replace('_', ' ')}"
       lines[label] = {
-        degrees: float(np.mean([x[f"{prefix}{probe}_accuracy"] for x in found]))
+        degrees: statistics.fmean(
+          x[f"{prefix}{probe}_accuracy"] for x in records(stem, None)
+        )
         for degrees, stem in _ROTATED.items()
-        if (found := list(records(stem, None)))
       }
   panel = curves.Panel(
     "", "rotations in training (degrees)", "accuracy (%)", lines
@@ -290,17 +292,17 @@ def reliability(path: pathlib.Path) -> None:
   curves.accuracy_curves([panel], path)
 
 
-def slots(path: pathlib.Path) -> None:
+def slots(path: pathlib.Path) -> bool:
   """Two digits in an image, as slots explain them."""
-  _copy("slots_quick-0", "object_masks_multimnist", path)
+  return _copy("slots_quick-0", "object_masks_multimnist", path)
 
 
-def scae_pairs(path: pathlib.Path) -> None:
+def scae_pairs(path: pathlib.Path) -> bool:
   """The same by the objects of a stacked capsule autoencoder."""
-  _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
+  return _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
 
 
-PICTURES: dict[str, Callable[[pathlib.Path], None]] = {
+PICTURES: dict[str, Callable[[pathlib.Path], bool | None]] = {
   function.__name__: function
   for function in (
     overview, dimensions, examples.agreement, examples.em, examples.parts,
@@ -339,13 +341,18 @@ def _generative(count: int):
   return trained.model, jnp.asarray(trained.preprocess(test.images[:count]))
 
 
-def _copy(run: str, figure: str, path: pathlib.Path) -> None:
-  """Copies a figure of a run, of a model whose weights are not published."""
+def _copy(run: str, figure: str, path: pathlib.Path) -> bool:
+  """Copies a figure of a run, of a model whose weights are not published.
+
+  Returns:
+    Whether there is such a run.
+  """
   if _RUNS.value is None:
     print(f"{path} is left out: it needs --runs=DIR with DIR/{run}", flush=True)
-    return
+    return False
   source = pathlib.Path(_RUNS.value) / run / "figures" / f"{figure}.png"
   path.write_bytes(source.read_bytes())
+  return True
 
 
 def main(argv: Sequence[str]) -> None:
@@ -356,8 +363,7 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(f"no picture {', '.join(unknown)}; known: {', '.join(PICTURES)}.")
   for name in _ONLY.value or PICTURES:
     path = pathlib.Path(_FOLDER.value) / f"{name}.png"
-    PICTURES[name](path)
-    if not path.exists():  # left out
+    if PICTURES[name](path) is False:  # left out
       continue
     print(f"{path}: {path.stat().st_size / 1e3:.0f} kB", flush=True)
 

@@ -23,7 +23,7 @@ def spread(
   """Repeats an array along new axes, with a gradient that is fast on CPUs.
 
   As `jnp.broadcast_to`, but for the gradient: that is a sum over the new axes,
-  which is computed as a product of matrices and never rounded. On CPUs XLA's
+  which is computed as a product of matrices in at least float32. On CPUs XLA's
   own sums of many rows can take several times as long (docs/cpu_sums.md). An
   axis that `jax.vmap` maps is none of the new axes.
 
@@ -37,7 +37,7 @@ def spread(
     [*before, *x.shape, *after], in the dtype of `x`.
   """
   checks.floats({"x": x})
-  return _spread(x, before, after)
+  return _spread(jnp.asarray(x), before, after)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))

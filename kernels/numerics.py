@@ -53,12 +53,13 @@ def einsum(
   Args:
     subscripts: subscripts of the operands and the result, such as "ij,jk->ik".
     operands: any number of arrays; in float32 two are of magnitude up to 1e17.
-    dtype: to which the operands, and the sums, are rounded before; None for
-      neither.
+    dtype: the operands and the sums are rounded to it, such as bfloat16; None
+      rounds neither.
 
   Returns:
     The sums of products, in the dtype to which the operands promote.
   """
+  checks.floats({f"operand {n}": x for n, x in enumerate(operands, 1)})
   given = jnp.result_type(*operands)
   if dtype is not None:
     operands = tuple(x.astype(dtype) for x in operands)

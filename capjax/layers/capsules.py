@@ -60,7 +60,17 @@ class Conv(nnx.Module):
       scale: factor of the convolution, but not of the bias.
       dtype: dtype of the arithmetic and of the result; parameters stay float32.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if a number is below 1, or the padding is unknown.
     """
+    checks.counts(
+      in_features=in_features,
+      out_features=out_features,
+      kernel_size=kernel_size,
+      stride=stride,
+    )
+    convolution.check_padding(padding)
     shape = (kernel_size, kernel_size, in_features, out_features)
     self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
     self.bias = nnx.Param(
@@ -133,11 +143,9 @@ class PrimaryCaps(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1, or the padding is unknown.
     """
-    checks.counts(
-      num_types=num_types, pose_size=pose_size, kernel_size=kernel_size
-    )
+    checks.counts(num_types=num_types, pose_size=pose_size)
     self.conv = Conv(
       in_features,
       num_types * pose_size,

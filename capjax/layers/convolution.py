@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 from capjax.kernels.routing import windows as em_windows
 from capjax.layers import platforms, tiling
 
@@ -51,6 +51,7 @@ def conv2d(
     The sums over the kernel's window at every `stride`-th position.
 
   Raises:
+    TypeError: if the images and the kernel are not floats of one dtype.
     ValueError: for shapes that do not fit, or an unknown padding.
   """
   _check(images, kernel, stride, padding)
@@ -213,16 +214,33 @@ def _fastest(images, kernel, stride, *, channels, **factors):
   return min(costs, key=costs.__getitem__)
 
 
+def check_padding(padding: str) -> None:
+  """Checks the name of a padding.
+
+  Raises:
+    ValueError: if it is neither "VALID" nor "SAME".
+  """
+  if padding not in ("VALID", "SAME"):
+    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+
+
 def _check(images, kernel, stride, padding):
+  checks.floats({"images": images, "kernel": kernel})
+  if images.dtype != kernel.dtype:
+    raise TypeError(
+      f"images hold {images.dtype} and kernel {kernel.dtype}; give one dtype."
+    )
   if images.ndim != 4 or kernel.ndim != 4 or images.shape[3] != kernel.shape[2]:
     raise ValueError(
       f"images {images.shape} and kernel {kernel.shape} do not fit; give "
       "[B H W C] and [kH kW C D]."
     )
-  if stride < 1:
-    raise ValueError(f"stride is {stride}; give at least 1.")
-  if padding not in ("VALID", "SAME"):
-    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+  if min(kernel.shape) < 1:
+    raise ValueError(
+      f"kernel {kernel.shape} is empty; give at least one tap and channel."
+    )
+  checks.counts(stride=stride)
+  check_padding(padding)
   fits = all(
     size >= taps
     for size, taps in zip(images.shape[1:3], kernel.shape, strict=False)

@@ -4,7 +4,7 @@ Flax's own round float32 by JAX's default, which keeps fewer digits on
 accelerators than `kernels.numerics.precision` says.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,22 +26,32 @@ class Linear(nnx.Linear):
     in_features: int,
     out_features: int,
     *,
+    use_bias: bool = True,
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
     dtype: jax.typing.DTypeLike | None = None,
     rngs: nnx.Rngs,
-    **options: Any,
   ):
     """Initialises the parameters.
 
     Args:
       in_features: length of the inputs.
       out_features: length of the outputs.
+      use_bias: whether a bias is added.
+      kernel_init: initialiser of the kernel [in out].
+      bias_init: initialiser of the bias [out].
       dtype: dtype of the product, such as bfloat16; None for that of the inputs
         and the kernel.
       rngs: its `params` stream initialises the parameters.
-      **options: initialisers, as for `nnx.Linear`.
     """
     super().__init__(
-      in_features, out_features, dtype=dtype, rngs=rngs, **options
+      in_features,
+      out_features,
+      use_bias=use_bias,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      dtype=dtype,
+      rngs=rngs,
     )
 
   def __call__(  # type: ignore[override]  # how it rounds is no argument
@@ -64,9 +74,10 @@ class Einsum(nnx.Einsum):
     kernel_shape: tuple[int, ...],
     bias_shape: tuple[int, ...] | None = None,
     *,
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
     dtype: jax.typing.DTypeLike | None = None,
     rngs: nnx.Rngs,
-    **options: Any,
   ):
     """Initialises the parameters.
 
@@ -75,12 +86,19 @@ class Einsum(nnx.Einsum):
       kernel_shape: shape of the kernel.
       bias_shape: shape of the bias, the last axes of the outputs; None for no
         bias.
+      kernel_init: initialiser of the kernel.
+      bias_init: initialiser of the bias.
       dtype: as for `Linear`.
       rngs: its `params` stream initialises the parameters.
-      **options: initialisers, as for `nnx.Einsum`.
     """
     super().__init__(
-      subscripts, kernel_shape, bias_shape, dtype=dtype, rngs=rngs, **options
+      subscripts,
+      kernel_shape,
+      bias_shape,
+      kernel_init=kernel_init,
+      bias_init=bias_init,
+      dtype=dtype,
+      rngs=rngs,
     )
 
   def __call__(  # type: ignore[override]  # how it rounds is no argument
@@ -110,7 +128,10 @@ def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:
     raise ValueError(f"dtype is {dtype}; give 'float32' or 'bfloat16'.")
   if jnp.dtype(dtype) == jnp.float32:
     return
-  norms = (nnx.BatchNorm, nnx.LayerNorm)
+  norms = (
+    nnx.BatchNorm, nnx.LayerNorm, nnx.GroupNorm, nnx.RMSNorm,
+    nnx.InstanceNorm,
+  )  # fmt: skip
   model.set_attributes(
     lambda path, module: not isinstance(module, norms), dtype=dtype
   )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import broadcasting, numerics
+from capjax.kernels import broadcasting, checks, numerics
 
 
 class BatchNorm(nnx.BatchNorm):
@@ -48,15 +48,36 @@ class BatchNorm(nnx.BatchNorm):
 
     Args:
       x: any number of leading axes, with at least one number for each channel;
-        in float32 of magnitude up to 1e17.
+        in float32 of magnitude up to 1e15, with up to 1e8 rows, or the sums of
+        squares overflow.
       use_running_average: whether to take the means and variances of training;
         by default what `train()` and `eval()` of the model say.
 
     Returns:
       Shaped like `x`.
+
+    Raises:
+      TypeError: if `x` does not hold floats.
+      ValueError: if `x` has another number of channels or, in training, no
+        rows; or if nothing says whether the model is trained.
     """
+    checks.floats({"x": x})
+    if x.shape[-1:] != (self.num_features,):
+      raise ValueError(
+        f"x is {list(x.shape)}; give {self.num_features} channels, along the "
+        "last axis."
+      )
     if use_running_average is None:
       use_running_average = self.use_running_average
+    if use_running_average is None:
+      raise ValueError(
+        "use_running_average is None; call train() or eval() of the model."
+      )
+    if not use_running_average and 0 in x.shape:
+      raise ValueError(
+        f"x is {list(x.shape)}, an empty batch; give at least one row to train "
+        "on."
+      )
     rows = x.reshape(-1, x.shape[-1])
     rows = rows.astype(numerics.accumulation_dtype(rows))
     count = rows.shape[0]

@@ -75,14 +75,16 @@ class PartEncoder(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if `kind` is unknown, or the images are too small for the
-        convolutions.
+      ValueError: if `kind` is unknown, a number is below 1, or the images are
+        too small for the convolutions.
     """
     if kind not in ("attention", "conv", "linear", "pixels"):
       raise ValueError(
         f"part_encoder={kind!r}; pass 'attention', 'conv', 'linear' or "
         "'pixels'."
       )
+    checks.image_shape(image_shape)
+    checks.counts(num_parts=num_parts, width=width)
     *size, channels = image_shape
     strides = () if kind == "pixels" else _STRIDES
     widths = [channels, *[width] * len(strides)]
@@ -122,6 +124,7 @@ class PartEncoder(nnx.Module):
       if has_maps
       else layers.Linear(inputs, numbers, kernel_init=kernel_init, rngs=rngs)
     )
+    self.image_shape = tuple(image_shape)
     self.num_parts = num_parts
     self.kind = kind
 
@@ -136,7 +139,11 @@ class PartEncoder(nnx.Module):
     Args:
       images: in [0, 1].
       key: samples the noise of training, as for `voting.jitter`; None for none.
+
+    Raises:
+      ValueError: if the images have another shape than those it was made for.
     """
+    checks.images(images, self.image_shape)
     for conv in self.convs:
       images = jax.nn.relu(conv(images))
     raw, logits, features = jnp.split(
@@ -200,15 +207,15 @@ class Templates(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if the nonlinearity or the mixing is unknown, or templates
-        have no pixels.
+      ValueError: if the nonlinearity or the mixing is unknown, or a number is
+        below 1.
 
     Differs from the authors' code: there all initial templates are rescaled by
     their common minimum and maximum; here each template is rescaled to [0, 1]
     by its own.
     """
-    if size < 1:
-      raise ValueError(f"size={size}; give templates at least 1 pixel.")
+    checks.image_shape(image_shape)
+    checks.counts(num_parts=num_parts, size=size)
     if nonlinearity not in ("sigmoid", "relu1"):
       raise ValueError(
         f"nonlinearity={nonlinearity!r}; pass 'sigmoid' or 'relu1'."

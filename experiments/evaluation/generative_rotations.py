@@ -120,8 +120,9 @@ def repair(run: directory.Run, trained: Trained, options: Options) -> Scores:
     The angles in degrees; for each angle, before and after inference, the
     objective in nats with 20 samples and the mean squared error of the
     reconstructed pixels. For each optimiser: the objective before each step,
-    with the noise of that step; the seconds that all steps took; and the
-    objective after the last step, with 20 new samples.
+    with the noise of that step, which stays the same for L-BFGS; the seconds
+    that all steps took; and the objective after the last step, with 20 new
+    samples.
   """
   images, _ = models.first(trained, options.images or _NUM_REPAIRED)
   images = jax.vmap(trained.task.prepare)(

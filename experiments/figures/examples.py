@@ -53,7 +53,7 @@ def em(path: pathlib.Path) -> None:
 
 
 def parts(path: pathlib.Path) -> None:
-  """An object of three parts in three poses, and each part alone."""
+  """An object of three parts in four poses, and each part alone."""
   bar = np.zeros((9, 9, 1), np.float32)
   bar[3:6] = 1
   blob = np.asarray(geometry.grid(9, 9))

@@ -1,5 +1,6 @@
 """An image as a mixture of rendered parts at each pixel."""
 
+import numbers
 from typing import NamedTuple
 
 import jax
@@ -45,7 +46,8 @@ def explain_image(
 
   Args:
     image: [H, W, C], y; in float32 it and the intensities are of magnitude up
-      to 1e17 `scale`, whose squares do not overflow, and logits up to 1e17.
+      to 1e15 `scale`, whose squares do not overflow in sums over 1e8 numbers,
+      and logits up to 1e17.
     parts: [M, H, W, C], the intensity of each part at each pixel.
     logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
       temperature.
@@ -63,7 +65,7 @@ def explain_image(
   Differs from paper: the background is that of the authors' code; the paper has
   none. Each channel has its own mixture, as in that code.
   """
-  if isinstance(scale, float | int) and not scale > 0:
+  if isinstance(scale, numbers.Real) and not scale > 0:
     raise ValueError(f"scale is {scale}; give a number above 0.")
   sizes = checks.arrays(
     {
@@ -84,7 +86,7 @@ def explain_image(
   dtype = numerics.accumulation_dtype(image, parts, logits)
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
   presence = presence.astype(dtype)
-  log_presence = jnp.where(presence > 0, numerics.safe_log(presence), _ABSENT)
+  log_presence = jnp.where(presence <= 0, _ABSENT, numerics.safe_log(presence))
   logits = logits + broadcasting.spread(log_presence, after=logits.shape[1:])
 
   def log_density(mean):
@@ -100,7 +102,8 @@ def explain_image(
     weights = numerics.exp_below(part_logits, largest)
     rest = numerics.exp_below(rest, largest)
     total = jnp.sum(weights, axis=0) + rest
-    total = jnp.where(total < 1, 1.0, total)
+    # About 1 or more, but where that was rounded away; as in `numerics.share`.
+    total = jnp.where(total > jnp.finfo(dtype).eps, total, 1.0)
     return (
       (largest + jnp.log(total)).reshape(shape),
       (weights / total).reshape(-1, *shape),

@@ -67,7 +67,9 @@ def warp(
   right_weight, low_weight = x - left, y - top
 
   padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
-  index = ((top + 1) * (columns + 2) + left + 1).astype(jnp.int32)
+  # As integers: floats are not exact for templates of many pixels.
+  row, column = (x.astype(jnp.int32) + 1 for x in (top, left))
+  index = row * (columns + 2) + column
   weights = jnp.stack(
     [
       (1 - low_weight) * (1 - right_weight),
@@ -150,5 +152,6 @@ def transform(
   canvas = (height, width) if canvas is None else canvas
   units_from = geometry.pixel_units(height, width)
   units_to = geometry.pixel_units(*canvas)
-  units = jnp.asarray(units_from / units_to[:, None], pose.dtype)
-  return warp(image, pose * units, canvas)
+  dtype = jnp.result_type(pose, jnp.float32)
+  units = jnp.asarray(units_from / units_to[:, None], dtype)
+  return warp(image, pose.astype(dtype) * units, canvas)

@@ -108,6 +108,11 @@ class AddBiasTest(parameterized.TestCase):
     for found, other in zip(gradients, wanted, strict=True):
       np.testing.assert_allclose(found, other, rtol=1e-5, atol=1e-6)
 
+  def test_a_gradient_by_a_number(self):
+    gradient = jax.grad(lambda b: jnp.sum(broadcasting.add_bias(x, b)))
+    x = jnp.ones((2, 3))
+    np.testing.assert_allclose(gradient(1.0), 6)
+
   def test_of_narrow_inputs_has_the_wider_dtype(self):
     total = broadcasting.add_bias(jnp.ones((2, 3), jnp.bfloat16), jnp.ones(3))
     self.assertEqual(total.dtype, jnp.float32)

@@ -364,12 +364,22 @@ class ConvolutionTest(chex.TestCase):
       {"padding": "same"},
       "'same'.*'VALID' or 'SAME'",
     ),
+    ("no_filters", (1, 6, 6, 2), (3, 3, 2, 0), {}, "is empty"),
+    ("no_taps", (1, 6, 6, 2), (0, 3, 2, 2), {}, "is empty"),
     ("small_images", (1, 6, 4, 2), (5, 5, 2, 2), {}, "5x5.*not 6x4"),
   )
   def test_bad_arguments_are_refused(self, images, kernel, options, message):
     conv2d = inspect.unwrap(convolution.conv2d)
     with self.assertRaisesRegex(ValueError, message):
       conv2d(jnp.ones(images), jnp.ones(kernel), **options)
+
+  def test_dtypes_are_floats_of_one_kind(self):
+    images, kernel = jnp.ones((1, 6, 6, 2)), jnp.ones((3, 3, 2, 2))
+    conv2d = inspect.unwrap(convolution.conv2d)
+    with self.assertRaisesRegex(TypeError, "images hold bfloat16 and kernel"):
+      conv2d(images.astype(jnp.bfloat16), kernel)
+    with self.assertRaisesRegex(TypeError, "kernel holds int32"):
+      conv2d(images, kernel.astype(jnp.int32))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ def test_norms_keep_float32():
   norms = [
     nnx.LayerNorm(4, rngs=nnx.Rngs(0)),
     nnx.BatchNorm(4, rngs=nnx.Rngs(0)),
+    nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0)),
+    nnx.InstanceNorm(4, rngs=nnx.Rngs(0)),
+    nnx.RMSNorm(4, rngs=nnx.Rngs(0)),
   ]
   model = nnx.List([layers.Conv(2, 4, 3, rngs=nnx.Rngs(0)), *norms])
   before = [norm.dtype for norm in norms]

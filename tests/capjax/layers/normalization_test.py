@@ -1,5 +1,7 @@
 """Batch normalisation, beside Flax's own."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +89,23 @@ class BatchNormTest(parameterized.TestCase):
       for gradient in (layer(x), *_gradients(layer, x)):
         self.assertTrue(bool(jnp.all(jnp.isfinite(gradient))))
     self.assertEqual(layer(x).dtype, jnp.float32)
+
+  def test_bad_inputs_are_refused_and_change_nothing(self):
+    layer, _ = _pair()
+    call = inspect.unwrap(layers.BatchNorm.__call__)
+    for x, error, message in (
+      (jnp.ones((4, 1)), ValueError, r"x is \[4, 1\]; give 3 channels"),
+      (jnp.ones((0, 3)), ValueError, r"x is \[0, 3\], an empty batch"),
+      (jnp.ones((4, 3), jnp.int32), TypeError, "x holds int32"),
+    ):
+      with self.assertRaisesRegex(error, message):
+        call(layer, x)
+    layer.use_running_average = None
+    with self.assertRaisesRegex(ValueError, r"call train\(\) or eval\(\)"):
+      layer(jnp.ones((4, 3)))
+    np.testing.assert_array_equal(layer.mean[...], 0)
+    layer.eval()
+    self.assertEqual(layer(jnp.ones((0, 3))).shape, (0, 3))
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ _LAYERS = {
 
 
 def _program(layer, shape):
-  """Of the gradient of a layer by all its parameters."""
+  """Of the gradient of a layer by its parameters and its input."""
   graph, parameters, rest = nnx.split(layer, nnx.Param, ...)
 
   def loss(parameters, x):
     layer = nnx.merge(graph, parameters, rest, copy=True)
     return jnp.vdot(layer(x), jnp.sin(x))
 
-  gradient = jax.jit(jax.grad(loss))
+  gradient = jax.jit(jax.grad(loss, (0, 1)))
   return gradient.lower(parameters, jnp.ones(shape)).compile().as_text()
 
 

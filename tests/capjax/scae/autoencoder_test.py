@@ -345,7 +345,7 @@ class SCAETest(parameterized.TestCase):
     np.testing.assert_array_equal(model.decoder.raw[...], 0)
 
   def test_templates_without_pixels_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "size=0; give"):
+    with self.assertRaisesRegex(ValueError, "size is 0; give"):
       _make(template_size=0)
 
   @pytest.mark.long

@@ -89,3 +89,11 @@ def test_images_of_another_size_are_refused(name):
   )
   with pytest.raises(checks.ImageShapeError, match="give .B 9 8 1."):
     getattr(decoder, name)(jnp.zeros((1, 8, 9, 1)), parts)
+
+
+def test_an_encoder_refuses_what_it_was_not_made_for():
+  with pytest.raises(ValueError, match="num_parts is 0; give"):
+    part_capsules.PartEncoder((28, 28, 1), 0, rngs=nnx.Rngs(0))
+  encoder = part_capsules.PartEncoder((28, 28, 1), 2, width=4, rngs=nnx.Rngs(0))
+  with pytest.raises(checks.ImageShapeError, match="give .B 28 28 1."):
+    encoder(jnp.zeros((1, 30, 28, 1)))

@@ -1,5 +1,7 @@
 """Tests of images as mixtures of parts."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,10 +119,17 @@ class ExplainImageTest(parameterized.TestCase):
     for x in gradients:
       self.assertTrue(np.isfinite(np.float32(x)).all())
 
-  @parameterized.parameters(0.0, -1.0, float("nan"))
+  def test_a_presence_that_is_not_a_number_is_not_hidden(self):
+    image, parts, logits, presence, *rest = _inputs()
+    presence = presence.at[0].set(jnp.nan)
+    got = rendering.explain_image(image, parts, logits, presence, *rest)
+    self.assertTrue(np.isnan(got.log_prob))
+
+  @parameterized.parameters(0.0, -1.0, float("nan"), np.float32(0))
   def test_scales_that_are_not_above_zero_are_refused(self, scale):
+    explain = inspect.unwrap(rendering.explain_image)
     with self.assertRaisesRegex(ValueError, f"scale is {scale}; give"):
-      rendering.explain_image(*_inputs(), scale=scale)
+      explain(*_inputs(), scale=scale)
 
   def test_gradients(self):
     with jax.enable_x64(True):

@@ -317,6 +317,22 @@ class WarpTest(chex.TestCase):
     tolerance = dict(atol=1e-5, rtol=float(jnp.finfo(dtype).eps))
     np.testing.assert_allclose(got.astype(jnp.float32), want, **tolerance)
 
+  def test_templates_of_many_pixels_are_exact(self):
+    """Float32 has no odd numbers above 2^24, which is 4096 x 4096."""
+    template = jnp.zeros((4098, 4097, 1)).at[-1, -1].set(1).at[0, -1].set(2)
+    corners = _warp(template, jnp.eye(3), (2, 2))[..., 0]
+    np.testing.assert_allclose(corners, [[0, 2], [0, 1]], atol=1e-3)
+
+  def test_a_pose_in_pixels_is_not_rounded(self):
+    """Three pixels are exact in bfloat16, their share of a canvas is not."""
+    image = jax.random.uniform(jax.random.key(0), (28, 28, 1))
+    pose = geometry.affine_matrix(1, 1, 0, 0, 3, 0)
+    moved, rounded = (
+      rendering.transform(image, pose.astype(dtype), canvas=(50, 70))
+      for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    np.testing.assert_array_equal(moved, rounded)
+
   def test_low_precision_template_gradient_adds_up(self):
     def total(template):
       drawn = _warp(template, jnp.eye(3), (400, 400))
