@@ -9,8 +9,8 @@ import processes
 import pytest
 
 pytestmark = pytest.mark.long
-_FLAGS = (*processes.SMALL, "--num_steps=600", "--eval_every=200",
-          "--log_every=20", "--checkpoint_every=40")  # fmt: skip
+_FLAGS = (*processes.SMALL, "--num_steps=300", "--eval_every=100",
+          "--log_every=10", "--checkpoint_every=20")  # fmt: skip
 
 
 def test_every_task_learns_the_same_however_devices_are_divided(tmp_path):
@@ -86,7 +86,7 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
     for name in ("step", "epoch"):
       assert mine[name] == theirs[name]
     # Roundings grow with the steps, as they do from machine to machine.
-    if mine["split"] == "train" and mine["step"] <= 200:
+    if mine["split"] == "train" and mine["step"] <= 150:
       assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
   assert len(list((tmp_path / "two" / "figures").iterdir())) >= 3
   words = (tmp_path / "two" / "flags.cfg").read_text()
@@ -95,7 +95,7 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
   # SIGTERM to one saves and stops both.
   broken = tmp_path / "broken"
   running = pair(broken)
-  _at(broken, 100, running)
+  _at(broken, 50, running)
   running[1].send_signal(signal.SIGTERM)
   ends = [x.wait() for x in running]
   assert [code for code, _ in ends] == [143, 143], ends
@@ -103,7 +103,7 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
 
   # One is killed: the other ends by itself, for it can do nothing alone.
   running = pair(broken)
-  _at(broken, 300, running)
+  _at(broken, 150, running)
   running[1].send_signal(signal.SIGKILL)
   began = time.monotonic()
   ends = [x.wait() for x in running]
@@ -116,6 +116,6 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
   assert processes.metrics_of(broken) == want
 
   # One process resumes what two have saved.
-  code, printed = train(broken, *_FLAGS, "--num_steps=610")
+  code, printed = train(broken, *_FLAGS, "--num_steps=310")
   assert code == 0, printed
-  assert "lengthened from 600 to 610" in printed
+  assert "lengthened from 300 to 310" in printed
