@@ -175,22 +175,27 @@ def duplicates(path: pathlib.Path) -> None:
   generative_rotations.plot_duplicates(templates, path)
 
 
-def rotations(path: pathlib.Path) -> None:
+def rotations(path: pathlib.Path) -> bool:
   """Accuracy of probes against rotations in training (Smith, figure 4)."""
+  found = {n: list(records(stem, None)) for n, stem in _ROTATED.items()}
+  if not all(found.values()):
+    print(f"{path} is left out: not all its runs have a record", flush=True)
+    return False
   lines = {}
   for prefix, digits in (("", "digits as in training"), ("rotated_", "turned")):
     for probe in ("presence", "presence_and_pose"):
       label = f"{digits}, {probe.replace('_', ' ')}"
       lines[label] = {
         degrees: statistics.fmean(
-          x[f"{prefix}{probe}_accuracy"] for x in records(stem, None)
+          x[f"{prefix}{probe}_accuracy"] for x in of_one
         )
-        for degrees, stem in _ROTATED.items()
+        for degrees, of_one in found.items()
       }
   panel = curves.Panel(
     "", "rotations in training (degrees)", "accuracy (%)", lines
   )
   curves.accuracy_curves([panel], path, chance=0.1)
+  return True
 
 
 def attacks(path: pathlib.Path) -> None:
