@@ -1,6 +1,7 @@
 """Energy models of stochastic capsules: capsule RBM, Helmholtz machine."""
 
 from capjax.energy import (
+  contrastive,
   helmholtz,
   rbm,
   wake_sleep,
@@ -15,6 +16,7 @@ from capjax.energy.rbm import (
 __all__ = [
   "CapsuleHM",
   "CapsuleRBM",
+  "contrastive",
   "helmholtz",
   "rbm",
   "wake_sleep",

@@ -1,4 +1,4 @@
-"""The capsule RBM and how it learns (Li and Zhu, 2019, section 2.1)."""
+"""The capsule RBM (Li and Zhu, 2019, section 2.1)."""
 
 import math
 from collections.abc import Sequence
@@ -19,8 +19,6 @@ FAMILIES = {
 # Standard deviation of the noise on the initial logits of mean field, as in the
 # authors' code.
 _START_NOISE = 0.1
-# At the first call, chains run this many times longer.
-_BURN_IN = 10
 # Means of Bernoulli units are kept this far from 0 and 1 at the start.
 _MARGIN = 0.01
 _MAX_PRECISION = 10.0
@@ -45,19 +43,6 @@ class PersistentChains(NamedTuple):
 
 class Fantasy(nnx.Variable):
   """Holds `PersistentChains`; not trained."""
-
-
-class Learned(NamedTuple):
-  """The results of `contrastive_loss` besides the loss.
-
-  Attributes:
-    errors: [B], the mean absolute error of each image's reconstruction.
-    chains: the new states of the persistent chains, for
-      `CapsuleRBM.set_chains`; None for a model without chains.
-  """
-
-  errors: Float[Array, " B"]
-  chains: PersistentChains | None
 
 
 class CapsuleRBM(nnx.Module):
@@ -94,7 +79,8 @@ class CapsuleRBM(nnx.Module):
       interaction: adds Omega between visible units and switches; the authors'
         scripts have it for Fashion-MNIST only.
       switches: False for a plain RBM.
-      num_chains: persistent chains, kept in the model for `contrastive_loss`.
+      num_chains: persistent chains, kept in the model for
+        `contrastive.contrastive_loss`.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -361,85 +347,5 @@ def independent_units(
   return jnp.stack([mean * precision, -precision / 2])
 
 
-def contrastive_loss(
-  model: CapsuleRBM,
-  images: Float[Array, "B ..."],
-  key: Key[Array, ""],
-  *,
-  num_iterations: int | None,
-  num_sweeps: int,
-  block: bool = False,
-) -> tuple[Float[Array, ""], Learned]:
-  """A loss whose gradient estimates that of -log p(x), eq. 11.
-
-  It is the mean energy of the data with the expectations of their capsules,
-  minus the mean energy of samples of the model. The value of the loss has no
-  meaning.
-
-  Args:
-    model: not changed. Persistent chains of the model continue from their last
-      states (Tieleman, 2008); at the first call they start from these data and
-      run ten times longer. The new states are returned: pass them to
-      `set_chains` of the model that learns. For a model without persistent
-      chains, chains start from the data at every call (contrastive divergence).
-    images: the data.
-    key: samples the chains, and the noise at the start of mean field.
-    num_iterations: iterations of mean field for the data term, as in the paper;
-      None for the exact posterior, which mean field approximates.
-    num_sweeps: k, sweeps of Gibbs sampling.
-    block: samples z and h jointly; see `CapsuleRBM.sweep`.
-
-  Returns:
-    The loss; and the errors of reconstructions and the chains.
-
-  Raises:
-    ValueError: if there are no sweeps.
-  """
-  if num_sweeps < 1:
-    raise ValueError(f"num_sweeps is {num_sweeps}; give at least 1.")
-  field_key, start_key, chain_key = jax.random.split(key, 3)
-  graph, values = nnx.split(model)
-  still = nnx.merge(graph, jax.lax.stop_gradient(values))
-  data = still.infer(images, num_iterations=num_iterations, key=field_key)
-  reconstructed = still.reconstruct(data).reshape(images.shape)
-  error = jnp.abs(reconstructed - images)
-
-  start = still.sample_capsules(start_key, images)
-  count: int | jax.Array = num_sweeps
-  kept = None if still.fantasy is None else still.fantasy.get_value()
-  if kept is not None:
-    fresh = kept.age == 0
-    continued = still.capsules(kept)
-    start = jax.tree.map(
-      lambda data, old: jnp.where(fresh, _repeat(data, len(old)), old),
-      start,
-      continued,
-    )
-    count = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
-
-  def sweep(index, carry):
-    key = jax.random.fold_in(chain_key, index)
-    return still.sweep(key, carry[0], block=block)
-
-  samples, sampled_images = jax.lax.fori_loop(
-    0,
-    count,
-    sweep,
-    (start, jnp.zeros((len(start.switches), *model.image_shape))),
-  )
-  chains = None
-  if kept is not None:
-    age = kept.age + count
-    chains = PersistentChains(samples.statistics[:, 0], samples.switches, age)
-  loss = jnp.mean(model.energies(images, data))
-  loss -= jnp.mean(model.energies(sampled_images, samples))
-  return loss, Learned(jnp.mean(error, axis=range(1, error.ndim)), chains)
-
-
 def _value(variable):
   return None if variable is None else variable[...]
-
-
-def _repeat(rows, count):
-  """Repeats the rows of an array in turn, up to `count` rows."""
-  return rows[jnp.arange(count) % len(rows)]

@@ -18,7 +18,7 @@ from absl import app, flags
 from flax import nnx
 from scipy import special
 
-from capjax.energy import rbm
+from capjax.energy import contrastive, rbm
 
 from ..flags import limits
 from ..training import placing, train_step
@@ -50,7 +50,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
 
   def loss(model, images, labels, key, step):
     del labels, step
-    value, learned = rbm.contrastive_loss(
+    value, learned = contrastive.contrastive_loss(
       model,
       images,
       key,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from capjax import data
-from capjax.energy import rbm
+from capjax.energy import contrastive, rbm
 from capjax.specs import Spec
 
 from ..evaluation import latents
@@ -120,7 +120,7 @@ def loss(
     block: as for `make_task`.
   """
   del labels, step
-  value, learned = rbm.contrastive_loss(
+  value, learned = contrastive.contrastive_loss(
     model,
     images,
     key,

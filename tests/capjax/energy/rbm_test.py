@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
 
-from capjax.energy import rbm
+from capjax.energy import contrastive, rbm
 from kernels import energy
 from kernels.energy import families
 
@@ -246,7 +246,7 @@ class LearningTest(parameterized.TestCase):
       }
 
     loss = functools.partial(
-      rbm.contrastive_loss,
+      contrastive.contrastive_loss,
       num_iterations=num_iterations,
       num_sweeps=num_sweeps,
       block=block,
@@ -276,7 +276,7 @@ class LearningTest(parameterized.TestCase):
     model, images = _model(num_chains=num_chains), _images()
     before = jax.tree.map(np.array, model)
     loss = functools.partial(
-      rbm.contrastive_loss, num_iterations=1, num_sweeps=1
+      contrastive.contrastive_loss, num_iterations=1, num_sweeps=1
     )
     gradient, learned = jax.grad(loss, has_aux=True)(
       model, images, jax.random.key(0)
@@ -297,7 +297,7 @@ class LearningTest(parameterized.TestCase):
   def test_images_may_be_flat(self):
     model, images = _model(), _images()
     loss = jax.jit(
-      lambda images: rbm.contrastive_loss(
+      lambda images: contrastive.contrastive_loss(
         model, images, jax.random.key(0), num_iterations=1, num_sweeps=1
       )
     )
@@ -307,7 +307,7 @@ class LearningTest(parameterized.TestCase):
 
   def test_no_sweeps_are_refused(self):
     with self.assertRaisesRegex(ValueError, "num_sweeps is 0"):
-      rbm.contrastive_loss(
+      contrastive.contrastive_loss(
         _model(), _images(), jax.random.key(0), num_iterations=1, num_sweeps=0
       )
 
@@ -333,7 +333,7 @@ class LearningTest(parameterized.TestCase):
 
       def of(parameters):
         merged = nnx.merge(graph, parameters, rest, copy=True)
-        loss, learned = rbm.contrastive_loss(
+        loss, learned = contrastive.contrastive_loss(
           merged,
           images,
           key,

@@ -13,7 +13,7 @@ import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
-from capjax.energy import rbm, wake_sleep
+from capjax.energy import contrastive, rbm, wake_sleep
 from kernels.energy import families
 
 
@@ -256,7 +256,7 @@ class StackTest(parameterized.TestCase):
 
     def loss(stack):
       seen = stack.below_top(cases.images())
-      return rbm.contrastive_loss(
+      return contrastive.contrastive_loss(
         stack.top, seen, jax.random.key(0), num_iterations=2, num_sweeps=2
       )[0]
 

@@ -1,0 +1,111 @@
+"""How a capsule RBM learns: persistent contrastive divergence.
+
+The data term is by mean field or exact (Li and Zhu, 2019, section 2.1).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from capjax.energy import rbm
+
+# At the first call, chains run this many times longer.
+_BURN_IN = 10
+
+
+class Learned(NamedTuple):
+  """The results of `contrastive_loss` besides the loss.
+
+  Attributes:
+    errors: [B], the mean absolute error of each image's reconstruction.
+    chains: the new states of the persistent chains, for
+      `rbm.CapsuleRBM.set_chains`; None for a model without chains.
+  """
+
+  errors: Float[Array, " B"]
+  chains: rbm.PersistentChains | None
+
+
+def contrastive_loss(
+  model: rbm.CapsuleRBM,
+  images: Float[Array, "B ..."],
+  key: Key[Array, ""],
+  *,
+  num_iterations: int | None,
+  num_sweeps: int,
+  block: bool = False,
+) -> tuple[Float[Array, ""], Learned]:
+  """A loss whose gradient estimates that of -log p(x), eq. 11.
+
+  It is the mean energy of the data with the expectations of their capsules,
+  minus the mean energy of samples of the model. The value of the loss has no
+  meaning.
+
+  Args:
+    model: not changed. Persistent chains of the model continue from their last
+      states (Tieleman, 2008); at the first call they start from these data and
+      run ten times longer. The new states are returned: pass them to
+      `set_chains` of the model that learns. For a model without persistent
+      chains, chains start from the data at every call (contrastive divergence).
+    images: the data.
+    key: samples the chains, and the noise at the start of mean field.
+    num_iterations: iterations of mean field for the data term, as in the paper;
+      None for the exact posterior, which mean field approximates.
+    num_sweeps: k, sweeps of Gibbs sampling.
+    block: samples z and h jointly; see `rbm.CapsuleRBM.sweep`.
+
+  Returns:
+    The loss; and the errors of reconstructions and the chains.
+
+  Raises:
+    ValueError: if there are no sweeps.
+  """
+  if num_sweeps < 1:
+    raise ValueError(f"num_sweeps is {num_sweeps}; give at least 1.")
+  field_key, start_key, chain_key = jax.random.split(key, 3)
+  graph, values = nnx.split(model)
+  still = nnx.merge(graph, jax.lax.stop_gradient(values))
+  data = still.infer(images, num_iterations=num_iterations, key=field_key)
+  reconstructed = still.reconstruct(data).reshape(images.shape)
+  error = jnp.abs(reconstructed - images)
+
+  start = still.sample_capsules(start_key, images)
+  count: int | jax.Array = num_sweeps
+  kept = None if still.fantasy is None else still.fantasy.get_value()
+  if kept is not None:
+    fresh = kept.age == 0
+    continued = still.capsules(kept)
+    start = jax.tree.map(
+      lambda data, old: jnp.where(fresh, _repeat(data, len(old)), old),
+      start,
+      continued,
+    )
+    count = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
+
+  def sweep(index, carry):
+    key = jax.random.fold_in(chain_key, index)
+    return still.sweep(key, carry[0], block=block)
+
+  samples, sampled_images = jax.lax.fori_loop(
+    0,
+    count,
+    sweep,
+    (start, jnp.zeros((len(start.switches), *model.image_shape))),
+  )
+  chains = None
+  if kept is not None:
+    age = kept.age + count
+    chains = rbm.PersistentChains(
+      samples.statistics[:, 0], samples.switches, age
+    )
+  loss = jnp.mean(model.energies(images, data))
+  loss -= jnp.mean(model.energies(sampled_images, samples))
+  return loss, Learned(jnp.mean(error, axis=range(1, error.ndim)), chains)
+
+
+def _repeat(rows, count):
+  """Repeats the rows of an array in turn, up to `count` rows."""
+  return rows[jnp.arange(count) % len(rows)]
