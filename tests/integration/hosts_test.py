@@ -86,7 +86,7 @@ def test_two_processes_train_as_one_and_survive_signals(pair, train, tmp_path):
     for name in ("step", "epoch"):
       assert mine[name] == theirs[name]
     # Roundings grow with the steps, as they do from machine to machine.
-    if mine["split"] == "train" and mine["step"] <= 150:
+    if mine["split"] == "train" and mine["step"] <= 200:
       assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
   assert len(list((tmp_path / "two" / "figures").iterdir())) >= 3
   words = (tmp_path / "two" / "flags.cfg").read_text()
