@@ -211,7 +211,7 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),variational,1 2 3,9,--routing=variational)\
   $(call network,$(data),orthcaps,1 2 3,10,--routing=orthcaps)\
   $(call network,$(data),heinsen_em,1,9,--routing=heinsen_em)\
-  $(call network,$(data),em,1,9,--routing=em))
+  $(call network,$(data),em,1 2 3,9,--routing=em))
 
 # What poses tell of movements, of one model of each family on the embedded digits.
 # Those of the table of routings have seeds that it does not have.
