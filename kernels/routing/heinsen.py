@@ -189,7 +189,8 @@ def heinsen_vector_routing(
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
-      of magnitude up to 1e6, the same as all other arguments.
+      of magnitude up to 1e6, the same as all other arguments, and up to 1e4 as
+      two factors.
     parts: x_i, the poses of the parts, as the parents predict them.
     activations: a_i of the parts, in [0, 1].
     beta_use: as for `credit`.

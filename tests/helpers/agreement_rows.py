@@ -83,6 +83,16 @@ CASES = {
   "controls.top1_routing": Case(
     controls.top1_routing, routing_types.VOTES | {"bias": "J D"}, largest=1e17
   ),
+  "controls.uniform_routing of factors": Case(
+    routing_types.linear(controls.uniform_routing),
+    routing_types.FACTORS | {"bias": "J D"},
+    largest=1e8,
+  ),
+  "controls.top1_routing of factors": Case(
+    routing_types.linear(controls.top1_routing),
+    routing_types.FACTORS | {"bias": "J D"},
+    largest=1e8,
+  ),
   "grid.grid_routing": Case(
     routing.grid_routing,
     {"votes": "I H W J D", "bias": "J D"},
@@ -93,6 +103,12 @@ CASES = {
     sinkhorn.sinkhorn_routing,
     routing_types.VOTES | {"activations": "I unit", "bias": "J D"},
     largest=1e17,
+    iterates=True,
+  ),
+  "sinkhorn.sinkhorn_routing of factors": Case(
+    routing_types.linear(sinkhorn.sinkhorn_routing),
+    routing_types.FACTORS | {"activations": "I unit", "bias": "J D"},
+    largest=1e8,
     iterates=True,
   ),
 }
@@ -125,9 +141,11 @@ LAYERS = {
   "dynamic": routing_types.Layer(
     _dynamic, {}, ("dynamic.dynamic_routing", "dynamic.transform_and_route")
   ),
-  "uniform": routing_types.Layer(_uniform, {}, ("controls.uniform_routing",)),
-  "top1": routing_types.Layer(_top1, {}, ("controls.top1_routing",)),
+  "uniform": routing_types.Layer(
+    _uniform, {}, ("controls.uniform_routing of factors",)
+  ),
+  "top1": routing_types.Layer(_top1, {}, ("controls.top1_routing of factors",)),
   "sinkhorn": routing_types.Layer(
-    _sinkhorn, {}, ("sinkhorn.sinkhorn_routing",)
+    _sinkhorn, {}, ("sinkhorn.sinkhorn_routing of factors",)
   ),
 }

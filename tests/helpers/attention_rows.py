@@ -6,20 +6,10 @@ from kernel_arguments import Case
 
 from kernels.routing import (
   attention,
-  linear_votes,
   orthogonal,
   prototypes,
   slots,
 )
-
-
-def _linear(route):
-  """Of votes as two factors."""
-
-  def of_factors(poses, transforms, **arguments):
-    return route(linear_votes.LinearVotes(poses, transforms), **arguments)
-
-  return of_factors
 
 
 def _self_attention_of_weights(votes, weights):
@@ -97,7 +87,7 @@ CASES = {
     largest=1e17,
   ),
   "attention.self_attention_routing of factors": Case(
-    _linear(attention.self_attention_routing),
+    routing_types.linear(attention.self_attention_routing),
     routing_types.FACTORS,
     largest=1e6,
   ),
@@ -108,7 +98,7 @@ CASES = {
     iterates=True,
   ),
   "attention.inverted_attention_routing of factors": Case(
-    _linear(attention.inverted_attention_routing),
+    routing_types.linear(attention.inverted_attention_routing),
     routing_types.FACTORS | {"readout": "D"},
     largest=1e6,
     iterates=True,
@@ -119,7 +109,7 @@ CASES = {
     largest=1e17,
   ),
   "attention.self_routing of factors": Case(
-    _linear(attention.self_routing),
+    routing_types.linear(attention.self_routing),
     routing_types.FACTORS | {"logits": "I J", "activations": "I unit"},
     largest=1e6,
   ),
@@ -134,6 +124,18 @@ CASES = {
     routing_types.VOTES
     | {"kept": "I flag", "keys": "D D", "values": "D D", "bias": "J D"},
     largest=1e8,
+  ),
+  "prototypes.prototype_routing of factors": Case(
+    routing_types.linear(prototypes.prototype_routing),
+    routing_types.FACTORS
+    | {"embeddings": "I C", "prototypes": "J C", "bias": "J D"},
+    largest=1e8,
+  ),
+  "orthogonal.sparse_attention_routing of factors": Case(
+    routing_types.linear(orthogonal.sparse_attention_routing),
+    routing_types.FACTORS
+    | {"kept": "I flag", "keys": "D D", "values": "D D", "bias": "J D"},
+    largest=1e4,
   ),
   "orthogonal.prune": Case(orthogonal.prune, {"poses": "I C"}, largest=1e17),
   "orthogonal.householder": Case(
@@ -205,11 +207,11 @@ LAYERS = {
   "prototype": routing_types.Layer(
     _prototype,
     {"projection": (3, 3), "prototypes": (3, 3)},
-    ("prototypes.prototype_routing",),
+    ("prototypes.prototype_routing of factors",),
   ),
   "orthcaps": routing_types.Layer(
     _orthcaps,
     {"keys": (4, 4), "values": (4, 4)},
-    ("orthogonal.sparse_attention_routing",),
+    ("orthogonal.sparse_attention_routing of factors",),
   ),
 }

@@ -15,6 +15,11 @@ _EM = {"votes": "I J D", "activations": "I unit", "beta_a": "J", "beta_u": "J"}
 _HEINSEN = {
   "activations": "I unit", "beta_use": "I J", "beta_ignore": "I J"
 }  # fmt: skip
+_VECTORS = _HEINSEN | {
+  "parts": "I C", "prediction": "D C", "prediction_scale": "J C",
+  "prediction_bias": "J C", "score_scale": "I J", "score_bias": "I J",
+  "readout": "D", "bias": "J D",
+}  # fmt: skip
 _CONVOLUTION = {
   "poses": "3 3 I 2 2", "activations": "3 3 I unit",
   "transforms": "2 2 I J 2 2", "beta_a": "J", "beta_u": "J",
@@ -160,21 +165,16 @@ CASES = {
   ),
   "heinsen.heinsen_vector_routing": Case(
     heinsen.heinsen_vector_routing,
-    routing_types.VOTES
-    | _HEINSEN
-    | {
-      "parts": "I C",
-      "prediction": "D C",
-      "prediction_scale": "J C",
-      "prediction_bias": "J C",
-      "score_scale": "I J",
-      "score_bias": "I J",
-      "readout": "D",
-      "bias": "J D",
-    },
+    routing_types.VOTES | _VECTORS,
+    largest=1e6,
+    iterates=True,
+  ),
+  "heinsen.heinsen_vector_routing of factors": Case(
+    routing_types.linear(heinsen.heinsen_vector_routing),
+    routing_types.FACTORS | _VECTORS,
     largest=1e4,
     iterates=True,
-  ),  # fmt: skip
+  ),
 }
 
 PROPERTIES = {
@@ -232,7 +232,7 @@ LAYERS = {
       "score_bias": (6, 3),
       "readout": (4,),
     },
-    ("heinsen.heinsen_vector_routing",),
+    ("heinsen.heinsen_vector_routing of factors",),
     counts=True,
   ),  # fmt: skip
 }

@@ -7,10 +7,20 @@ import cases
 import numpy as np
 
 from kernels import routing
+from kernels.routing.linear_votes import LinearVotes
 
 VOTES = {"votes": "I J D"}
 FACTORS = {"poses": "I C", "transforms": "I J C D"}
 POSE_SIZE = cases.VOTES_SHAPE[2]
+
+
+def linear(route):
+  """A routing of votes as two factors, which are arguments of their own."""
+
+  def of_factors(poses, transforms, **arguments):
+    return route(LinearVotes(poses, transforms), **arguments)
+
+  return of_factors
 
 
 def rotation(random):
