@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from absl import app, flags
 
 from . import launch
-from .flags import augmentation, errors, limits, networks, optimizer, photometry
+from .flags import (
+  augmentation,
+  errors,
+  limits,
+  networks,
+  optimizer,
+  photometry,
+  viewpoints,
+)
 from .tasks import capsnet
 from .training.task import Task
 
@@ -23,6 +31,7 @@ def make_task() -> Task:
     optimizer.make_optimizer(),
     placement=photometry.place(augmentation.placement()),
     reconstruction_weight=networks.reconstruction_weight(),
+    viewpoints=viewpoints.VIEWPOINTS.value,
   )
 
 
@@ -32,6 +41,7 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     photometry.refuse_decoder(flags.FLAGS["model"].value)
+    viewpoints.check_flags()
   launch.train(make_task)
 
 

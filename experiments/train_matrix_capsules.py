@@ -27,6 +27,7 @@ from .flags import (
   optimizer,
   rates,
   runs,
+  viewpoints,
 )
 from .tasks import matrix_capsules
 from .training.task import Task
@@ -131,15 +132,6 @@ _AUGMENTATION = flags.DEFINE_enum(
   "Brightness, contrast and crops of stereo pairs: order and amounts of the"
   " authors' code or of IBM's code.",
 )
-_VIEWPOINTS = flags.DEFINE_enum(
-  "viewpoints",
-  "all",
-  matrix_capsules.VIEWPOINTS,
-  "Viewpoints to train on: all, a third of the azimuths, or the three "
-  "lowest elevations. For the last two, as in the paper, validation uses "
-  "test images from the viewpoints of training, so that --stop_accuracy "
-  "gives networks of equal accuracy on them.",
-)
 flags.set_default(runs.BATCH_SIZE, 64)
 flags.set_default(hosts.CPU_DEVICES, 0)
 flags.set_default(rates.LEARNING_RATE, 3e-3)
@@ -167,7 +159,7 @@ def make_task() -> Task:
     weight_decay=_WEIGHT_DECAY.value,
     placement=augmentation.placement(),
     pipeline=_AUGMENTATION.value,
-    viewpoints=_VIEWPOINTS.value,
+    viewpoints=viewpoints.VIEWPOINTS.value,
   )
 
 
@@ -202,6 +194,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
+    optimizer.check_flags()
     is_baseline = _MODEL.value == "baseline"
     limits.refuse(
       f"--model={_MODEL.value}",
@@ -213,8 +206,7 @@ def main(argv: Sequence[str]) -> None:
     of_single_images = ["max_shift", *augmentation.DEFORMATIONS]
     unused = of_single_images if pairs else ["augmentation"]
     limits.refuse(f"--dataset={datasets.DATASET.value}", unused)
-    if _VIEWPOINTS.value != "all":
-      limits.refuse("--viewpoints", ["num_validation"])
+    viewpoints.check_flags()
   launch.train(make_task)
 
 

@@ -19,6 +19,7 @@ from capjax.specs import Spec
 
 from ..evaluation import suites
 from ..training import augmentation, train_step
+from ..training import viewpoints as viewpoints_of
 from ..training.augmentation import Placement
 from ..training.task import Task, described
 from . import class_scores
@@ -33,6 +34,7 @@ def make_task(
   *,
   placement: Placement | None = None,
   reconstruction_weight: float = losses.RECONSTRUCTION_WEIGHTS["paper"],
+  viewpoints: str = "all",
 ) -> Task:
   """Classification of single images, by capsules or by a network of logits.
 
@@ -44,6 +46,7 @@ def make_task(
       all images are placed on; None for shifts by up to 2 pixels.
     reconstruction_weight: weight of the squared error of an image in the loss;
       0 for capsules without a decoder.
+    viewpoints: to train on, as for `viewpoints.held_out`.
   """
   placement = placement or Placement()
 
@@ -57,11 +60,17 @@ def make_task(
     )
 
   def suites_of(model):
-    names = suites.of_classifier(model)
-    if not (placement.crop or placement.downsample):
-      return names
-    # Both place whole images on a canvas.
-    return [x for x in names if x not in ("multimnist", "affnist_like")]
+    scored = viewpoints_of.scored_by(viewpoints)
+    names = [
+      scored if name == "accuracy" else name
+      for name in suites.of_classifier(model)
+    ]
+    unfit = []
+    if placement.crop or placement.downsample:
+      unfit = ["multimnist", "affnist_like"]  # place whole images on a canvas
+    if placement.standardise:
+      unfit.append("multimnist")  # shows intensities, and two of them overlaid
+    return [name for name in names if name not in unfit]
 
   steps = augmentation.steps(placement)
   return Task(
@@ -72,12 +81,18 @@ def make_task(
     sample_test=train_step.sample_labelled(place(augmentation.place_image)),
     optimizer=optimizer,
     suites=suites_of,
-    after_training=("accuracy", "reconstructions", "perturbations"),
+    after_training=(
+      "accuracy",
+      "viewpoints",
+      "reconstructions",
+      "perturbations",
+    ),
     steps=lambda shape: steps,
     scores=functools.partial(class_scores.scores, steps=steps),
     losses=functools.partial(class_scores.cross_entropy, steps=steps),
     # Activations of self-routing sum to 1: two cannot both be present.
     multi_hot=model.arguments.get("routing") != "self",
+    **viewpoints_of.held_out(viewpoints),
   )
 
 

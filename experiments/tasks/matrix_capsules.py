@@ -9,18 +9,17 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
-from capjax import data, losses, matrix_capsules
-from capjax.data.sources import smallnorb
+from capjax import losses, matrix_capsules
 from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
 from ..training import augmentation, train_step
+from ..training import viewpoints as viewpoints_of
 from ..training.augmentation import Placement
 from ..training.task import Task, described
 from . import class_scores
@@ -32,11 +31,6 @@ _MARGIN_SHARE = 40
 # of the paper standardises first and then crops.
 PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
 _STEREO = ("smallnorb", "viewpoint_solids")
-_FAMILIAR = {
-  "azimuth": smallnorb.familiar_azimuths,
-  "elevation": smallnorb.familiar_elevations,
-}
-VIEWPOINTS = ("all", *_FAMILIAR)
 _SHIFTED = Placement()
 _OF_SINGLE_IMAGES = ["affnist_like", "views", "crowding", "moved"]
 _OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
@@ -75,8 +69,7 @@ def make_task(
     placement: how training images are shifted and deformed, and the canvas that
       all images are placed on; not used for stereo pairs.
     pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`.
-    viewpoints: to train on, one of `VIEWPOINTS`. But for `all`, validation uses
-      test images from the viewpoints of training.
+    viewpoints: to train on, as for `viewpoints.held_out`.
   """
   pairs = is_stereo(dataset)
 
@@ -87,11 +80,6 @@ def make_task(
       shape = augmentation.canvas_of(image_shape, placement)
     return model.with_arguments(image_shape=shape, num_classes=num_classes)
 
-  def split(train, test):
-    kept = (data.select(x, known(x.factors)) for x in (train, test))
-    return tuple(kept)
-
-  # Where validation uses test images, only novel viewpoints are a test.
   suites = [
     "attacks",
     "calibration",
@@ -101,7 +89,7 @@ def make_task(
     "costs",
   ]
   suites += ["multi_crop"] if pairs else _OF_SINGLE_IMAGES
-  suites.append("accuracy" if viewpoints == "all" else "viewpoints")
+  suites.append(viewpoints_of.scored_by(viewpoints))
   if pairs:
     steps = PAIRS
     make_example = functools.partial(sample_pair, pipeline=pipeline)
@@ -112,7 +100,6 @@ def make_task(
       train_step.sample_labelled(functools.partial(x, placement=placement))
       for x in (augmentation.augment_image, augmentation.place_image)
     )
-  known = functools.partial(familiar, viewpoints=viewpoints, dataset=dataset)
   class_loss = make_class_loss(kind, margin_steps or num_steps / _MARGIN_SHARE)
   return Task(
     describe,
@@ -126,11 +113,10 @@ def make_task(
       *(_OF_CAPSULES if _has_capsules(model) else []),
     ],
     after_training=("accuracy", "viewpoints"),
-    split=None if viewpoints == "all" else split,
-    familiar=None if viewpoints == "all" else known,
     steps=lambda shape: steps,
     scores=functools.partial(class_scores.scores, steps=steps),
     losses=functools.partial(class_scores.cross_entropy, steps=steps),
+    **viewpoints_of.held_out(viewpoints),
   )
 
 
@@ -250,28 +236,6 @@ def measure(
       output.coefficients
     )
   return measures
-
-
-def familiar(
-  factors: dict[str, np.ndarray], *, viewpoints: str, dataset: str
-) -> np.ndarray:
-  """Which examples [N] are seen from the viewpoints of training.
-
-  Args:
-    factors: `{name: [N]}`, the viewpoints of the examples.
-    viewpoints: `azimuth` or `elevation`.
-    dataset: the name of the data set, for the error.
-
-  Raises:
-    ValueError: if there are no factors.
-  """
-  if not factors:
-    raise ValueError(
-      f"--viewpoints={viewpoints}: this copy of {dataset} "
-      "does not tell viewpoints; use viewpoint_solids, or smallnorb from its "
-      "own files or TensorFlow Datasets"
-    )
-  return _FAMILIAR[viewpoints](factors)
 
 
 def _has_capsules(model: nnx.Module) -> bool:

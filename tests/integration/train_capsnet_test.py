@@ -239,6 +239,30 @@ def test_baseline_trains_and_refuses_flags_of_capsules(tmp_path):
   assert "test_accuracy" in summary["metrics"]
 
 
+@pytest.mark.long
+def test_novel_viewpoints_are_kept_for_the_test(train, data_dir, tmp_path):
+  place = f"--data_dir={data_dir}"
+  code, printed = train(
+    tmp_path, *processes.BASELINE, "--dataset=viewpoint_solids",
+    "--viewpoints=azimuth", "--crop=24", "--standardise", "--num_steps=2", place,
+  )  # fmt: skip
+  assert code == 0, printed
+  scores = processes.summary_of(tmp_path)["metrics"]
+  assert {"test_familiar_accuracy", "test_novel_accuracy"} <= set(scores)
+  assert "test_accuracy" not in scores
+  code, printed = train(
+    tmp_path, "--suite=calibration", place, binary="evaluate"
+  )
+  assert code == 0, printed
+  record = processes.evaluation_of(tmp_path)["calibration"]
+  accuracy = record["metrics"]["accuracy"]
+  assert accuracy == pytest.approx(scores["test_novel_accuracy"], abs=1e-5)
+  code, printed = train(
+    tmp_path / "other", "--viewpoints=azimuth", "--num_validation=9"
+  )
+  assert code == 1 and "--viewpoints does not use --num_validation" in printed
+
+
 def test_a_missing_test_set_is_said_before_training(train, data_dir, tmp_path):
   folder = tmp_path / "data" / "mnist"
   folder.mkdir(parents=True)

@@ -235,6 +235,7 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
     (("--loss=margin", "--margin_steps=9"), "not use --margin_steps"),
     (("--augmentation=ibm",), "not use --augmentation"),
     (("--viewpoints=azimuth", "--padding=SAME"), "does not tell viewpoints"),
+    (("--schedule=cosine", "--decay_rate=0.5"), "does not use --decay_rate"),
     (("--padding=VALID",), "images of 8x8 are too small"),
     (("--padding=SAME", "--coordinates=pixels"), "windows without padding"),
   ],
