@@ -135,11 +135,12 @@ def main(argv: Sequence[str]) -> None:
       if len(names) > 1:
         print(f"suite {number} of {len(names)}: {name}", flush=True)
       allocator.trim()  # A suite before this one has just freed memory.
-      metrics = suites.SUITES[name](run, trained, options)
+      suite = suites.SUITES[name]
+      metrics = suite(run, trained, options)
       record = {
         "suite": name,
         "metrics": metrics,
-        "num_images": models.images_of(trained, metrics),
+        "num_images": models.images_of(trained, metrics, suite.counts),
         "data": now,
       }
       made = {**summary, **_about_now(summary), **record}

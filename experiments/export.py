@@ -128,6 +128,12 @@ def main(argv: Sequence[str]) -> None:
         "no model is given; name a run as --workdir"
         + (", or any model as --source" if is_graph else "")
       )
+    limits.refuse(
+      f"--format={_FORMAT.value}",
+      ["pretrained", "half"] if is_graph else ["out", "graph", "source"],
+    )
+    if _SOURCE.value and runs.WORKDIR.value:
+      raise ValueError("--source and --workdir both name a model; give one")
     if _HALF.value and not _PRETRAINED.value:
       raise ValueError("--half is for --pretrained=NAME alone; leave it out")
     if is_graph and _OUT.value is None:

@@ -244,7 +244,8 @@ def _finish(
     if name in suites.fitting(trained):
       allocator.trim()  # Training, or another suite, has just freed memory.
       scores = suites.SUITES[name](run, trained, models.Options())
-      num_images |= models.images_of(trained, scores)
+      counts = suites.SUITES[name].counts
+      num_images |= models.images_of(trained, scores, counts)
       metrics |= {x: y for x, y in scores.items() if x != "num_images"}
   run.write_summary(
     {

@@ -228,7 +228,9 @@ def unseen_shifts(path: pathlib.Path) -> None:
     label: curve(stem, "", "distance", "relative_error")
     for stem, label in names.items()
   }
-  panel = curves.Panel("", "shift (pixels)", "error (% of not moving)", lines)
+  panel = curves.Panel(
+    "", "shift (pixels)", "squared error (% of the target's squares)", lines
+  )
   curves.accuracy_curves([panel], path)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from absl import app, flags
 from flax import nnx
 
-from capjax import data
 from capjax.layers import routers
 
 from .benchmarks import routing_costs
@@ -52,11 +51,12 @@ def main(argv: Sequence[str]) -> None:
       placement=augmentation.placement(),
       reconstruction_weight=networks.reconstruction_weight(),
     )
+    test = datasets.load("test")
   batch = runs.BATCH_SIZE.value
-  test = data.load(datasets.DATASET.value, "test", datasets.DATA_DIR.value)
   spec = task.describe(test.images.shape[1:], test.num_classes)
+  shape = spec.argument("image_shape")
   random = np.random.default_rng(runs.SEED.value)
-  images = jnp.float32(random.uniform(size=(batch, *test.images.shape[1:])))
+  images = jnp.float32(random.uniform(size=(batch, *shape)))
   labels = jnp.int32(random.integers(0, test.num_classes, batch))
   forms = {
     name: (

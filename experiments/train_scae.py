@@ -191,7 +191,13 @@ def _scene() -> Scene | None:
       "--scene=affnist_like moves objects on a canvas; give its side, such as "
       "--canvas=40"
     )
-  return Scene(kind, scenes.PAD.value, augmentation.MAX_SHIFT.value, canvas)
+  max_shift = augmentation.MAX_SHIFT
+  if kind == "multimnist" and not max_shift.present:
+    raise ValueError(
+      "--scene=multimnist shifts the images that it overlays; say how far, "
+      "such as --max_shift=4, or 0 for images that stay where they are"
+    )
+  return Scene(kind, scenes.PAD.value, max_shift.value, canvas)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -61,7 +61,10 @@ def measure_all(
     return time.perf_counter() - start
 
   def is_short(run):
-    """Warms up; most memory of the first calls is new to the process."""
+    """Warms up, and tells whether a call is short.
+
+    Most memory of the first calls is new to the process.
+    """
     seconds = seconds_of(run)
     for _ in range(2 if seconds < 1 else 0):
       seconds = seconds_of(run)

@@ -17,6 +17,8 @@ def calibration(
 ) -> Scores:
   """Measures whether the score of the predicted class is how often it is right.
 
+  Of models that are tested on novel viewpoints, on images from these alone.
+
   The scores are the activations of class capsules; of a model with logits,
   their softmax.
 
@@ -25,6 +27,7 @@ def calibration(
     the Brier score, the mean score of the predicted class, the accuracy, and
     for bins of these scores their mean, the accuracy and the share of images.
   """
+  trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)
   found = np.clip(ensembles.class_scores(trained, images), 0, 1)
   held = calibrating.reliability(found, labels)

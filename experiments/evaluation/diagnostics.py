@@ -30,7 +30,16 @@ _FOLLOWED_AT_ONCE = 10
 _ITERATIONS = 5  # followed at least, where more than the network's own can be
 
 
-@suite("images", compares=True)
+@suite(
+  "images",
+  compares=True,
+  counts={
+    "rotated_": "num_rotated",
+    "layer_": "num_rotated",
+    "vote_distance_": "num_followed",
+    "logit_change": "num_followed",
+  },
+)
 def diagnostics(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -224,7 +233,10 @@ def _iterations(run: directory.Run, trained: Trained) -> Scores:
   found = follow(trained.model, steps, images, labels)
   if found is None:
     return {}
-  scores: Scores = {"iteration": list(range(1, len(found.distances) + 1))}
+  scores: Scores = {
+    "num_followed": len(labels),
+    "iteration": list(range(1, len(found.distances) + 1)),
+  }
   for name, kept in (("true", found.of_class), ("other", found.of_others)):
     scores[f"vote_distance_{name}"] = [
       float(np.average(x, weights=w + 1e-12))

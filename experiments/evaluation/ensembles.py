@@ -24,7 +24,8 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
   The scores are activations of class capsules, or probabilities, and are the
   same kind in all models (an ensemble of 7 networks in Sabour et al., 2017,
-  section 7).
+  section 7). Models that are tested on novel viewpoints are scored on these
+  alone.
 
   Returns:
     The accuracy and the error of the mean scores; the number of models; the
@@ -34,6 +35,7 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del run
   if not options.ensemble:
     raise ValueError("ensemble needs other runs; give them as --ensemble")
+  trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)
   kind = predictions.scores_name(trained.model)
   every = [class_scores(trained, images)]

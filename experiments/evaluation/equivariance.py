@@ -127,7 +127,7 @@ def _poses_of(trained: Trained, move: _Move) -> Callable:
 
 
 def _on_background(move: Callable, image: jax.Array, value: jax.Array):
-  """Moves an image whose surroundings go on as the median of its border.
+  """Moves an image whose surroundings are the median of its border.
 
   Zeros from outside would tell how far an image on grey was moved.
   """

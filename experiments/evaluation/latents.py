@@ -34,7 +34,15 @@ def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return models.means(trained)
 
 
-@suite("compare_with")
+@suite(
+  "compare_with",
+  counts={
+    "mean_information_drawn": "num_tested",
+    "best_information_drawn": "num_tested",
+    "mean_information": "num_informative",
+    "best_information": "num_informative",
+  },
+)
 def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots unit activities by class; measures how well they tell the class.
 
@@ -60,7 +68,13 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     np.flatnonzero(labels == c)[:_PER_CLASS]
     for c in range(trained.test.num_classes)
   ]
-  scores, plotted = {}, {}
+  scores, plotted = (
+    {
+      "num_tested": len(labels),
+      "num_informative": min(_NUM_INFORMATIVE, len(labels)),
+    },
+    {},
+  )
   for number, name in enumerate(learnt):
     suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
     plotted[suffix] = [tested[name][rows] for rows in shown]

@@ -1,7 +1,7 @@
 """What a suite is given: a trained model, its data, and the user's options."""
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -92,16 +92,43 @@ def means(trained: Trained) -> dict[str, float]:
   return {**scores, "best_step": trained.step}
 
 
-def images_of(trained: Trained, scores: Scores) -> dict[str, int]:
+def images_of(
+  trained: Trained, scores: Scores, counts: Mapping[str, str]
+) -> dict[str, int]:
   """The number of test images that each score of a suite was measured on.
+
+  Scores on the validation set are left out.
 
   Args:
     trained: the trained model that the suite was given.
     scores: the scores of the suite; it names `num_images` where that is not the
       whole test set, and 0 where the suite uses no test image.
+    counts: as in `suite.Suite`.
   """
-  count = scores.get("num_images", len(trained.test.labels))
-  return dict.fromkeys(scores, int(count))
+  common = scores.get("num_images", len(trained.test.labels))
+  found = {}
+  for name in scores:
+    if name.removeprefix("raw_").startswith("validation_"):
+      continue
+    holders = (counts[start] for start in counts if name.startswith(start))
+    holder = next(holders, None)
+    found[name] = int(scores[holder] if holder else common)
+  return found
+
+
+def unseen(trained: Trained) -> Trained:
+  """The model with the test images by which no checkpoint was chosen.
+
+  Of models that are tested on novel viewpoints, images from familiar ones are
+  the validation set.
+  """
+  if trained.task.familiar is None:
+    return trained
+  kept = ~trained.task.familiar(trained.test.factors)
+  measures = {name: x[kept] for name, x in trained.measures.items()}
+  return trained._replace(
+    test=data.select(trained.test, kept), measures=measures
+  )
 
 
 def load_split(trained: Trained) -> tuple[data.Dataset, data.Dataset]:
@@ -236,7 +263,11 @@ def first(trained: Trained, count: int | None) -> tuple[np.ndarray, np.ndarray]:
 def make_examples(
   trained: Trained, sample: train_step.Sample, indices: np.ndarray
 ) -> tuple[Any, Any]:
-  """Makes chosen test examples, with the random keys of `make_evaluate`."""
+  """Makes chosen test examples, with the random keys of `make_evaluate`.
+
+  Indices beyond the test set are left out.
+  """
+  indices = indices[indices < len(trained.test.labels)]
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), indices)
   images, labels = map(jnp.asarray, first(trained, None))
   return jax.jit(jax.vmap(sample, (0, 0, None, None)))(

@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from capjax import losses
-from capjax.data.transforms import affnist, overlap
+from capjax.data.transforms import affnist, augment, overlap
 
 from ..figures import multimnist as overlap_figures
 from ..run import directory
@@ -106,6 +106,44 @@ def measure(
   return measures
 
 
+def overlaid(
+  trained: Trained, *, whole: bool = False
+) -> tuple[train_step.Sample, int, int]:
+  """How two test images are overlaid on the canvas of a model.
+
+  As in training, where that was on overlaid images; else in the middle of the
+  canvas, shifted by up to 4 pixels.
+
+  Args:
+    trained: the model.
+    whole: whether shifts are small enough that no image is cut.
+
+  Returns:
+    The sample, the width of the frame around each image, and the largest shift,
+    in pixels.
+  """
+  canvas = models.canvas(trained)[:2]
+  height, width = trained.test.images.shape[1:3]
+  options = trained.task.options
+  scene = options.get("scene")
+  if getattr(scene, "is_overlaid", False):
+    options = scene._asdict()
+  pad = options.get("pad", min(canvas[0] - height, canvas[1] - width) // 2)
+  max_shift = options.get("max_shift", _MAX_SHIFT)
+  if whole:
+    max_shift = min(max_shift, max(pad, 0))
+
+  def on_canvas(key, index, images, labels):
+    image, objects = sample(
+      key, index, images, labels, pad=pad, max_shift=max_shift
+    )
+    # A margin that is odd, or wider along one axis, is not all in the frame.
+    place = functools.partial(augment.centre_pad, canvas=canvas)
+    return place(image), objects._replace(parts=jax.vmap(place)(objects.parts))
+
+  return on_canvas, pad, max_shift
+
+
 @suite("images")
 def multimnist(
   run: directory.Run, trained: Trained, options: Options
@@ -114,16 +152,15 @@ def multimnist(
 
   Sabour et al. (2017, section 6). Each test image, centred on the model's
   canvas, is overlaid with one of another class; both are shifted by up to 4
-  pixels. The paper's frame of 4 pixels keeps the shifted digits whole. A model
-  trained without a frame (`pad` is 0 in the scores) sees digits that are cut.
+  pixels, or as far as in training on such images. The paper's frame of 4 pixels
+  keeps the shifted digits whole. A model trained without a frame (`pad` is 0 in
+  the scores) sees digits that are cut.
 
   Returns:
     The share of images whose two classes have the two highest scores, and the
     share of all classes that are among the two highest, which is larger.
   """
-  side = trained.test.images.shape[1]
-  pad = (models.canvas(trained)[0] - side) // 2
-  sample_on_canvas = functools.partial(sample, pad=pad)
+  sample_on_canvas, pad, max_shift = overlaid(trained)
   evaluate = tasks.make_evaluate(
     measure, sample_on_canvas, trained.config.batch_size
   )
@@ -138,7 +175,7 @@ def multimnist(
     "multimnist_digits_found": float(np.mean(measures["found"])),
     "num_images": len(measures["accuracy"]),
     "pad": pad,
-    "max_shift": _MAX_SHIFT,
+    "max_shift": max_shift,
   }
 
 

@@ -33,7 +33,8 @@ def object_masks(
   """Measures how well pixels are assigned to two digits; plots a few images.
 
   Two test images of different classes are in each image: overlaid as in
-  MultiMNIST, or each moved as in affNIST, on the model's canvas. A pixel
+  MultiMNIST, shifted as far as in training on such images, or else by up to 4
+  pixels if the canvas has room; or each moved as in affNIST. A pixel
   belongs to the digit whose ink is there; the background, and pixels where both
   digits have ink, are left out, as are images where a digit has no pixel alone.
   A pixel is assigned to the object with the largest share in it.
@@ -44,14 +45,12 @@ def object_masks(
     the mean absolute error of reconstructions, and the number of images.
   """
   canvas = models.canvas(trained)[:2]
-  pad = (canvas[0] - trained.test.images.shape[1]) // 2
+  overlaid, pad, _ = multimnist.overlaid(trained, whole=True)
   scenes = {
-    "multimnist": functools.partial(
-      multimnist.sample, pad=pad, max_shift=min(4, max(pad, 0))
-    ),
+    "multimnist": overlaid,
     "affnist_like": functools.partial(multimnist.sample_moved, canvas=canvas),
   }
-  if pad < 0 or canvas[0] != canvas[1]:  # cut, where no frame fits
+  if pad < 0:  # the canvas is smaller than an image
     del scenes["multimnist"]
   count = options.images or _NUM_IMAGES
   scores = {}

@@ -32,7 +32,8 @@ _SHARP = 15.0  # nats of a present part; votes with the smallest scale give 22
 def warn(scores: dict[str, float], num_parts: int) -> list[str]:
   """Warnings about what has collapsed or exploded, from the newest metrics."""
   warnings = []
-  dead, flat = scores["dead_parents"], scores["flat_templates"]
+  # Training measures the second, which a damaged file of metrics may lack.
+  dead, flat = scores["dead_parents"], scores.get("flat_templates", 0.0)
   if dead > _FEW_AWAKE:
     warnings.append(
       f"{dead:.0%} of the object capsules explain no part best in any image; "

@@ -1,6 +1,6 @@
 """The type of an evaluation suite, and the decorator that makes one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ..run.directory import Run
@@ -33,12 +33,16 @@ class Suite(NamedTuple):
     compares: whether its figure also holds the curves of other runs
       (`Options.compare_with`), which must have been evaluated by it before.
     main: its main score, if it has one.
+    counts: of scores that are measured on fewer images than the others, by the
+      start of their names, the name of the score that holds the number of
+      images; the first start that fits is used.
   """
 
   run: Callable[[Run, Trained, Options], Scores]
   takes: frozenset[str] = frozenset()
   compares: bool = False
   main: Main | None = None
+  counts: Mapping[str, str] = {}
 
   @property
   def name(self) -> str:
@@ -60,8 +64,11 @@ class Suite(NamedTuple):
 
 
 def suite(
-  *takes: str, compares: bool = False, main: Main | None = None
+  *takes: str,
+  compares: bool = False,
+  main: Main | None = None,
+  counts: Mapping[str, str] = {},
 ) -> Callable[[Callable[[Run, Trained, Options], Scores]], Suite]:
   """Turns a function into a suite; the arguments are fields of `Suite`."""
   takes += ("compare_with",) if compares else ()
-  return lambda run: Suite(run, frozenset(takes), compares, main)
+  return lambda run: Suite(run, frozenset(takes), compares, main, counts)

@@ -99,7 +99,7 @@ def spectra(
     sheet.axes[number].set_axis_on()
   bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
   bar.set_label("activity", fontsize=8)
-  count, size = np.shape(activities[0])
+  count, size = np.max([np.shape(x) for x in activities], axis=0)
   sheet.supxlabel(f"{size} capsules or latents, in one order", fontsize=8)
   sheet.supylabel(f"{count} test images of each class", fontsize=8)
   return grids.save(sheet, path)
@@ -178,9 +178,12 @@ def decompositions(
 
 def _strips(places, classes):
   """Plots [N K] of each class, in one range of colours; returns the last."""
-  low = min(0, *(np.min(values) for values in classes))
-  high = max(1, *(np.max(values) for values in classes))
+  # A class may have no test image.
+  low = min(0, *(np.min(values, initial=0) for values in classes))
+  high = max(1, *(np.max(values, initial=1) for values in classes))
   for place, values in zip(places, classes, strict=False):
+    if not len(values):
+      continue
     picture = place.imshow(
       values,
       cmap="viridis",

@@ -9,10 +9,17 @@ from absl import flags
 _SCALED: dict[str, Callable[[Any], bool]] = {
   "schedule": lambda value: value == "cosine",
   "final_rate_fraction": lambda value: value is not None,
-  "decay_steps": lambda value: value is None,
+  "decay_steps": lambda value: value is None and not _is("schedule", "cosine"),
   "final_temperature": lambda value: value is not None,
-  "margin_steps": lambda value: value is None,
+  "margin_steps": lambda value: (
+    value is None and _is("loss", "spread") and not _is("model", "baseline")
+  ),
 }
+
+
+def _is(name: str, value: str) -> bool:
+  """Whether this command has a flag with this value."""
+  return name in flags.FLAGS and flags.FLAGS[name].value == value
 
 
 def depending() -> list[str]:

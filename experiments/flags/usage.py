@@ -24,7 +24,8 @@ _GROUPS = {
   ),
   "Evaluation": (
     "eval_every", "stop_accuracy", "average_decay", "suite", "views", "images",
-    "compare_with", "allow_other_data", "figure_format",
+    "compare_with", "ensemble", "other_data", "source", "allow_other_data",
+    "figure_format",
   ),
   "Training": (
     "num_steps", "batch_size", "num_micro_batches", "model_parallel",
@@ -40,6 +41,8 @@ _OF_MODULES = {
   "optimizer": "Training",
   "rates": "Training",
   "augmentation": "Data",
+  "photometry": "Data",
+  "scenes": "Data",
 }
 _MODEL = "Model and loss"
 _ORDER = ("Run", "Data", _MODEL, "Training", "Evaluation")

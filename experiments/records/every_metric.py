@@ -38,16 +38,6 @@ _CARD_COMMITS = ("commit", "training_commit", "commit_at_end")
 _CARD = (
   "Suite", "Seeds", "Commit", "Of training", "At the end", "Data", "Packages"
 )  # fmt: skip
-# Numbers in the scores of a suite that describe its settings.
-_SETTINGS = (
-  "num_images",
-  "num_rows",
-  "views",
-  "pad",
-  "max_shift",
-  "temperatures",
-  "num_samples",
-)
 
 
 def page(records: Iterable[dict]) -> str:
@@ -85,8 +75,9 @@ def body(records: Iterable[dict]) -> str:
         ]
       )
       continue
-    for name in first["metrics"]:
-      if name in _SETTINGS:
+    # A seed may have a metric that the first has not.
+    for name in dict.fromkeys(x for record in group for x in record["metrics"]):
+      if name in tables.SETTINGS:
         continue
       having = [record for record in group if name in record["metrics"]]
       others.append(

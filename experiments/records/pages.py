@@ -6,8 +6,9 @@ A page holds each number between two comments that no reader sees:
 
 The first names a record (its file without the seed; with `:SUITE` for that of
 an evaluation), a metric (with `@N` for point N of a curve), and a format: that
-of Python, `n` for the number of seeds, `images` for that of test images, or
-`steps`. `%` in a format multiplies by 100 and leaves the sign to the page.
+of Python, `n` for the number of seeds, `images` for that of test images,
+`steps` for that of updates, or `parameters` for millions of parameters. `%` in
+a format multiplies by 100 and leaves the sign to the page.
 """
 
 import pathlib
@@ -85,8 +86,7 @@ def value(words: str, named: Named) -> str:
   values = [record["metrics"][metric] for record in group]
   if index:
     values = [curve[int(index)] for curve in values]
-  if len(set(values)) == 1:
-    # A setting of the evaluation, such as the number of views.
+  if len(set(values)) == 1 and not tables.is_measured(metric):
     values = values[:1]
   if form.endswith("%"):
     values, form = [100 * x for x in values], f"{form[:-1]}f"

@@ -14,6 +14,20 @@ _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 # Sides of the images of data sets that have views.
 _ROWS = {"digits": 8, "mnist": 28, "fashion_mnist": 28}
 
+# Numbers in the scores of a suite that describe its settings.
+SETTINGS = (
+  "num_images",
+  "num_rows",
+  "views",
+  "pad",
+  "max_shift",
+  "temperatures",
+  "num_samples",
+)
+
+# Beginnings of the names of counts, which are equal for equal networks.
+_COUNTED = ("num_", "operations", "parameters")
+
 NO_RUNS = "No runs are recorded yet.\n"
 
 
@@ -150,10 +164,17 @@ def seeds(records: Sequence[dict]) -> str:
 
 def images(records: Sequence[dict], metric: str) -> str:
   """The number of test images of a metric; - if none or not recorded."""
+  if metric.removeprefix("raw_").startswith("validation_"):
+    return "-"  # Older records give the number of test images.
   counts = {_num_images(record, metric) for record in records} - {None, 0}
   if len(counts) > 1:
     return f"{min(counts):,} to {max(counts):,}"
   return f"{counts.pop():,}" if counts else "-"
+
+
+def is_measured(metric: str) -> bool:
+  """Whether a number can differ between seeds: no setting and no count."""
+  return metric not in SETTINGS and not metric.startswith(_COUNTED)
 
 
 def canvas(record: dict) -> str:

@@ -178,7 +178,7 @@ class Run:
       )
 
   def _lengthen(self, invocation: Invocation, remedy: str) -> None:
-    """Records the length of a command that goes on beyond the run's last step.
+    """Records the length of a command that trains beyond the run's last step.
 
     Nothing is recorded where another flag differs too.
     """

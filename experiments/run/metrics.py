@@ -45,16 +45,19 @@ class TensorBoard:
 class WeightsAndBiases:
   """A `Writer` to a run of Weights & Biases, which resumes with the folder's.
 
-  Its package, `wandb`, reads its own settings, such as WANDB_MODE=offline.
+  Its package, `wandb`, reads its own settings, such as WANDB_MODE=offline. It
+  leaves out steps below the last that it has. A run that resumes repeats the
+  same values; of one that diverged and returned to an earlier step, it keeps
+  what was written first.
   """
 
   def __init__(self, folder: pathlib.Path, step: int, *, project: str):
-    """Goes on after a step.
+    """Continues the run of a folder.
 
     Raises:
       ValueError: if the package is not installed.
     """
-    del step  # what is repeated has the same values
+    del step  # the package knows its last one
     try:
       import wandb
     except ImportError:

@@ -83,6 +83,11 @@ def check(config: LoopConfig) -> None:
       f"average_decay is {config.average_decay}; give 0 for no average, or a "
       "decay below 1 such as 0.999."
     )
+  if config.stop_accuracy is not None and config.num_validation == 0:
+    raise ValueError(
+      f"stop_accuracy is {config.stop_accuracy} and num_validation is 0; keep "
+      "images for validation, on which the accuracy is measured."
+    )
 
 
 def split_validation(
@@ -95,7 +100,7 @@ def split_validation(
   Args:
     dataset: the training set.
     num_validation: number of validation examples; None for a sixth, 10,000 of
-      MNIST's 60,000; 0 to train on all.
+      MNIST's 60,000, and at least one; 0 to train on all.
     batch_size: number of examples in an update.
 
   Returns:
@@ -105,7 +110,7 @@ def split_validation(
     ValueError: if the remaining training set is smaller than a batch.
   """
   total = len(dataset.images)
-  count = total // 6 if num_validation is None else num_validation
+  count = max(1, total // 6) if num_validation is None else num_validation
   if not 0 <= count < total:
     raise ValueError(
       f"cannot keep {count} of {total} training examples for validation; give "
@@ -210,7 +215,9 @@ def fit(
   processes.by_first(
     _rewind, run, saved, step, config._replace(eval_every=eval_every), window
   )
-  newest = processes.by_first(_metrics_of, run, step, "train")
+  # Of the line that was written at this step, or of the sums since the last.
+  line = processes.by_first(_metrics_of, run, step, "train")
+  newest = line or window.means()
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
@@ -349,8 +356,8 @@ def _rewind(
 ) -> None:
   """Drops what was written after a step, from which training resumes.
 
-  Where that was the last step of a run that now goes on, this is also what was
-  written only because it was the last.
+  Where that was the last step of a run that is lengthened now, this is also
+  what was written only because it was the last.
   """
   also = []
   if step < config.num_steps:

@@ -199,22 +199,6 @@ def divide(tree: Any, mesh: Mesh) -> Any:
   return jax.tree.map(one, tree)
 
 
-def divide_batch(tree: Any, mesh: Mesh) -> Any:
-  """Makes a batch from the rows that each process has read.
-
-  Args:
-    tree: arrays [B/P ...] on the host, the rows of this one of P processes.
-    mesh: with an axis `data`.
-
-  Returns:
-    Arrays [B ...], split along `data`.
-  """
-  split = NamedSharding(mesh, P("data"))
-  return jax.tree.map(
-    lambda x: jax.make_array_from_process_local_data(split, x), tree
-  )
-
-
 def whole(tree: Any) -> Any:
   """Under `jit`, the arrays [N ...] without rows that pad them.
 

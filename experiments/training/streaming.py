@@ -182,6 +182,7 @@ class Streamed:
     self._mesh, self._ahead = mesh, ahead
     self._batches: Iterator[Batch] = iter(())
     self._step: int | None = None  # of the batch that comes next
+    self._key: np.ndarray | None = None  # by which examples are chosen
     self._chosen: Steps | None = None
     self._steps = 1  # in a block
 
@@ -231,11 +232,12 @@ class Streamed:
     return Block(first, place(jax.tree.map(stack, *batches), self._mesh, 1))
 
   def _begin(self, state) -> None:
-    if self._chosen is None:
-      key = jax.random.wrap_key_data(
-        np.asarray(jax.random.key_data(state.key)),
-        impl=jax.random.key_impl(state.key),
-      )
+    """Computes anew what is chosen where a restart has changed the key."""
+    bits = np.asarray(jax.random.key_data(state.key))
+    if self._key is None or not np.array_equal(bits, self._key):
+      self._key, self._step = bits, None
+      impl = jax.random.key_impl(state.key)
+      key = jax.random.wrap_key_data(bits, impl=impl)
       self._chosen = Steps(self._sample, self._train, key, self._batch_size)
       _, reads = self._chosen(int(state.step))
       one = reads.size * math.prod(self._train.images.shape[1:])
@@ -268,7 +270,7 @@ def make_evaluate(
 
   # Whole on each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=everywhere)
-  @platforms.known(mesh.devices.flat[0].platform, mesh.size)
+  @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def run(model, numbers, batch, labels, *arguments):
     examples = batch.examples(sample, keys_of(numbers), labels, *arguments)
     return measure(model, *jax.lax.with_sharding_constraint(examples, split))

@@ -96,7 +96,7 @@ class Window:
     return {name: float(x / count) for name, x in self._totals.items()}
 
   def record(self) -> dict[str, float] | None:
-    """The sums as JSON, from which another process goes on; None at 0 steps."""
+    """The sums as JSON, for a process that resumes; None at 0 steps."""
     if not self.num_steps:
       return None
     sums = {name: float(x) for name, x in self._totals.items()}

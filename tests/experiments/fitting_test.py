@@ -122,6 +122,9 @@ def test_what_is_out_of_range_is_refused(tmp_path):
     fitting.fit(fit_arrays.task(), **common, num_steps=0)
   with pytest.raises(ValueError, match="average_decay is 1"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, average_decay=1)
+  with pytest.raises(ValueError, match="num_validation is 0; keep images"):
+    options = {"num_steps": 1, "stop_accuracy": 0.5, "num_validation": 0}
+    fitting.fit(fit_arrays.task(), **common, **options)
   with pytest.raises(TypeError, match="num_steps"):
     fitting.fit(fit_arrays.task(), **common)
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):

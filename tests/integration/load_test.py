@@ -71,6 +71,26 @@ def test_an_unfinished_run_is_not_exported(run, train, tmp_path):
   assert code == 1 and "no run was completed there" in printed
 
 
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (("--out=graph",), "--format=safetensors does not use --out"),
+    (
+      ("--format=onnx", "--out=graph", "--half"),
+      "--format=onnx does not use --half",
+    ),
+    (
+      ("--format=stablehlo", "--out=graph", "--source=digits"),
+      "--source and --workdir both name a model",
+    ),
+  ],
+)
+@pytest.mark.long_after_first
+def test_flags_of_other_formats_are_refused(train, tmp_path, words, message):
+  code, printed = train(tmp_path, *words, binary="export")
+  assert code == 1 and message in printed
+
+
 def small(num_classes):
   """The network of `processes.SMALL`, with these classes."""
   arguments = dict(

@@ -154,6 +154,7 @@ def test_pairs_of_images_train(train, tmp_path):
   ("words", "message"),
   [
     (("--scene=multimnist",), "--scene=multimnist does not use --canvas"),
+    (("--scene=multimnist", "--canvas=0"), "say how far, such as --max_shift"),
     (("--scene=affnist_like", "--pad=2"), "does not use --pad"),
     (("--scene=affnist_like", "--canvas=0"), "give its side"),
     (("--pad=2",), "training without --scene does not use --pad"),

@@ -7,6 +7,7 @@ import pytest
 
 from capjax import data
 from experiments.evaluation import energy_models, models
+from experiments.figures import energy_models as figures
 from experiments.run import directory
 
 _DIM, _BRIGHT = 0.25, 0.75
@@ -50,3 +51,15 @@ def test_without_sane_dreams_there_is_no_mean(monkeypatch, tmp_path):
   scores = _scores(monkeypatch, tmp_path, _ancestral=0 * lost, _loops=lost)
   assert scores["gibbs_sane"] == 0 and "gibbs_mean" not in scores
   assert (scores["ancestral_sane"], scores["ancestral_mean"]) == (1, 0)
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_class_without_test_images_leaves_its_strip_white(tmp_path, empty):
+  classes = [np.full((2, 3), 0.5), np.full((2, 3), 0.25)]
+  classes[empty] = np.zeros((0, 3))
+  for name, plot, given in (
+    ("spectra", figures.spectra, classes),
+    ("compared", figures.compared_spectra, {"a": classes, "b": classes}),
+  ):
+    path = tmp_path / f"{name}.png"
+    assert plot(given, path).exists()

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from capjax import baselines, data
+from capjax.data.transforms.preprocessing import Preprocessing
 from experiments.evaluation import (
   calibration,
   classifiers,
@@ -55,6 +56,29 @@ def test_positive_rotations_are_clockwise_and_shifts_go_right(run):
   scores = classifiers.views(run, golden_cases.classifier(test, WhereIsInk()))
   assert at(scores, "shift", -6) == 1 and at(scores, "shift", 6) == 0
   assert at(scores, "scale", 1.0) == 0
+
+
+@pytest.mark.parametrize(
+  ("names", "canvas", "words"),
+  [
+    (("shirt", "boot"), (40, 40), "does not take grey digits"),
+    (tuple("0123456789"), (20, 20), "this model takes 20x20"),
+  ],
+)
+def test_affnist_is_left_out_where_it_does_not_fit(
+  run, tmp_path, capsys, names, canvas, words
+):
+  (tmp_path / "affnist").mkdir()
+  images = np.zeros((2, 8, 8, 1), np.uint8)
+  test = data.Dataset(images, np.zeros(2, np.int32), 2, {}, names)
+  some = golden_cases.classifier(
+    test,
+    golden_cases.Brightness(),
+    steps=lambda shape: Preprocessing(canvas=canvas),
+  )._replace(data_dir=str(tmp_path), measures={"accuracy": np.ones(2)})
+  scores = classifiers.affnist_like(run, some, models.Options(views=1))
+  assert words in capsys.readouterr().out
+  assert "affnist_accuracy" not in scores
 
 
 def test_attacks_succeed_from_the_distance_of_the_boundary_on(run):

@@ -1,6 +1,7 @@
 """The suite of objects' masks on models whose scores are known."""
 
 import golden_cases
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from flax import nnx
 
 from capjax import data
 from capjax.data.transforms.preprocessing import Preprocessing
-from experiments.evaluation import object_masks
+from experiments.evaluation import multimnist, object_masks
 from experiments.figures import object_masks as mask_figures
+from experiments.tasks import scenes
 
 _CANVAS = (16, 16)
 # Bright and dark objects, which a threshold tells apart.
@@ -101,3 +103,34 @@ def test_figure_has_the_colours_of_objects(tmp_path):
     )
     files.append(path.read_bytes())
   assert len(set(files)) == 3
+
+
+@pytest.mark.parametrize(
+  ("canvas", "options", "want"),
+  [
+    ((16, 16), {}, (4, 4)),
+    ((12, 12), {}, (2, 2)),
+    ((13, 15), {}, (2, 2)),  # an odd margin, and a wider one
+    ((26, 26), {"scene": scenes.Scene(pad=9, max_shift=9)}, (9, 9)),
+    ((16, 16), {"scene": scenes.Scene(pad=4, max_shift=1)}, (4, 1)),
+    ((40, 40), {"scene": scenes.Scene("affnist_like")}, (16, 4)),
+    ((14, 14), {"pad": 3, "max_shift": 3}, (3, 3)),
+  ],
+)
+def test_images_are_overlaid_as_in_training(canvas, options, want):
+  trained = golden_cases.classifier(
+    _dataset(),
+    nnx.Module(),
+    steps=lambda shape: Preprocessing(canvas=canvas),
+    options=options,
+  )
+  sample, *found = multimnist.overlaid(trained, whole=True)
+  assert tuple(found) == want
+  image, objects = sample(
+    jax.random.key(0), 0, *map(jnp.asarray, trained.test[:2])
+  )
+  assert image.shape == (*canvas, 1)
+  assert objects.parts.shape == (2, *canvas, 1)
+  for n, part in enumerate(objects.parts):  # none is cut
+    alone = trained.test.images[n] / 255
+    np.testing.assert_allclose(part.sum(), alone.sum(), rtol=1e-6)

@@ -2,14 +2,17 @@
 
 from types import SimpleNamespace
 
+import golden_cases
 import jax
 import numpy as np
+import optax
 import processes
 import pytest
 from flax import nnx
 
 import capjax
-from capjax import baselines
+from capjax import baselines, data
+from capjax.specs import Spec
 from experiments.evaluation import (
   classifiers,
   latents,
@@ -18,6 +21,8 @@ from experiments.evaluation import (
   suites,
 )
 from experiments.run import atomic_files, directory
+from experiments.tasks import capsnet as capsnet_task
+from experiments.training import augmentation
 
 ANY = {
   "accuracy",
@@ -89,13 +94,6 @@ def test_the_documentation_names_every_suite():
   assert {x for x in suites.SUITES if f"`{x}`" not in text} == set()
 
 
-def test_scores_are_of_all_test_images_unless_a_suite_says_otherwise():
-  trained = SimpleNamespace(test=SimpleNamespace(labels=np.arange(7)))
-  assert models.images_of(trained, {"a": 1.0}) == {"a": 7}
-  scores = {"a": 1.0, "num_images": np.int64(3)}
-  assert models.images_of(trained, scores)["a"] == 3
-
-
 def folders(tmp_path, *names):
   """Runs of one model in folders of these names."""
   made = []
@@ -151,3 +149,62 @@ def test_no_spectra_hide_others_of_folders_of_the_same_name(
   assert {name: int(classes[0][0, 0]) for name, classes in drawn.items()} == {
     "a": 3, "a (old/a)": 0, "b": 1, "a (2)": 2
   }  # fmt: skip
+
+
+def test_scores_tell_how_many_images_they_are_of():
+  trained = SimpleNamespace(test=SimpleNamespace(labels=np.zeros(30)))
+  scores = {
+    "accuracy": 0.5, "rotated_kappa": [1.0], "num_rotated": 7,
+    "validation_accuracy": 0.5, "raw_validation_accuracy": 0.5,
+  }  # fmt: skip
+  counts = {"rotated_": "num_rotated"}
+  assert models.images_of(trained, scores, counts) == {
+    "accuracy": 30, "rotated_kappa": 7, "num_rotated": 30
+  }  # fmt: skip
+  some = models.images_of(trained, {**scores, "num_images": 5}, counts)
+  assert some["accuracy"] == 5 and some["rotated_kappa"] == 7
+
+
+def test_names_of_counts_are_scores():
+  for some in suites.SUITES.values():
+    assert all(name.startswith("num_") for name in some.counts.values())
+
+
+@pytest.mark.parametrize(
+  ("placement", "left_out"),
+  [
+    ({}, set()),
+    ({"standardise": True}, {"multimnist"}),
+    ({"crop": 6, "max_shift": 0}, {"multimnist", "affnist_like"}),
+  ],
+)
+def test_suites_fit_how_images_are_prepared(placement, left_out):
+  task = capsnet_task.make_task(
+    Spec(baselines.CapsNetBaseline, {}),
+    optax.sgd(0.1),
+    placement=augmentation.Placement(**placement),
+  )
+  assert set(task.suites(nnx.Module())) == ANY - left_out
+
+
+def test_novel_viewpoints_are_scored_where_familiar_ones_choose():
+  model = Spec(baselines.CapsNetBaseline, {})
+  task = capsnet_task.make_task(
+    model, optax.sgd(0.1), viewpoints="azimuth", reconstruction_weight=0
+  )
+  found = task.suites(nnx.Module())
+  assert "viewpoints" in found and "accuracy" not in found
+  numbers = np.arange(36, dtype=np.int32)
+  images = np.zeros((36, 2, 2, 2), np.uint8)
+  factors = {"label_azimuth": numbers % 18}
+  whole = data.Dataset(images, numbers, 36, factors)
+  trained = golden_cases.classifier(
+    whole, nnx.Module(), familiar=task.familiar
+  )._replace(measures={"accuracy": numbers})
+  novel = models.unseen(trained)
+  train, validation = task.split(whole, whole)
+  assert set(novel.test.labels) == set(numbers) - set(validation.labels)
+  np.testing.assert_array_equal(novel.measures["accuracy"], novel.test.labels)
+  assert len(train.labels) == 12
+  other = golden_cases.classifier(whole, nnx.Module())
+  assert models.unseen(other) is other

@@ -1,6 +1,7 @@
 """What else a change of the number of steps changes."""
 
 import pytest
+from absl import flags
 from run_cases import given
 
 from experiments import train_capsnet  # noqa: F401 (its flags)
@@ -20,3 +21,16 @@ def test_flags_that_depend_on_the_length_are_named(words, want):
     assert lengths.depending() == want
     assert bool(lengths.remark()) == bool(want)
     assert all(name in lengths.remark() for name in want)
+
+
+@pytest.mark.parametrize(
+  ("words", "want"),
+  [
+    ((), ["--decay_steps by default"]),
+    (("--schedule=cosine",), ["--schedule=cosine"]),
+  ],
+)
+def test_a_default_that_is_not_used_is_not_named(words, want):
+  with given(*words):
+    flags.FLAGS["decay_steps"].value = None
+    assert lengths.depending() == want

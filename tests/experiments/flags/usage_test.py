@@ -15,7 +15,8 @@ def test_every_flag_of_ours_is_in_one_group():
   assert places == sorted(places)
   assert "--stderrthreshold" not in text  # of absl
   assert text.index("--routing") < text.index("\nTraining:")
-  assert text.index("--max_shift") < text.index("\nModel and loss:")
+  for name in ("--max_shift", "--crop", "--viewpoints"):
+    assert text.index(f"  {name}") < text.index("\nModel and loss:")
 
 
 def test_help_is_asked_for():

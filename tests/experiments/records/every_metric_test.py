@@ -65,3 +65,23 @@ def test_evaluations_have_a_table_of_their_own():
     ["affnist", "affnist_accuracy", "0.7, 0.8", "-", "2", "0123456"],
     ["-", "elbo", "-1235", "-", "1", "0123456"],
   ]
+
+
+def test_a_metric_of_one_seed_is_shown():
+  records = [
+    make_record(seed, metrics={"elbo": 1.0, **more})
+    for seed, more in enumerate(({}, {"peak": 0.25}, {"views": 3}))
+  ]
+  rows = rows_of(records)[1:]
+  assert [row[6:10] for row in rows] == [
+    ["elbo", "1 ± 0", "-", "3"], ["peak", "0.25", "-", "1"]
+  ]  # fmt: skip
+
+
+def test_validation_is_of_no_test_images():
+  metrics = {"validation_elbo": 1.0, "test_elbo": 2.0}
+  counts = dict.fromkeys(metrics, 10)
+  rows = rows_of([make_record(0, metrics=metrics, num_images=counts)])[1:]
+  assert {row[6]: row[8] for row in rows} == {
+    "validation_elbo": "-", "test_elbo": "10"
+  }  # fmt: skip

@@ -11,7 +11,7 @@ from experiments.records import pages
 @pytest.fixture
 def named(tmp_path):
   for seed, error in enumerate((0.5, 1.0, 1.5)):
-    metrics = {"test_error_percent": error, "curve": [0.25, error]}
+    metrics = {"test_error_percent": error, "curve": [0.25, error], "views": 3}
     lines = [
       make_record(seed, metrics=metrics),
       make_record(seed, suite="views", metrics={"accuracy": error / 2}),
@@ -25,7 +25,8 @@ def named(tmp_path):
   "words, expected",
   [
     ("net test_error_percent .2f", "1.00 ± 0.50"),
-    ("net curve@0 .0%", "25"),  # equal in all seeds: a setting
+    ("net curve@0 .0%", "25 ± 0"),  # equal in all seeds, and yet measured
+    ("net views .0f", "3"),  # a setting
     ("net:views accuracy .1f", "0.5 ± 0.2"),
     ("net test_error_percent n", "3"),
   ],

@@ -16,8 +16,6 @@ def test_one_device_holds_all_rows():
   whole, other = jax.jit(placing.whole)((divided, jnp.ones(2)))
   np.testing.assert_array_equal(whole, images)
   np.testing.assert_array_equal(other, [1, 1])
-  batch = placing.divide_batch({"x": np.ones((4, 3))}, mesh)
-  assert batch["x"].shape == (4, 3)
 
 
 def test_what_is_copied_stays_what_it_was():

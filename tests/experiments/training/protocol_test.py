@@ -248,6 +248,44 @@ def test_a_signal_in_a_validation_ends_it(tmp_path, monkeypatch, nine_steps):
   same_runs(run, nine_steps)
 
 
+def test_a_repeated_validation_warns_of_what_training_measured(
+  tmp_path, monkeypatch
+):
+  """Also where no line of training was due, as at step 4 of lines by threes."""
+  seen = []
+
+  def warn(metrics):
+    seen.append(metrics)
+    return []
+
+  whole = {"validation": DATASET, "config": CADENCES, "warn": warn}
+  fit(tmp_path / "whole", 4, **whole)
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+
+    def interrupted(*arguments, **changes):
+      raise KeyboardInterrupt
+
+    patched.setattr(checkpoints.Checkpoints, "save_best", interrupted)
+    fit(tmp_path / "run", 4, **whole)
+  fit(tmp_path / "run", 4, **whole)
+  first, again = seen
+  assert {"loss", "error", "accuracy"} <= set(first)
+  assert {name: again[name] for name in first} == first
+
+
+@pytest.mark.parametrize(
+  ("total", "num_validation", "want"), [(5, None, 1), (60, None, 10), (5, 0, 0)]
+)
+def test_a_sixth_is_kept_for_validation_and_at_least_one(
+  total, num_validation, want
+):
+  dataset = data.Dataset(
+    np.zeros((total, 1, 1, 1), np.uint8), np.zeros(total, np.int32), 2, {}
+  )
+  train, validation = loop.split_validation(dataset, num_validation, 2)
+  assert (len(train.labels), len(validation.labels)) == (total - want, want)
+
+
 @pytest.mark.parametrize("first", [5, 6, 8])
 @pytest.mark.long_after_first
 def test_a_lengthened_run_is_as_an_uninterrupted_one(

@@ -103,6 +103,24 @@ def test_two_epochs_are_those_in_memory(sample):
   assert max(reads) <= BATCH_SIZE * (1 if sample is single else 2)
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_restart_with_another_key_chooses_other_images(again):
+  """In the process that has read ahead, and in a new one."""
+  state, update = make(single)
+  train = in_files()
+  streamed = stream(update, single, train)
+  kept = jax.tree.map(jnp.copy, state)
+  if again:
+    first = jax.tree.map(jnp.copy, kept)
+    streamed.add(first, streamed.zeros(first, None, LABELS), None, LABELS, 2)
+  changed = kept._replace(key=jax.random.key(7))
+  totals = update.zeros(changed, IMAGES, LABELS)
+  want = update.add(jax.tree.map(jnp.copy, changed), totals, IMAGES, LABELS, 2)
+  totals = streamed.zeros(changed, train.images, LABELS)
+  found = streamed.add(changed, totals, train.images, LABELS, 2)
+  chex.assert_trees_all_equal(found, want)
+
+
 def test_the_images_that_an_example_reads_are_found():
   def keys_of(key):
     return jax.random.split(key, NUM_EXAMPLES)
