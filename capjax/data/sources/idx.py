@@ -17,7 +17,12 @@ from jaxtyping import UInt8
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source, number_classes
+from capjax.data.sources.source import (
+  Part,
+  Source,
+  notes_of_columns,
+  number_classes,
+)
 
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
 _RANKS = {"images": (3, 4), "labels": (1,)}
@@ -125,6 +130,8 @@ def open_set(
 ) -> Source:
   """Reads a data set of any shape and any classes.
 
+  Images of EMNIST, known by the prefix of their files, are turned upright.
+
   Args:
     files: See `find_set`.
     conversion: What is done to every image.
@@ -135,6 +142,7 @@ def open_set(
   """
   parts = {part for part, _ in files} | {"train"}
   anchor = next(iter(files.values()))
+  notes = notes_of_columns(anchor.name)
   for part in sorted(parts):
     for kind in _RANKS:
       if (part, kind) not in files:
@@ -149,6 +157,8 @@ def open_set(
     labels[part] = read(files[part, "labels"], "labels")
     if images[part].ndim == 3:
       images[part] = images[part][..., np.newaxis]
+    if notes:
+      images[part] = np.swapaxes(images[part], 1, 2)
     if len(images[part]) != len(labels[part]) or not len(labels[part]):
       raise ValueError(
         f"{path} holds {len(images[part])} images, and its labels are "
@@ -171,7 +181,7 @@ def open_set(
     )
 
   test = labelled("test", both[1]) if "test" in parts else None
-  return Source(labelled("train", both[0]), test, names)
+  return Source(labelled("train", both[0]), test, names, notes)
 
 
 def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:

@@ -35,6 +35,18 @@ class Source(NamedTuple):
   notes: tuple[str, ...] = ()
 
 
+def notes_of_columns(name: str) -> tuple[str, ...]:
+  """What to tell of a set that stores its images by columns; none of others.
+
+  Args:
+    name: Of the data set or of its files. Those of EMNIST, as published and in
+      TensorFlow Datasets, hold the columns of an image one after the other.
+  """
+  if not name.startswith("emnist"):
+    return ()
+  return ("images are turned upright, since EMNIST stores them by columns",)
+
+
 def number_classes(
   train: np.ndarray, test: np.ndarray | None, where: str
 ) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:

@@ -14,7 +14,12 @@ from jaxtyping import Int32, UInt8
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source, number_classes
+from capjax.data.sources.source import (
+  Part,
+  Source,
+  notes_of_columns,
+  number_classes,
+)
 
 _IMAGES = ("image", "image2")
 _LABELS = ("label", "label_category")
@@ -82,7 +87,8 @@ def open_prepared(folder: pathlib.Path, conversion: Conversion) -> Source:
     conversion: What is done to every image.
 
   Returns:
-    The splits `train` and `test`; `validation` where there is no `test`.
+    The splits `train` and `test`; `validation` where there is no `test`. Images
+    of EMNIST are turned upright.
 
   Raises:
     PermissionError: The user may not read the records.
@@ -206,7 +212,8 @@ def _open(
     if len(labels) == 2:
       break
   test = next((split for split in labels if split != "train"), None)
-  notes = []
+  of_columns = notes_of_columns(builder.name)
+  notes = [*of_columns]
   if test == "validation":
     notes.append("validation is the test set, since no test has labels")
   names = tuple(getattr(features[label_key], "names", None) or ())
@@ -222,7 +229,10 @@ def _open(
 
   def read(split, rows):
     records = _records(sources[split], rows.tolist())
-    converted = (converting.convert(x[image_key], conversion) for x in records)
+    found = (x[image_key] for x in records)
+    if of_columns:
+      found = (np.swapaxes(x, 0, 1) for x in found)
+    converted = (converting.convert(x, conversion) for x in found)
     first = next(converted)
     images = np.empty((len(rows), *first.shape), np.uint8)
     images[0] = first

@@ -66,6 +66,18 @@ def test_one_of_several_idx_sets_is_named(tmp_path):
     assert data.split_path(name, tmp_path) == (name, tmp_path)
 
 
+def test_images_of_emnist_are_turned_upright(tmp_path):
+  write_set(tmp_path / "a", "emnist-letters-")
+  write_set(tmp_path / "b", "letters-")
+  upright = data.load(str(tmp_path / "a"), "test")
+  stored = data.load(str(tmp_path / "b"), "test")
+  np.testing.assert_array_equal(
+    upright.images, np.swapaxes(stored.images, 1, 2)
+  )
+  assert upright.images.shape == (20, 7, 5, 1)
+  assert "upright" in " ".join(upright.notes) and not stored.notes
+
+
 def test_incomplete_idx_files_are_refused(tmp_path):
   for missing, words in (
     ("train-labels-idx1-ubyte", "no train labels"),

@@ -28,8 +28,10 @@ def records(count, *, height=6, seed=0, odd=False, **other):
     )
 
 
-def prepare(folder, splits, *, configs=("",), features=None, odd=False):
-  """Prepares a set called `birds`; of each split, a size and other values."""
+def prepare(
+  folder, splits, *, configs=("",), features=None, odd=False, name="birds"
+):
+  """Prepares a set of this name; of each split, a size and other values."""
   default = {
     "picture": tfds.features.Image(shape=(None, None, 3)),
     "kind": tfds.features.ClassLabel(names=["wren", "owl", "jay"]),
@@ -38,10 +40,12 @@ def prepare(folder, splits, *, configs=("",), features=None, odd=False):
   if not odd:
     default["picture"] = tfds.features.Image(shape=(6, 5, 3))
   default |= features or {}
+  set_name = name
 
   with tfds.core.registered.skip_registration():
 
     class Birds(tfds.core.GeneratorBasedBuilder):
+      name = set_name
       VERSION = tfds.core.Version("1.0.0")
       BUILDER_CONFIGS = [
         tfds.core.BuilderConfig(name=name) for name in configs if name
@@ -64,11 +68,23 @@ def prepare(folder, splits, *, configs=("",), features=None, odd=False):
       def _generate_examples(self):
         pass
 
-  for name in configs:
+  for config in configs:
     with tfds.core.registered.skip_registration():
       Birds(
-        data_dir=folder, config=name or None, file_format="array_record"
+        data_dir=folder, config=config or None, file_format="array_record"
       ).download_and_prepare()
+
+
+def test_images_of_emnist_are_turned_upright(tmp_path):
+  for name in ("birds", "emnist"):
+    prepare(tmp_path, {"train": (9, {}), "test": (6, {})}, name=name)
+  stored, upright = (
+    data.load(f"tfds:{name}", "test", tmp_path) for name in ("birds", "emnist")
+  )
+  np.testing.assert_array_equal(
+    upright.images, np.swapaxes(stored.images, 1, 2)
+  )
+  assert "upright" in " ".join(upright.notes) and not stored.notes
 
 
 def test_names_of_classes_and_shapes_are_read(tmp_path):
