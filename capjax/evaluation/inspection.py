@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from capjax import capsnet, matrix_capsules
 from capjax.kernels import numerics, routing
 from capjax.kernels.routing import em
-from capjax.layers import heinsen_routers, routers, routing_inputs
+from capjax.layers import routers, routing_inputs
 
 
 class Iterations(NamedTuple):
@@ -79,7 +79,7 @@ def iterations(
 
     outputs.append(jax.vmap(route)(poses, activations))
   votes = jax.vmap(routing_inputs.stored_votes, (0, None))(poses, transforms)
-  if bias is not None and isinstance(layer.route, _MIXTURES):
+  if bias is not None and _is_mixture(layer.route):
     votes += bias
   return Iterations(
     votes,
@@ -188,8 +188,9 @@ def _layers(model, images) -> list[jax.Array]:
   ]
 
 
-# Mixtures: they add the layer's bias to the votes, and weigh the parts.
-_MIXTURES = (routers.EM, routers.Variational, heinsen_routers.HeinsenEM)
+def _is_mixture(route) -> bool:
+  """Whether it adds the layer's bias to the votes, and weighs the parts."""
+  return getattr(route, "is_mixture", False)
 
 
 def _with_iterations(route) -> tuple[Callable, int] | None:
@@ -228,7 +229,7 @@ def _with_iterations(route) -> tuple[Callable, int] | None:
 
 def _part_activations(route, activations) -> jax.Array:
   """Those of the parts, for the routings that weigh parts by them; else 1."""
-  if isinstance(route, _MIXTURES):
+  if _is_mixture(route):
     return activations
   return jnp.ones_like(activations)
 

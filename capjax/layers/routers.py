@@ -131,6 +131,8 @@ class Variational(nnx.Module):
   activations; the loss is the margin loss.
   """
 
+  is_mixture = True  # adds the bias to votes, and weighs parts: `inspection`
+
   def __init__(
     self, num_objects: int, *, num_iterations: int = 3, gradient: str = "all"
   ):
@@ -178,6 +180,8 @@ class EM(nnx.Module):
 
   Differs from paper: this scale and the bias; the loss is the margin loss.
   """
+
+  is_mixture = True  # adds the bias to votes, and weighs parts: `inspection`
 
   def __init__(
     self,

@@ -3,6 +3,8 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
+import oracles
 import routing_types
 from kernel_arguments import Case
 
@@ -55,6 +57,42 @@ def _top1(votes, poses, activations, bias, parameters):
 def _sinkhorn(votes, poses, activations, bias, parameters):
   del poses, parameters
   return sinkhorn.sinkhorn_routing(votes, activations=activations, bias=bias)
+
+
+def _squashed(c, votes, bias):
+  poses = [
+    oracles.squash(bias[j] + sum(c[i, j] * votes[i, j] for i in range(3)))
+    for j in range(2)
+  ]
+  return np.array(poses), np.linalg.norm(poses, axis=1)
+
+
+def _of_factors(c, poses, transforms, bias):
+  return _squashed(c, np.einsum("ic,ijcd->ijd", poses, transforms), bias)
+
+
+def _with_bias(route):
+  return lambda votes, bias, **options: route(votes, bias=bias, **options)
+
+
+def _by_transforms(poses, transforms, bias, **options):
+  return routing.transform_and_route(
+    poses, transforms, bias=bias, chunk_size=2, **options
+  )
+
+
+def _grid(votes, bias, **options):
+  """Two positions of a grid for parents of one type."""
+  output = routing.grid_routing(
+    votes.reshape(3, 2, 1, 1, 4), bias=bias, **options
+  )
+  return routing.RoutingOutput(
+    *(x.reshape(y) for x, y in zip(output, [(2, 4), (2,), (3, 2)], strict=True))
+  )
+
+
+def _squashed_with_one_bias(c, votes, bias):
+  return _squashed(c, votes, np.tile(bias, (2, 1)))
 
 
 CASES = {
@@ -149,3 +187,27 @@ LAYERS = {
     _sinkhorn, {}, ("sinkhorn.sinkhorn_routing of factors",)
   ),
 }
+
+LAST = {
+  "dynamic": routing_types.Last(
+    _with_bias(routing.dynamic_routing), _squashed,
+    (routing_types.STORED, routing_types.BIAS),
+  ),
+  "transform_and_route": routing_types.Last(
+    _by_transforms,
+    _of_factors,
+    (
+      routing_types.normal(2, (3, 2)),
+      routing_types.normal(3, (3, 2, 2, 4)),
+      routing_types.BIAS,
+    ),
+  ),
+  "grid": routing_types.Last(
+    _grid, _squashed_with_one_bias,
+    (routing_types.STORED, routing_types.BIAS[:1]),
+  ),
+  "sinkhorn": routing_types.Last(
+    _with_bias(routing.sinkhorn_routing), _squashed,
+    (routing_types.STORED, routing_types.BIAS),
+  ),
+}  # fmt: skip

@@ -1,9 +1,12 @@
 """Routings by attention, prototypes and networks, in `routing_rows`."""
 
 import jax.numpy as jnp
+import numpy as np
 import routing_types
+import scipy.special
 from kernel_arguments import Case
 
+from kernels import routing
 from kernels.routing import (
   attention,
   orthogonal,
@@ -77,6 +80,21 @@ def _orthcaps(votes, poses, activations, bias, parameters):
     kept=orthogonal.prune(parts, centre=jnp.mean(parts, axis=0)),
     bias=bias,
     **{n: orthogonal.householder(x) for n, x in parameters.items()},
+  )
+
+
+def _layer_norm(c, votes, readout, scale):
+  poses = []
+  for j in range(2):
+    total = sum(c[i, j] * votes[i, j] for i in range(3))
+    deviation = np.sqrt(np.mean((total - total.mean()) ** 2) + 1e-5)
+    poses.append(scale * (total - total.mean()) / deviation)
+  return np.array(poses), scipy.special.expit(np.array(poses) @ readout)
+
+
+def _attention(votes, readout, scale, **options):
+  return routing.inverted_attention_routing(
+    votes, readout, scale=scale, **options
   )
 
 
@@ -213,5 +231,17 @@ LAYERS = {
     _orthcaps,
     {"keys": (4, 4), "values": (4, 4)},
     ("orthogonal.sparse_attention_routing of factors",),
+  ),
+}
+
+LAST = {
+  "inverted_attention": routing_types.Last(
+    _attention,
+    _layer_norm,
+    (
+      routing_types.STORED,
+      routing_types.normal(4, 4),
+      routing_types.normal(5, 4),
+    ),
   ),
 }

@@ -3,7 +3,9 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 import routing_types
+import scipy.special
 from kernel_arguments import Case
 
 from kernels import numerics, routing
@@ -107,6 +109,58 @@ def _heinsen_vectors(votes, poses, activations, bias, parameters):
   parts = poses.reshape(len(poses), -1)
   return heinsen.heinsen_vector_routing(
     votes, parts, activations, bias=bias, **parameters
+  )
+
+
+def _posterior(c, votes, activations, beta, gain):
+  """The last update of variational routing with its default prior."""
+  means, activity = [], []
+  weights = c * activations[:, None]
+  size = votes.shape[2]
+  digamma = scipy.special.digamma
+  total = digamma(2 + weights.sum())
+  for j in range(2):
+    mass, w = weights[:, j].sum(), weights[:, j, None]
+    mean = np.sum(w * votes[:, j], axis=0) / (1 + mass)
+    inverse = 1 + np.sum(w * (votes[:, j] - mean) ** 2, axis=0) + mean**2
+    log_precision = sum(
+      digamma((size + 1 + mass - d) / 2) + np.log(2) - np.log(inverse[d])
+      for d in range(size)
+    )
+    entropy = size / 2 * (1 + np.log(2 * np.pi)) - log_precision / 2
+    share = np.exp(digamma(1 + mass) - total)
+    activity.append(scipy.special.expit(beta[j] - gain[j] * share * entropy))
+    means.append(mean)
+  return np.array(means), np.array(activity)
+
+
+def _gaussians(c, votes, activations, beta_a, beta_u):
+  """The last M-step of EM routing in the form of the paper."""
+  means, activity = [], []
+  for j in range(2):
+    w = (c[:, j] * activations)[:, None]
+    mass = w.sum() + 1e-7
+    mean = np.sum(w * votes[:, j], axis=0) / mass
+    variance = np.sum(w * (votes[:, j] - mean) ** 2, axis=0) / mass + 5e-4
+    cost = mass * np.sum(beta_u[j] + np.log(variance) / 2)
+    activity.append(scipy.special.expit(0.3 * (beta_a[j] - cost)))
+    means.append(mean)
+  return np.array(means), np.array(activity)
+
+
+def _use_and_neglect(c, votes, activations, beta_use, beta_ignore):
+  """The last M-step of Heinsen's EM."""
+  use = c * activations[:, None]
+  ignore = activations[:, None] - use
+  scores = np.sum(beta_use * use - beta_ignore * ignore, axis=0)
+  mass = use.sum(axis=0)[:, None] + 1e-5
+  means = np.einsum("ij,ijd->jd", use, votes) / mass
+  return means, scipy.special.expit(scores)
+
+
+def _variational_last(votes, activations, beta, gain, **options):
+  return routing.variational_routing(
+    votes, activations, beta=beta, gain=gain, **options
   )
 
 
@@ -236,3 +290,28 @@ LAYERS = {
     counts=True,
   ),  # fmt: skip
 }
+
+LAST = {
+  "variational": routing_types.Last(
+    _variational_last, _posterior,
+    (
+      routing_types.STORED, routing_types.unit(6), routing_types.normal(7, 2),
+      routing_types.normal(8, 2),
+    ),
+  ),
+  "em": routing_types.Last(
+    functools.partial(em.em_routing, inverse_temperatures=(0.1, 0.3)),
+    _gaussians,
+    (
+      routing_types.STORED, routing_types.unit(6), routing_types.normal(7, 2),
+      routing_types.normal(8, 2),
+    ),
+  ),
+  "heinsen_em": routing_types.Last(
+    heinsen.heinsen_em_routing, _use_and_neglect,
+    (
+      routing_types.STORED, routing_types.unit(6),
+      routing_types.normal(7, (3, 2)), routing_types.normal(8, (3, 2)),
+    ),
+  ),
+}  # fmt: skip

@@ -1,8 +1,9 @@
 """All routings: rows of the tests that hold them all.
 
 `CASES` are rows of `kernel_cases`; `PROPERTIES` say what holds of a routing,
-for `all_routings_test`; `LAYERS` what layers compute with a routing by name.
-A routing has its rows of all three in one file.
+for `all_routings_test`; `LAYERS` what layers compute with a routing by name;
+`LAST` the last iterations of those that iterate. A routing has its rows of all
+four in one file.
 """
 
 import functools
@@ -12,7 +13,7 @@ import attention_rows
 import clustering_rows
 from routing_types import rotation
 
-__all__ = ["CASES", "LAYERS", "PROPERTIES", "rotation"]
+__all__ = ["CASES", "LAST", "LAYERS", "PROPERTIES", "rotation"]
 
 _FILES = agreement_rows, clustering_rows, attention_rows
 CASES = {name: row for file in _FILES for name, row in file.CASES.items()}
@@ -35,3 +36,4 @@ PROPERTIES = {
   name: row for file in _FILES for name, row in file.PROPERTIES.items()
 }
 LAYERS = {name: row for file in _FILES for name, row in file.LAYERS.items()}
+LAST = {name: row for file in _FILES for name, row in file.LAST.items()}

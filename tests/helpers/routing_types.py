@@ -69,3 +69,30 @@ class Layer(NamedTuple):
   shapes: dict[str, tuple[int, ...]]
   kernels: tuple[str, ...]
   counts: bool = False
+
+
+class Last(NamedTuple):
+  """A routing and its last iteration, for gradients through that alone.
+
+  Attributes:
+    route: of arguments for three parts and two parents with poses [4], and the
+      options of the kernel.
+    step: the last weighted sum, or M-step, in float64 NumPy: of coefficients
+      [3 2] and the arguments to poses [2 4] and activations [2].
+    arguments: numbers such as `normal` and `unit` draw.
+  """
+
+  route: Callable[..., routing.RoutingOutput]
+  step: Callable[..., tuple[np.ndarray, np.ndarray]]
+  arguments: tuple[np.ndarray, ...]
+
+
+def unit(seed, size=3):
+  return np.random.default_rng(seed).uniform(0.2, 0.9, size)
+
+
+def normal(seed, shape):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+STORED, BIAS = normal(0, (3, 2, 4)), normal(1, (2, 4))

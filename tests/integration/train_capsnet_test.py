@@ -244,7 +244,8 @@ def test_novel_viewpoints_are_kept_for_the_test(train, data_dir, tmp_path):
   place = f"--data_dir={data_dir}"
   code, printed = train(
     tmp_path, *processes.BASELINE, "--dataset=viewpoint_solids",
-    "--viewpoints=azimuth", "--crop=24", "--standardise", "--num_steps=2", place,
+    "--viewpoints=azimuth", "--crop=24", "--standardise", "--num_steps=2",
+    place,
   )  # fmt: skip
   assert code == 0, printed
   scores = processes.summary_of(tmp_path)["metrics"]

@@ -241,13 +241,7 @@ class RoutersTest(chex.TestCase):
     self.assertGreater(np.ptp(more.coefficients), 1e-3)
 
   @parameterized.parameters(
-    "dynamic",
-    "inverted_attention",
-    "variational",
-    "em",
-    "sinkhorn",
-    "heinsen_em",
-    "heinsen_vectors",
+    *(n for n, x in routers.ROUTERS.items() if "gradient" in x.options)
   )
   @pytest.mark.long_after_first
   def test_gradient_is_passed_on(self, name):

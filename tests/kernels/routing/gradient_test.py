@@ -11,155 +11,14 @@ import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
-import scipy.special
+import routing_rows
 
 from kernels import numerics, routing
 from kernels.routing import em, em_convolution, linear_votes
 
-_SHAPE = (3, 2, 4)
 _STEP = 1e-5
 _WEIGHTS = np.random.default_rng(9).normal(size=8)
-
-
-def _unit(seed, size=3):
-  return np.random.default_rng(seed).uniform(0.2, 0.9, size)
-
-
-def _normal(seed, shape):
-  return np.random.default_rng(seed).normal(size=shape)
-
-
-def _squashed(c, votes, bias):
-  poses = [
-    oracles.squash(bias[j] + sum(c[i, j] * votes[i, j] for i in range(3)))
-    for j in range(2)
-  ]
-  return np.array(poses), np.linalg.norm(poses, axis=1)
-
-
-def _of_factors(c, poses, transforms, bias):
-  return _squashed(c, np.einsum("ic,ijcd->ijd", poses, transforms), bias)
-
-
-def _layer_norm(c, votes, readout, scale):
-  poses = []
-  for j in range(2):
-    total = sum(c[i, j] * votes[i, j] for i in range(3))
-    deviation = np.sqrt(np.mean((total - total.mean()) ** 2) + 1e-5)
-    poses.append(scale * (total - total.mean()) / deviation)
-  return np.array(poses), scipy.special.expit(np.array(poses) @ readout)
-
-
-def _posterior(c, votes, activations, beta, gain):
-  """The last update of variational routing with its default prior."""
-  means, activity = [], []
-  weights = c * activations[:, None]
-  size = votes.shape[2]
-  digamma = scipy.special.digamma
-  total = digamma(2 + weights.sum())
-  for j in range(2):
-    mass, w = weights[:, j].sum(), weights[:, j, None]
-    mean = np.sum(w * votes[:, j], axis=0) / (1 + mass)
-    inverse = 1 + np.sum(w * (votes[:, j] - mean) ** 2, axis=0) + mean**2
-    log_precision = sum(
-      digamma((size + 1 + mass - d) / 2) + np.log(2) - np.log(inverse[d])
-      for d in range(size)
-    )
-    entropy = size / 2 * (1 + np.log(2 * np.pi)) - log_precision / 2
-    share = np.exp(digamma(1 + mass) - total)
-    activity.append(scipy.special.expit(beta[j] - gain[j] * share * entropy))
-    means.append(mean)
-  return np.array(means), np.array(activity)
-
-
-def _gaussians(c, votes, activations, beta_a, beta_u):
-  """The last M-step of EM routing in the form of the paper."""
-  means, activity = [], []
-  for j in range(2):
-    w = (c[:, j] * activations)[:, None]
-    mass = w.sum() + 1e-7
-    mean = np.sum(w * votes[:, j], axis=0) / mass
-    variance = np.sum(w * (votes[:, j] - mean) ** 2, axis=0) / mass + 5e-4
-    cost = mass * np.sum(beta_u[j] + np.log(variance) / 2)
-    activity.append(scipy.special.expit(0.3 * (beta_a[j] - cost)))
-    means.append(mean)
-  return np.array(means), np.array(activity)
-
-
-def _use_and_neglect(c, votes, activations, beta_use, beta_ignore):
-  """The last M-step of Heinsen's EM."""
-  use = c * activations[:, None]
-  ignore = activations[:, None] - use
-  scores = np.sum(beta_use * use - beta_ignore * ignore, axis=0)
-  mass = use.sum(axis=0)[:, None] + 1e-5
-  means = np.einsum("ij,ijd->jd", use, votes) / mass
-  return means, scipy.special.expit(scores)
-
-
-_VOTES, _BIAS = _normal(0, _SHAPE), _normal(1, _SHAPE[1:])
-_EM = functools.partial(routing.em_routing, inverse_temperatures=(0.1, 0.3))
-_FACTORS = _normal(2, (3, 2)), _normal(3, (3, 2, 2, 4)), _BIAS
-
-
-def _with_bias(route):
-  return lambda votes, bias, **options: route(votes, bias=bias, **options)
-
-
-def _by_transforms(poses, transforms, bias, **options):
-  return routing.transform_and_route(
-    poses, transforms, bias=bias, chunk_size=2, **options
-  )
-
-
-def _attention(votes, readout, scale, **options):
-  return routing.inverted_attention_routing(
-    votes, readout, scale=scale, **options
-  )
-
-
-def _variational(votes, activations, beta, gain, **options):
-  return routing.variational_routing(
-    votes, activations, beta=beta, gain=gain, **options
-  )
-
-
-def _grid(votes, bias, **options):
-  """Two positions of a grid for parents of one type."""
-  output = routing.grid_routing(
-    votes.reshape(3, 2, 1, 1, 4), bias=bias, **options
-  )
-  return routing.RoutingOutput(
-    *(x.reshape(y) for x, y in zip(output, [(2, 4), (2,), (3, 2)], strict=True))
-  )
-
-
-def _squashed_with_one_bias(c, votes, bias):
-  return _squashed(c, votes, np.tile(bias, (2, 1)))
-
-
-# The routing, its last step of given coefficients, and the arguments of both.
-_ROUTINGS = {
-  "dynamic": (_with_bias(routing.dynamic_routing), _squashed, (_VOTES, _BIAS)),
-  "transform_and_route": (_by_transforms, _of_factors, _FACTORS),
-  "grid": (_grid, _squashed_with_one_bias, (_VOTES, _BIAS[:1])),
-  "sinkhorn": (
-    _with_bias(routing.sinkhorn_routing), _squashed, (_VOTES, _BIAS)
-  ),
-  "inverted_attention": (
-    _attention, _layer_norm, (_VOTES, _normal(4, 4), _normal(5, 4))
-  ),
-  "variational": (
-    _variational, _posterior,
-    (_VOTES, _unit(6), _normal(7, 2), _normal(8, 2)),
-  ),
-  "em": (_EM, _gaussians, (_VOTES, _unit(6), _normal(7, 2), _normal(8, 2))),
-  "heinsen_em": (
-    routing.heinsen_em_routing, _use_and_neglect,
-    (_VOTES, _unit(6), _normal(7, (3, 2)), _normal(8, (3, 2))),
-  ),
-}  # fmt: skip
 
 
 def _energy(poses, activations):
@@ -204,12 +63,12 @@ def check_last(route, step, arguments, **options):
     np.testing.assert_allclose(one, other, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("name", _ROUTINGS)
+@pytest.mark.parametrize("name", routing_rows.LAST)
 @pytest.mark.long_after_first
 def test_last_iteration_is_differentiated_alone(name):
-  check_last(*_ROUTINGS[name], gradient="last")
+  check_last(*routing_rows.LAST[name], gradient="last")
   with pytest.raises(AssertionError):
-    check_last(*_ROUTINGS[name], gradient="all")
+    check_last(*routing_rows.LAST[name], gradient="all")
 
 
 def test_coefficients_of_constant_parents_are_not_constants():
@@ -225,12 +84,12 @@ def test_coefficients_of_constant_parents_are_not_constants():
     return routing.RoutingOutput(poses, numerics.safe_norm(poses), shares)
 
   with pytest.raises(AssertionError):
-    check_last(broken, *_ROUTINGS["dynamic"][1:])
+    check_last(broken, *routing_rows.LAST["dynamic"][1:])
 
 
-@pytest.mark.parametrize("name", _ROUTINGS)
+@pytest.mark.parametrize("name", routing_rows.LAST)
 def test_values_are_the_same(name):
-  route, _, arguments = _ROUTINGS[name]
+  route, _, arguments = routing_rows.LAST[name]
   arguments = [jnp.float32(x) for x in arguments]
   one, other = (
     jax.jit(functools.partial(route, gradient=gradient))(*arguments)
@@ -293,8 +152,8 @@ def test_rule_of_windows_is_the_derived_one():
 
 
 def test_unknown_gradients_are_refused():
-  for name in _ROUTINGS:
-    route, _, arguments = _ROUTINGS[name]
+  for name in routing_rows.LAST:
+    route, _, arguments = routing_rows.LAST[name]
     with pytest.raises(ValueError, match="gradient is 'first'; give 'all' or"):
       route(*map(jnp.float32, arguments), gradient="first")
   with pytest.raises(ValueError, match="gradient is 'none'"):
