@@ -229,7 +229,7 @@ def unseen_shifts(path: pathlib.Path) -> None:
     for stem, label in names.items()
   }
   panel = curves.Panel(
-    "", "shift (pixels)", "squared error (% of the target's squares)", lines
+    "", "shift (pixels)", "error (% of the target's squares)", lines
   )
   curves.accuracy_curves([panel], path)
 
@@ -304,6 +304,23 @@ def slots(path: pathlib.Path) -> bool:
   return _copy("slots_quick-0", "object_masks_multimnist", path)
 
 
+def slots_overlaid(path: pathlib.Path) -> bool:
+  """Overlaid digits of MNIST, as invariant slots explain them."""
+  run = "invariant_slots_multimnist_short-0"
+  return _copy(run, "object_masks_multimnist", path)
+
+
+def slots_moved(path: pathlib.Path) -> bool:
+  """The same of digits that are each moved as in affNIST."""
+  run = "invariant_slots_affnist_like_short-0"
+  return _copy(run, "object_masks_affnist_like", path)
+
+
+def slots_points(path: pathlib.Path) -> bool:
+  """Points of squares and triangles, as slots explain them."""
+  return _copy("constellation_quick_slots-0", "segmentation", path)
+
+
 def scae_pairs(path: pathlib.Path) -> bool:
   """The same by the objects of a stacked capsule autoencoder."""
   return _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
@@ -315,7 +332,8 @@ PICTURES: dict[str, Callable[[pathlib.Path], bool | None]] = {
     overview, dimensions, examples.agreement, examples.em, examples.parts,
     fields, moving, explained, embedding, repair, swaps, duplicates,
     rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
-    iterations, vote_distances, logit_changes, reliability, slots, scae_pairs,
+    iterations, vote_distances, logit_changes, reliability, slots, slots_overlaid,
+    slots_moved, slots_points, scae_pairs,
   )
 }  # fmt: skip
 
