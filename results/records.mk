@@ -4,6 +4,7 @@
 #   make -n records     what is missing, and about how long it takes
 #   make records        makes it; a run that was cut resumes
 #   make record-NAME    makes one
+#   make missing-suites what records lack that their targets name by now
 #   make measurements   times and memory of routings, what is not finite, and
 #                       what steps cost on many devices
 #
@@ -18,6 +19,10 @@ RUNS ?= runs
 NICE ?= nice -n 19
 presets := --flagfile=experiments/presets
 comma := ,
+define newline
+
+
+endef
 
 # $(call seeds,NAME,SEEDS): one record for each seed of train.NAME.
 define seed
@@ -599,12 +604,18 @@ results/measurements/routing_fuzz-0.jsonl: | .venv
 	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/fuzz_routings.py \
 	  --out=$@
 
-.PHONY: records list-records
+.PHONY: records list-records missing-suites
 records: $(RECORDS:%=results/records/%.jsonl)
 record-%: results/records/%.jsonl ;
 
 list-records:
 	@$(foreach name,$(RECORDS),echo "$(name): $(train.$(name))";)
+
+# A record is of one run: to add a suite, remove its file, and make it again.
+missing-suites:
+	@$(foreach name,$(RECORDS),file=results/records/$(name).jsonl; [ ! -e $$file ] || \
+	  for suite in $(subst $(comma), ,$(suites.$(name))); do \
+	  grep -q "\"suite\": \"$$suite\"" $$file || echo "$(name): $$suite"; done$(newline))
 
 results/records/%.jsonl: | .venv
 	@echo "# $*: about $(minutes.$*) minutes on two cores"
