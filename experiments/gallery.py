@@ -332,8 +332,8 @@ PICTURES: dict[str, Callable[[pathlib.Path], bool | None]] = {
     overview, dimensions, examples.agreement, examples.em, examples.parts,
     fields, moving, explained, embedding, repair, swaps, duplicates,
     rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
-    iterations, vote_distances, logit_changes, reliability, slots, slots_overlaid,
-    slots_moved, slots_points, scae_pairs,
+    iterations, vote_distances, logit_changes, reliability, slots,
+    slots_overlaid, slots_moved, slots_points, scae_pairs,
   )
 }  # fmt: skip
 

@@ -68,13 +68,11 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     np.flatnonzero(labels == c)[:_PER_CLASS]
     for c in range(trained.test.num_classes)
   ]
-  scores, plotted = (
-    {
-      "num_tested": len(labels),
-      "num_informative": min(_NUM_INFORMATIVE, len(labels)),
-    },
-    {},
-  )
+  scores = {
+    "num_tested": len(labels),
+    "num_informative": min(_NUM_INFORMATIVE, len(labels)),
+  }
+  plotted = {}
   for number, name in enumerate(learnt):
     suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
     plotted[suffix] = [tested[name][rows] for rows in shown]
