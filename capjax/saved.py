@@ -191,10 +191,16 @@ def save(
     The card with `sha256`, that of the other entries and the tensors.
 
   Raises:
+    TypeError: if a model comes without its card.
     ValueError: if the card does not describe this model, or a parameter is
       too large for float16.
     OSError: if the file cannot be written.
   """
+  if not isinstance(trained, TrainedModel):
+    raise TypeError(
+      f"save takes a model with its card, not a {type(trained).__name__}; give "
+      "TrainedModel(model, make_card(spec, ...)) of capjax.saved"
+    )
   tensors = _tensors(trained.model)
   if half:
     tensors |= _halves(trained.model, tensors)

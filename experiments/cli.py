@@ -68,7 +68,8 @@ def main() -> None:
 def _binary(words: list[str]) -> tuple[str, list[str]]:
   """The module that the first words name, and the words after these."""
   command, *rest = words or ["--help"]
-  if command in ("--help", "-h", "help"):
+  asks = ("--help", "-h", "help")
+  if command in asks or (command == "train" and rest and rest[0] in asks):
     print(_usage())
     sys.exit(0)
   if command == "train" and rest and rest[0] in models():

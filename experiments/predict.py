@@ -118,6 +118,8 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     if not paths:
       raise ValueError("no image is given; name files after the flags")
+    if _OUT.value:
+      limits.require_folder("out", _OUT.value)
     trained = pretrained.load_any(_MODEL.value)
     shape = trained.card["image_shape"]
     if shape[2] not in _CHANNELS:

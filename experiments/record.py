@@ -2,7 +2,8 @@ r"""Writes the records of a finished run into a file of results/records.
 
   python -m experiments.record --workdir=RUN --out=results/records/NAME.jsonl
 
-The first line is the run's summary.json. Each suite that it was evaluated by
+With `--check`, before a run, only says whether its record would be refused. The
+first line is the run's summary.json. Each suite that it was evaluated by
 adds one line. `make records` calls this after training and evaluation.
 """
 
@@ -14,9 +15,33 @@ from absl import app, flags
 
 from .flags import errors, runs
 from .records import records
-from .run import atomic_files, directory
+from .run import atomic_files, directory, provenance
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
+
+
+_CHECK = flags.DEFINE_bool(
+  "check", False, "Only check that the code and the run are of a commit."
+)
+
+
+def check(run: directory.Run) -> None:
+  """Checks that a run of this code, or what it began with, can be recorded.
+
+  Raises:
+    ValueError: if its record would be refused.
+  """
+  if provenance.is_dirty() is not False:
+    raise ValueError(
+      "the code is not as it was committed, and its record would be refused; "
+      "commit, or remove what `git status` shows"
+    )
+  path = run.workdir / "provenance.json"
+  if path.exists() and atomic_files.read_json(path).get("dirty") is not False:
+    raise ValueError(
+      f"{run.workdir} was begun by code that no commit holds, and its record "
+      "would be refused; remove this folder, or train in another"
+    )
 
 
 def records_of(run: directory.Run) -> list[dict]:
@@ -38,6 +63,9 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   path = pathlib.Path(_OUT.value)
   with errors.clear_errors():
+    if _CHECK.value:
+      check(directory.Run(runs.WORKDIR.value))
+      return
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")
     lines = [

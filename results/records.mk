@@ -613,6 +613,7 @@ missing-suites:
 
 results/records/%.jsonl: | .venv
 	@echo "# $*: about $(minutes.$*) minutes on two cores"
+	$(BIN)/python -m experiments.record --check --workdir=$(RUNS)/$* --out=$@
 	$(NICE) $(BIN)/python -m experiments.$(train.$*) \
 	  --workdir=$(RUNS)/$* --data_dir=$(DATA_DIR)
 	$(if $(needs.$*),$(foreach run,$(needs.$*),$(NICE) $(BIN)/python -m \

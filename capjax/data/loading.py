@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,11 +50,11 @@ NAMES = tuple(_SPECS)
 
 
 def load(
-  name: str,
+  name: str | os.PathLike[str],
   split: str,
   data_dir: str | os.PathLike[str] | None = None,
   *,
-  image_size: tuple[int, int] | None = None,
+  image_size: int | tuple[int, int] | None = None,
   grayscale: bool = False,
   stream: bool | None = False,
 ) -> Dataset:
@@ -92,7 +92,8 @@ def load(
       relative path is looked for there if this is given, and then in the
       working folder.
     image_size: Height and width to which images are resized (see
-      `conversion.convert`); by default they keep their size.
+      `conversion.convert`), or one number for both; by default they keep their
+      size.
     grayscale: Whether colours become intensities of grey.
     stream: Whether images stay in their files, as `StoredImages`. Those of
       `NAMES`, of an archive or of IDX files are in the host's memory even so,
@@ -109,9 +110,10 @@ def load(
   """
   if split not in _SPLITS:
     raise ValueError(f"unknown split {split!r}; use {' or '.join(_SPLITS)}")
+  name = os.fspath(name)
   if not name:
     raise ValueError(f"the data set has no name; known are {', '.join(NAMES)}")
-  conversion = Conversion(image_size, grayscale)
+  conversion = Conversion(_sides(image_size), grayscale)
   if name.startswith(own.TFDS):
     name, folder = name.removeprefix(own.TFDS), _resolve(data_dir)
     return own.load_prepared(name, folder, split, conversion, stream)
@@ -135,6 +137,22 @@ def load(
       f"{own.TFDS}NAME, or the folder that holds {name} as --data_dir"
     )
   return own.load(name, split, data_dir, conversion, stream)
+
+
+def _sides(image_size: Any) -> tuple[int, int] | None:
+  """The height and the width that are meant."""
+  if image_size is None:
+    return None
+  try:
+    height, width = np.broadcast_to(image_size, 2).tolist()
+  except ValueError:
+    height = width = 0
+  if not all(isinstance(side, int) and side > 0 for side in (height, width)):
+    raise ValueError(
+      f"image_size is {image_size!r}; give one number of pixels, or height and "
+      "width such as (20, 30)."
+    )
+  return height, width
 
 
 def split_path(

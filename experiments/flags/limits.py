@@ -5,6 +5,7 @@ The one flag that it brings is `--preset`.
 
 import gc
 import math
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,6 +108,23 @@ def refuse(what: str, names: Sequence[str]) -> None:
   given = [name for name in names if not is_default(name)]
   if given:
     raise ValueError(f"{what} does not use --{', --'.join(given)}")
+
+
+def require_folder(name: str, path: str) -> None:
+  """Checks that a file can be put where a flag says, before it is computed.
+
+  Args:
+    name: of the flag.
+    path: its value.
+
+  Raises:
+    ValueError: if the folder of the file is not there.
+  """
+  folder = pathlib.Path(path).expanduser().parent
+  if not folder.is_dir():
+    raise ValueError(
+      f"--{name}={path}: there is no folder {folder}; make it, or name another"
+    )
 
 
 def is_default(name: str) -> bool:

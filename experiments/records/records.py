@@ -133,5 +133,6 @@ def _refuse_unknown_code(record: dict) -> None:
     if record.get(name, None if name == "dirty" else False) is not False:
       raise ValueError(
         f"`{name}` is {record.get(name)!r}, expected false: no commit holds "
-        "the code of this record; make it again from a clean tree."
+        "the code of this record; make it again from a clean tree, and train "
+        "in another folder where the run itself is not of one."
       )

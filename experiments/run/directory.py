@@ -342,7 +342,10 @@ class Run:
     """
     path = self.workdir / "summary.json"
     if not path.exists():
-      raise ValueError(f"{path} is missing: no run was completed there")
+      raise ValueError(
+        f"{path} is missing: no run was completed there; give the folder of a "
+        "run that is finished, or repeat its training command"
+      )
     return atomic_files.read_json(
       path, names=("experiment", "flags", "metrics"), remedy=TRAIN_AGAIN
     )

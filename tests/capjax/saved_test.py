@@ -1,5 +1,6 @@
 """Models that were saved are the same when loaded, for every family."""
 
+import inspect
 import json
 import os
 
@@ -235,3 +236,10 @@ def test_a_card_is_json():
   card = saved_cases.trained("capsnet", metrics={"test_accuracy": 0.5}).card
   assert json.loads(json.dumps(card)) == card
   assert card["num_classes"] == 3 and card["preprocessing"] == {}
+
+
+def test_a_model_without_its_card_is_refused(tmp_path):
+  # Without the checks of annotations, which only tests have.
+  save = inspect.unwrap(saved.save)
+  with pytest.raises(TypeError, match="give TrainedModel.model, make_card"):
+    save(nnx.Module(), tmp_path / "a.safetensors")

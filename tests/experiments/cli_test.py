@@ -41,7 +41,7 @@ def test_other_words_end_with_the_usage(monkeypatch, words):
   assert "train_" not in str(error.value)
 
 
-@pytest.mark.parametrize("words", [[], ["--help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["train", "--help"]])
 def test_help_lists_all_models(monkeypatch, capsys, words):
   monkeypatch.setattr(sys, "argv", ["capjax", *words])
   with pytest.raises(SystemExit) as error:

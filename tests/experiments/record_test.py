@@ -7,8 +7,9 @@ import subprocess
 import processes
 import pytest
 
+import experiments.record
 from experiments.records import records
-from experiments.run import provenance
+from experiments.run import directory, provenance
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")
 
@@ -104,3 +105,27 @@ def test_records_do_not_make_the_code_dirty(tmp_path, monkeypatch):
   assert provenance.is_dirty() is False
   (folder / "new.py").touch()
   assert provenance.is_dirty() is True
+
+
+@pytest.mark.parametrize(
+  ("dirty", "began", "words"),
+  [
+    (False, None, None),
+    (False, {"dirty": False}, None),
+    (True, None, "what `git status` shows"),
+    (None, None, "what `git status` shows"),
+    (False, {"dirty": True}, "remove this folder"),
+  ],
+)
+def test_what_would_be_refused_is_said_before_training(
+  tmp_path, monkeypatch, dirty, began, words
+):
+  monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
+  if began is not None:
+    (tmp_path / "provenance.json").write_text(json.dumps(began))
+  run = directory.Run(tmp_path)
+  if words is None:
+    experiments.record.check(run)
+    return
+  with pytest.raises(ValueError, match=words):
+    experiments.record.check(run)

@@ -3,7 +3,7 @@
 import pathlib
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -33,13 +33,16 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
     ValueError: The archive is damaged, or does not hold this; the message says
       what it holds.
   """
-  return open_arrays(path, _arrays(path), conversion)
+  arrays, names = _arrays(path)
+  return open_arrays(path, arrays, conversion, names=names)
 
 
 def open_arrays(
   path: pathlib.Path | str,
   arrays: Mapping[str, np.ndarray],
   conversion: Conversion,
+  *,
+  names: Sequence[str] | None = None,
 ) -> Source:
   """As `open_archive`, for the arrays that an archive would hold.
 
@@ -47,6 +50,7 @@ def open_arrays(
     path: What holds them, for error messages.
     arrays: By name, as in an archive.
     conversion: What is done to every image.
+    names: Those of all arrays that are there, for the error message.
 
   Raises:
     ValueError: As `open_archive`.
@@ -55,10 +59,10 @@ def open_arrays(
   has_test = "test_images" in arrays or "test_labels" in arrays
   missing += [key for key in _KEYS[2:4] if has_test and key not in arrays]
   if missing:
+    found = ", ".join(sorted(names or arrays)) or "nothing"
     raise ValueError(
-      f"{path}: has no {' and no '.join(missing)}, only "
-      f"{', '.join(sorted(arrays)) or 'nothing'}; give images, labels and, if "
-      "there is a test set, test_images and test_labels"
+      f"{path}: has no {' and no '.join(missing)}, only {found}; give images, "
+      "labels and, if there is a test set, test_images and test_labels"
     )
   parts = ["", "test_"] if has_test else [""]
   images = [_images(path, f"{x}images", arrays) for x in parts]
@@ -85,11 +89,15 @@ def open_arrays(
   return Source(sources[0], sources[1] if has_test else None, names)
 
 
-def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+def _arrays(
+  path: pathlib.Path,
+) -> tuple[dict[str, np.ndarray], list[str]]:
+  """The arrays that a data set may have, and the names of all."""
   try:
     # Opened here: np.load does not close a file that is damaged.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-      return {key: archive[key] for key in archive.files if key in _KEYS}
+      known = {key: archive[key] for key in archive.files if key in _KEYS}
+      return known, archive.files
   except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as e:
     if isinstance(e, PermissionError):
       raise
@@ -126,9 +134,17 @@ def _images(
   kind = images.dtype.kind
   if kind not in "iuf":
     refuse(f"is of {images.dtype}", "give integers in 0..255, floats in [0, 1]")
+  if kind == "f" and not np.all(np.isfinite(images)):
+    wrong = np.argwhere(~np.isfinite(images))
+    place = ", ".join(map(str, wrong[0]))
+    refuse(
+      f"holds {images[tuple(wrong[0])]} at [{place}] ({len(wrong):,} of "
+      f"{images.size:,} numbers are not finite)",
+      "leave out such images",
+    )
   low, high = images.min(), images.max()
   if kind == "f":
-    if not (low >= 0 and high <= 1):  # so that NaN is refused too
+    if not (low >= 0 and high <= 1):
       refuse(f"holds floats from {low:g} to {high:g}", "scale them to [0, 1]")
     return np.round(images * _LARGEST).astype(np.uint8)
   if low < 0 or high > _LARGEST:

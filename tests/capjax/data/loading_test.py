@@ -1,5 +1,6 @@
 """Data sets by name; broken files are in `idx_test`, TFDS in `tfds_test`."""
 
+import inspect
 import subprocess
 import sys
 
@@ -84,3 +85,20 @@ def test_optional_packages_are_imported_only_where_used():
     "sys.exit(str(found) if found else 0)"
   )
   subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_one_number_is_height_and_width(tmp_path):
+  for size in (6, (6, 6)):
+    got = data.load("digits", "test", image_size=size)
+    assert got.images.shape == (360, 6, 6, 1)
+  path = tmp_path / "a.npz"
+  np.savez(path, images=got.images, labels=got.labels)
+  assert data.load(path, "train", image_size=3).images.shape[1:] == (3, 3, 1)
+
+
+@pytest.mark.parametrize("size", ["8", 0, (0, 4), (8.0, 8.0), (1, 2, 3)])
+def test_sizes_that_are_none_are_refused(size):
+  # Without the checks of annotations, which only tests have.
+  load = inspect.unwrap(data.load)
+  with pytest.raises(ValueError, match="image_size is .*; give one number"):
+    load("digits", "test", image_size=size)

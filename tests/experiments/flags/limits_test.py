@@ -217,3 +217,10 @@ def test_a_run_of_small_numbers_is_let_through():
     train = datasets.load("train")
     check(train)
     assert np.ndim(train.images) == 4
+
+
+def test_a_file_needs_its_folder(tmp_path):
+  limits.require_folder("out", str(tmp_path / "a.csv"))
+  limits.require_folder("out", "a.csv")
+  with pytest.raises(ValueError, match="--out=.*there is no folder"):
+    limits.require_folder("out", str(tmp_path / "no" / "a.csv"))

@@ -132,6 +132,7 @@ def object_labels():
   "arrays,words",
   [
     ({"images": images()}, ["no labels", "only images"]),
+    ({"x": images(), "y": labels()}, ["no images and no labels", "only x, y"]),
     ({"x": images()}, ["no images and no labels"]),
     (
       {"images": images(), "labels": labels(), "test_images": images()},
@@ -148,7 +149,7 @@ def object_labels():
     ({"images": images() / 1.0, "labels": labels()}, ["floats from 0 to 255"]),
     (
       {"images": np.full((20, 2, 2), np.nan), "labels": labels()},
-      ["floats from nan"],
+      ["images holds nan at [0, 0, 0, 0] (80 of 80 numbers", "leave out"],
     ),
     (
       {"images": images() - np.int32(300), "labels": labels()},
