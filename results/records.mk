@@ -365,6 +365,7 @@ train.solids_sweep_2 := train_matrix_capsules $(presets)/matrix_capsules/solids_
 $(foreach count,1 3 5,\
   $(eval train.solids_sweep_$(count) := \
     $(train.solids_sweep_2) --num_iterations=$(count)))
+suites.solids_sweep_2 := diagnostics,calibration
 minutes.solids_sweep_1 := 3
 minutes.solids_sweep_2 := 4
 minutes.solids_sweep_3 := 6
