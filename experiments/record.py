@@ -25,25 +25,6 @@ _CHECK = flags.DEFINE_bool(
 )
 
 
-def check(run: directory.Run) -> None:
-  """Checks that a run of this code, or what it began with, can be recorded.
-
-  Raises:
-    ValueError: if its record would be refused.
-  """
-  if provenance.is_dirty() is not False:
-    raise ValueError(
-      "the code is not as it was committed, and its record would be refused; "
-      "commit, or remove what `git status` shows"
-    )
-  path = run.workdir / "provenance.json"
-  if path.exists() and atomic_files.read_json(path).get("dirty") is not False:
-    raise ValueError(
-      f"{run.workdir} was begun by code that no commit holds, and its record "
-      "would be refused; remove this folder, or train in another"
-    )
-
-
 def records_of(run: directory.Run) -> list[dict]:
   """The summary of a run and its evaluations, in the order of their names.
 
@@ -64,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
   path = pathlib.Path(_OUT.value)
   with errors.clear_errors():
     if _CHECK.value:
-      check(directory.Run(runs.WORKDIR.value))
+      provenance.require_committed(pathlib.Path(runs.WORKDIR.value))
       return
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from . import atomic_files
 from .invocation import Invocation
 
 _PACKAGES = (
@@ -60,6 +61,28 @@ def is_dirty() -> bool | None:
   others = [f":(exclude,top){path}" for path in _NOT_CODE]
   changes = _git("status", "--porcelain", "--", ":/", *others)
   return None if changes is None else bool(changes)
+
+
+def require_committed(workdir: pathlib.Path) -> None:
+  """Checks that a run of this code, or what it began with, can be recorded.
+
+  Args:
+    workdir: the folder of the run, which need not be there.
+
+  Raises:
+    ValueError: if its record would be refused.
+  """
+  if is_dirty() is not False:
+    raise ValueError(
+      "the code is not as it was committed, and its record would be refused; "
+      "commit, or remove what `git status` shows"
+    )
+  path = workdir / "provenance.json"
+  if path.exists() and atomic_files.read_json(path).get("dirty") is not False:
+    raise ValueError(
+      f"{workdir} was begun by code that no commit holds, and its record would "
+      "be refused; remove this folder, or train in another"
+    )
 
 
 def versions() -> dict[str, str]:

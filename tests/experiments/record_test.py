@@ -7,9 +7,8 @@ import subprocess
 import processes
 import pytest
 
-import experiments.record
 from experiments.records import records
-from experiments.run import directory, provenance
+from experiments.run import provenance
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")
 
@@ -123,9 +122,8 @@ def test_what_would_be_refused_is_said_before_training(
   monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
   if began is not None:
     (tmp_path / "provenance.json").write_text(json.dumps(began))
-  run = directory.Run(tmp_path)
   if words is None:
-    experiments.record.check(run)
+    provenance.require_committed(tmp_path)
     return
   with pytest.raises(ValueError, match=words):
-    experiments.record.check(run)
+    provenance.require_committed(tmp_path)
