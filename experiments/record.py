@@ -2,9 +2,9 @@ r"""Writes the records of a finished run into a file of results/records.
 
   python -m experiments.record --workdir=RUN --out=results/records/NAME.jsonl
 
-With `--check`, before a run, only says whether its record would be refused. The
-first line is the run's summary.json. Each suite that it was evaluated by
-adds one line. `make records` calls this after training and evaluation.
+The first line is the run's summary.json. Each suite that it was evaluated by
+adds one line. `make records` calls this after training and evaluation; before
+them, with `--check`, which only tells whether the record would be refused.
 """
 
 import json
@@ -18,8 +18,6 @@ from .records import records
 from .run import atomic_files, directory, provenance
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
-
-
 _CHECK = flags.DEFINE_bool(
   "check", False, "Only check that the code and the run are of a commit."
 )

@@ -33,8 +33,8 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
     ValueError: The archive is damaged, or does not hold this; the message says
       what it holds.
   """
-  arrays, names = _arrays(path)
-  return open_arrays(path, arrays, conversion, names=names)
+  arrays, present = _arrays(path)
+  return open_arrays(path, arrays, conversion, present=present)
 
 
 def open_arrays(
@@ -42,7 +42,7 @@ def open_arrays(
   arrays: Mapping[str, np.ndarray],
   conversion: Conversion,
   *,
-  names: Sequence[str] | None = None,
+  present: Sequence[str] | None = None,
 ) -> Source:
   """As `open_archive`, for the arrays that an archive would hold.
 
@@ -50,7 +50,8 @@ def open_arrays(
     path: What holds them, for error messages.
     arrays: By name, as in an archive.
     conversion: What is done to every image.
-    names: Those of all arrays that are there, for the error message.
+    present: The names of all arrays that are there, for the error message; by
+      default those of `arrays`.
 
   Raises:
     ValueError: As `open_archive`.
@@ -59,7 +60,7 @@ def open_arrays(
   has_test = "test_images" in arrays or "test_labels" in arrays
   missing += [key for key in _KEYS[2:4] if has_test and key not in arrays]
   if missing:
-    found = ", ".join(sorted(names or arrays)) or "nothing"
+    found = ", ".join(sorted(present or arrays)) or "nothing"
     raise ValueError(
       f"{path}: has no {' and no '.join(missing)}, only {found}; give images, "
       "labels and, if there is a test set, test_images and test_labels"
