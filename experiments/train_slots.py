@@ -18,6 +18,7 @@ from capjax.specs import Spec
 from . import launch
 from .flags import arithmetic, errors, limits, optimizer, rates, scenes
 from .tasks import slots
+from .tasks.scenes import Scene
 from .training.task import Task
 
 _MAX_SHIFT = flags.DEFINE_integer(
@@ -95,10 +96,9 @@ def make_task() -> Task:
   return slots.make_task(
     Spec(SlotAutoencoder, arguments),
     optimizer.make_optimizer(),
-    scene=scenes.SCENE.value,
-    pad=scenes.PAD.value,
-    max_shift=_MAX_SHIFT.value,
-    canvas=_CANVAS.value,
+    scene=Scene(
+      scenes.SCENE.value, scenes.PAD.value, _MAX_SHIFT.value, _CANVAS.value
+    ),
   )
 
 

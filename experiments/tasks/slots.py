@@ -24,30 +24,23 @@ def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,
   *,
-  scene: str = "multimnist",
-  pad: int = 4,
-  max_shift: int = 4,
-  canvas: int = 40,
+  scene: Scene,
 ) -> Task:
   """Reconstruction of images of two objects by slots.
 
   Args:
     model: the autoencoder, without `image_shape`, which follows from the data.
     optimizer: the optimiser of the parameters.
-    scene: the kind of `scenes.Scene`.
-    pad: as of a `Scene`, like the others.
-    max_shift: the same.
-    canvas: the same.
+    scene: how two images make one.
 
   Raises:
     ValueError: if the scene is of no such kind.
   """
-  images = Scene(scene, pad, max_shift, canvas)
-  sample = images.sampler()
+  sample = scene.sampler()
 
   def describe(image_shape, num_classes):
     del num_classes
-    return model.with_arguments(image_shape=images.shape(image_shape))
+    return model.with_arguments(image_shape=scene.shape(image_shape))
 
   return Task(
     describe,
@@ -60,7 +53,7 @@ def make_task(
     after_training=("errors", "object_masks"),
     chosen_by=None,
     begin=multimnist.begin,
-    steps=images.steps,
+    steps=scene.steps,
     explain=explain,
   )
 

@@ -137,10 +137,10 @@ TASKS = {
   "constellation_invariant": (
     constellation, _CONSTELLATION.with_arguments(encoder="invariant_slots"), {},
   ),
-  "slots": (slots, _SLOTS, {"pad": 1, "max_shift": 1}),
+  "slots": (slots, _SLOTS, {"scene": Scene(pad=1, max_shift=1)}),
   "slots_invariant": (
     slots, _SLOTS.with_arguments(invariant=True),
-    {"scene": "affnist_like", "canvas": 13},
+    {"scene": Scene("affnist_like", canvas=13)},
   ),
   "transforming": (transforming, _TRANSFORMING, {"movements": _JITTER}),
   "transforming_affine": (

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import noise_files
 import processes
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
@@ -240,22 +241,24 @@ def test_baseline_trains_and_refuses_flags_of_capsules(tmp_path):
 
 
 @pytest.mark.long
-def test_novel_viewpoints_are_kept_for_the_test(train, data_dir, tmp_path):
-  place = f"--data_dir={data_dir}"
+def test_novel_viewpoints_are_kept_for_the_test(train, tmp_path):
+  noise_files.write_solids(tmp_path, train=90, test=90)
+  place = f"--data_dir={tmp_path}"
+  workdir = tmp_path / "run"
   code, printed = train(
-    tmp_path, *processes.BASELINE, "--dataset=viewpoint_solids",
+    workdir, *processes.BASELINE, "--dataset=viewpoint_solids",
     "--viewpoints=azimuth", "--crop=24", "--standardise", "--num_steps=2",
-    place,
+    "--batch_size=8", place,
   )  # fmt: skip
   assert code == 0, printed
-  scores = processes.summary_of(tmp_path)["metrics"]
+  scores = processes.summary_of(workdir)["metrics"]
   assert {"test_familiar_accuracy", "test_novel_accuracy"} <= set(scores)
   assert "test_accuracy" not in scores
   code, printed = train(
-    tmp_path, "--suite=calibration", place, binary="evaluate"
+    workdir, "--suite=calibration", place, binary="evaluate"
   )
   assert code == 0, printed
-  record = processes.evaluation_of(tmp_path)["calibration"]
+  record = processes.evaluation_of(workdir)["calibration"]
   accuracy = record["metrics"]["accuracy"]
   assert accuracy == pytest.approx(scores["test_novel_accuracy"], abs=1e-5)
   code, printed = train(

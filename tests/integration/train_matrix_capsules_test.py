@@ -1,10 +1,10 @@
 """Tests of the binary that trains matrix capsules, and of its suites."""
 
 import json
-import struct
 
 import jax
 import jax.numpy as jnp
+import noise_files
 import numpy as np
 import processes
 import pytest
@@ -23,28 +23,13 @@ STEPS = (
 def data_dir(tmp_path_factory):
   """Noise in the form of the viewpoint solids, and of MNIST all black."""
   folder = tmp_path_factory.mktemp("data")
-  (folder / "viewpoint_solids").mkdir()
-  random = np.random.default_rng(0)
-  for split, first in (("train", 0), ("test", 5)):
-    count = 90
-    numbers = np.arange(count, dtype=np.int32)
-    np.savez(
-      folder / "viewpoint_solids" / f"{split}-v1.npz",
-      images=random.integers(0, 256, (count, 48, 48, 2), np.uint8),
-      labels=numbers % 5,
-      label_instance=first + numbers // 5 % 5,
-      label_azimuth=numbers % 18,
-      label_elevation=numbers // 2 % 9,
-      label_lighting=numbers % 6,
-    )
+  noise_files.write_solids(folder, train=90, test=90)
   (folder / "mnist").mkdir()
   for split in ("train", "t10k"):
     images = np.zeros((60, 28, 28), np.uint8)
     labels = np.arange(60, dtype=np.uint8) % 10
     for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-      header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-      path = folder / "mnist" / f"{split}-{name}-ubyte"
-      path.write_bytes(header + array.tobytes())
+      noise_files.write_idx(folder / "mnist" / f"{split}-{name}", array)
   return folder
 
 

@@ -114,6 +114,7 @@ def test_figure_has_the_colours_of_objects(tmp_path):
     ((26, 26), {"scene": scenes.Scene(pad=9, max_shift=9)}, (9, 9)),
     ((16, 16), {"scene": scenes.Scene(pad=4, max_shift=1)}, (4, 1)),
     ((40, 40), {"scene": scenes.Scene("affnist_like")}, (16, 4)),
+    ((14, 14), {"scene": scenes.Scene("affnist_like", canvas=14)}, (3, 3)),
     ((14, 14), {"pad": 3, "max_shift": 3}, (3, 3)),
   ],
 )

@@ -8,7 +8,8 @@ from absl import flags
 
 from experiments.flags import presets
 
-FILE = processes.ROOT / "experiments" / "presets" / "capsnet" / "digits.cfg"
+FOLDER = processes.ROOT / "experiments" / "presets"
+FILE = FOLDER / "capsnet" / "digits.cfg"
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,11 @@ def test_every_preset_has_a_name_of_its_own():
     binary = pathlib.Path(f"train_{path.parent.name}")
     word = presets.expand([str(binary), f"--preset={path.stem}"])[1]
     assert word == f"--flagfile={path}"
+
+
+@pytest.mark.parametrize(
+  "path", sorted(FOLDER.glob("*/*.cfg")), ids=lambda path: path.stem
+)
+def test_a_preset_says_first_what_to_expect(path):
+  header = " ".join(path.read_text().splitlines()[:4])
+  assert any(word in header for word in ("Expected:", "Published:", "GPU"))
