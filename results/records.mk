@@ -280,6 +280,10 @@ $(eval $(call moved_poses,solids_generative,12,train_generative,\
   generative/generative_mnist_cpu,$(solids) --num_steps=1500))
 $(foreach cell,transforming scae generative,\
   $(eval suites.poses_solids_$(cell)-0 := equivariance))
+# Classifiers are also scored on affine views, those that take longest on fewer digits.
+$(foreach cell,self matrix,\
+  $(eval suites.poses_placed_$(cell)-0 := equivariance$(comma)out_of_distribution$(comma)affnist_like))
+options.poses_placed_matrix-0 := --num_images=1000
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
