@@ -73,13 +73,14 @@ def test_flags_tell_rows_of_one_preset_apart():
   ]
 
 
-def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart():
-  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": None})
+@pytest.mark.parametrize("off", [None, "all"])
+def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart(off):
+  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": off})
   (row,) = rows_of([old, new])[1:]
   assert "0.20, 0.40" in row and "newer" not in " ".join(row)
   on = make_record(1, 0.4, flags={"newer": 3.0})
   names = [row[2] for row in rows_of([old, new, on])[1:]]
-  assert names == ["mnist_paper `newer=3.0`", "mnist_paper `newer=None`"]
+  assert names == ["mnist_paper `newer=3.0`", f"mnist_paper `newer={off}`"]
 
 
 def test_a_newer_flag_that_is_on_tells_a_record_apart():
