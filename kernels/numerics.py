@@ -106,6 +106,19 @@ def _norm(x, axis, keepdims):
   return norm if keepdims else jnp.squeeze(norm, axis)
 
 
+def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
+  """Divides vectors by their lengths; zero vectors stay zero.
+
+  Args:
+    x: along the last axis.
+  """
+  # Only directions count: squares of tiny vectors would be rounded to zero.
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
+  x = x / jnp.where(largest > 0, largest, 1.0)
+  lengths = safe_norm(x, keepdims=True)
+  return x / jnp.where(lengths > 0, lengths, 1.0)
+
+
 def exp_below(
   x: Float[Array, "..."],
   top: Float[Array, "..."],

@@ -173,7 +173,7 @@ minutes.routings_digits_$(1) := 1
 $$(call seeds,routings_digits_$(1),0 1 2)
 endef
 $(foreach routing,dynamic self inverted_attention variational self_attention em \
-  uniform top1 sinkhorn heinsen_em heinsen_vectors prototype orthcaps,\
+  uniform top1 sinkhorn heinsen_em heinsen_vectors prototype shared_prototype orthcaps,\
   $(eval $(call property,$(routing),--routing=$(routing))))
 $(eval $(call property,dynamic_depth_2,--hidden_capsules=16))
 $(eval $(call property,dynamic_depth_3,--hidden_capsules=16$(comma)16))
@@ -211,6 +211,7 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),sinkhorn,1 2 3,6,--routing=sinkhorn)\
   $(call network,$(data),top1,1 2 3,5,--routing=top1)\
   $(call network,$(data),prototype,1 2 3,5,--routing=prototype)\
+  $(call network,$(data),shared_prototype,1 2 3,5,--routing=shared_prototype)\
   $(call network,$(data),heinsen_vectors,1 2 3,10,--routing=heinsen_vectors)\
   $(call network,$(data),inverted_attention,1 2 3,10,--routing=inverted_attention)\
   $(call network,$(data),variational,1 2 3,9,--routing=variational)\
@@ -235,6 +236,14 @@ $(foreach routing,dynamic variational inverted_attention em,$(foreach count,1 5,
     $(routed) --routing=$(routing) --num_iterations=$(count))\
   $(eval minutes.iterations_digits_$(routing)_$(count) := 2)\
   $(call seeds,iterations_digits_$(routing)_$(count),0 1 2)))
+
+# The same, with the gradient of the last iteration alone.
+$(foreach routing,dynamic variational em sinkhorn inverted_attention heinsen_em \
+  heinsen_vectors,\
+  $(eval train.last_digits_$(routing) := \
+    $(routed) --routing=$(routing) --routing_gradient=last)\
+  $(eval minutes.last_digits_$(routing) := 2)\
+  $(call seeds,last_digits_$(routing),0 1 2))
 
 # What poses tell of movements, of one model of each family on the embedded digits.
 # Those of the table of routings have seeds that it does not have.

@@ -197,6 +197,42 @@ class Prototypes(nnx.Module):
     )
 
 
+class SharedPrototypes(nnx.Module):
+  """Routing by prototypes, of votes that objects share (Everett et al., 2023).
+
+  A part has one matrix for all objects, [I 1 C D]. The prototypes [J D] start
+  normal with variance 1.
+
+  Differs from paper: as the kernel says; each part has a matrix of its own; the
+  loss is the margin loss.
+  """
+
+  def __init__(self, num_objects: int, pose_size: int, *, rngs: nnx.Rngs):
+    """Initialises the prototypes.
+
+    Args:
+      num_objects: J, capsules above.
+      pose_size: D, length of their poses.
+      rngs: its `params` stream initialises the parameters.
+    """
+    init, shape = nnx.initializers.normal(1.0), (num_objects, pose_size)
+    self.prototypes = nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+  def __call__(
+    self,
+    poses: Float[Array, " I *pose"],
+    transforms: Float[Array, "I 1 Q R"],
+    *,
+    activations: Float[Array, " I"] | None = None,
+    bias: Float[Array, "J D"] | None = None,
+  ) -> routing.RoutingOutput:
+    del activations  # poses have lengths
+    votes = routing_inputs.stored_votes(poses, transforms)[:, 0]
+    return prototypes.shared_prototype_routing(
+      votes, self.prototypes[...], bias=bias
+    )
+
+
 class SparseAttention(nnx.Module):
   """Sparse attention between orthogonal views (OrthCaps; Geng et al., 2024).
 
@@ -265,6 +301,14 @@ ROUTERS: dict[str, Router] = {
     lambda sizes, rngs: Prototypes(
       sizes.part_size, sizes.num_objects, rngs=rngs
     ),
+  ),
+  "shared_prototype": Router(
+    "one pass, by the direction of prototypes, of votes that all objects share "
+    "(Everett et al., 2023)",
+    lambda sizes, rngs: SharedPrototypes(
+      sizes.num_objects, sizes.pose_size, rngs=rngs
+    ),
+    shares_votes=True,
   ),
   "orthcaps": Router(
     "one pass, sparse attention of parts that are not redundant (Geng et al., "

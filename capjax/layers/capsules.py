@@ -173,6 +173,8 @@ class PrimaryCaps(nnx.Module):
 class DenseCaps(nnx.Module):
   """Each pair of part and object has its own matrix for votes; then routing.
 
+  With "shared_prototype" each part has one matrix for all objects.
+
   Most routings by name do not store the votes [I J D] of vectors (except
   "dynamic" of up to 8 examples on a CPU). Those of "variational", "em",
   "heinsen_em" and functions, and of matrices, take 4 I J D bytes for each
@@ -209,7 +211,8 @@ class DenseCaps(nnx.Module):
       leaky: adds an orphan parent; for "dynamic" alone.
       routing_gradient: "all" for gradients through all iterations, "last" for
         those through the last one alone; as the kernels say.
-      transforms_init: initialiser of the matrices [I J C D], or [I J Q R].
+      transforms_init: initialiser of the matrices [I J C D], or [I J Q R];
+        J is 1 where all objects share votes.
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
       rngs: its `params` stream initialises the parameters.
@@ -224,7 +227,8 @@ class DenseCaps(nnx.Module):
     below, above = _pose_shapes(part_size, pose_size)
     self.num_parts = num_parts
     self.part_shape, self.pose_shape = below, above
-    shape = (num_parts, num_objects, below[-1], above[-1])
+    num_votes = 1 if routers.shares_votes(routing) else num_objects
+    shape = (num_parts, num_votes, below[-1], above[-1])
     key = rngs.params()
     if not isinstance(key, jax.core.Tracer):  # of shapes alone, or under jit
       memory.require(

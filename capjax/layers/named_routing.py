@@ -32,12 +32,15 @@ class Router(NamedTuple):
     options: those of "num_iterations", "gradient" and "leaky" that it has.
     uses_activations: whether the activations of parts count. Where they do not,
       an absent part is one whose pose is zero.
+    shares_votes: whether a part has one matrix, and so one vote, for all
+      objects.
   """
 
   source: str
   make: Callable[..., Callable[..., routing.RoutingOutput]]
   options: tuple[str, ...] = ()
   uses_activations: bool = False
+  shares_votes: bool = False
 
 
 ITERATIONS = ("num_iterations", "gradient")  # options of most that iterate

@@ -287,6 +287,11 @@ ROUTERS: dict[str, Router] = {
 NAMES = tuple(ROUTERS)
 
 
+def shares_votes(name: str | Callable) -> bool:
+  """Whether a part has one matrix, and so one vote, for all objects."""
+  return name in NAMES and ROUTERS[name].shares_votes
+
+
 def router(
   name: str | Callable,
   *,

@@ -51,6 +51,7 @@ from .output import (
 )
 from .prototypes import (
   prototype_routing,
+  shared_prototype_routing,
 )
 from .sinkhorn import (
   sinkhorn_routing,
@@ -71,6 +72,7 @@ __all__ = [
   "sparse_attention_routing",
   "prototypes",
   "prototype_routing",
+  "shared_prototype_routing",
   "heinsen",
   "compose_credit",
   "credit",

@@ -142,7 +142,7 @@ def require_iterations(num_iterations: int, *, gradient: str = "all") -> None:
 
 
 def output(
-  votes: Float[Array, "I J D"] | LinearVotes,
+  votes: Float[Array, " I *J D"] | LinearVotes,
   poses: Float[Array, "J D"],
   activations: Float[Array, " J"],
   coefficients: Float[Array, "I J"],

@@ -112,8 +112,7 @@ def prune(
   x = x.astype(numerics.accumulation_dtype(x))
   lengths = numerics.safe_norm(x)
   y = x if centre is None else x - jax.lax.stop_gradient(centre)
-  norms = numerics.safe_norm(y)
-  units = y / jnp.where(norms > 0, norms, 1.0)[:, None]
+  units = numerics.unit_vectors(y)
   alike = numerics.einsum("ic,kc->ik", units, units) > threshold
   order = jnp.arange(len(x))
   first = (lengths == lengths[:, None]) & (order < order[:, None])
@@ -139,12 +138,7 @@ def householder(vectors: Float[Array, "K D"]) -> Float[Array, "D D"]:
   checks.arrays({"vectors": (vectors, "K D")})
   dtype = numerics.accumulation_dtype(vectors)
   given, vectors = vectors.dtype, vectors.astype(dtype)
-  # Only directions count: squares of tiny vectors would be rounded to zero.
-  largest = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
-  largest = jax.lax.stop_gradient(largest)
-  vectors = vectors / jnp.where(largest > 0, largest, 1.0)
-  lengths = numerics.safe_norm(vectors, keepdims=True)
-  units = vectors / jnp.where(lengths > 0, lengths, 1.0)
+  units = numerics.unit_vectors(vectors)
 
   def reflect(matrix, unit):
     along = numerics.einsum("de,e->d", matrix, unit)

@@ -7,7 +7,7 @@ S shared space of parts and prototypes. One example: `jax.vmap` adds a batch.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import numerics
+from .. import checks, numerics
 from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
@@ -41,9 +41,9 @@ def prototype_routing(
 
   Differs from paper: it follows the idea of ProtoCaps, trained prototypes in a
   shared space in place of iterations; that coefficients are a softmax of
-  squared distances is our choice. The paper's parents are made in the shared
-  space too, so that no pair of part and parent has a matrix; here they are sums
-  of the layer's votes, with the length as activation.
+  squared distances, and activations lengths, is our choice. The paper's parents
+  are made in the shared space too, as by `shared_prototype_routing`; here they
+  are sums of the layer's votes.
   """
   linear_votes.check(
     votes,
@@ -57,7 +57,67 @@ def prototype_routing(
   dtype = numerics.accumulation_dtype(embeddings, prototypes)
   steps = embeddings.astype(dtype)[:, None] - prototypes.astype(dtype)
   coefficients = numerics.softmax(-jnp.sum(jnp.square(steps), axis=2), 1)
-  total = weighted_sum(coefficients)
+  return _parents(votes, weighted_sum(coefficients), coefficients, bias)
+
+
+def shared_prototype_routing(
+  votes: Float[Array, "I D"],
+  prototypes: Float[Array, "J D"],
+  *,
+  concentration: float = 10.0,
+  bias: Float[Array, "J D"] | None = None,
+) -> RoutingOutput:
+  """Routes votes that all parents share (after Everett et al., 2023).
+
+  One pass, without agreement. A part has one vote, in the space of the parents'
+  poses, where every parent has a prototype; so no pair of part and parent has a
+  matrix. With u_i the votes, q_j the prototypes and kappa the concentration,
+    c_ij = softmax_j(kappa <u_i, q_j> / (|u_i| |q_j|)),
+    v_j = squash(sum_i c_ij u_i + bias_j).
+  The c_ij are the responsibilities of a mixture of von Mises-Fisher
+  distributions about the directions of the prototypes.
+
+  Args:
+    votes: the predictions u_i of part i, the same for all parents; in float32
+      of magnitude up to 1e17. A vote of zero is shared out evenly, and adds
+      nothing.
+    prototypes: q_j, learned; of magnitude up to 1e17.
+    concentration: kappa >= 0; with 0 every part is shared out evenly.
+    bias: added before squashing.
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients c_ij, which sum to 1 over
+    parents.
+
+  Raises:
+    ValueError: if the concentration is negative.
+
+  Differs from paper: it follows the idea of ProtoCaps, trained prototypes in a
+  shared space in place of iterations and of a matrix for each pair. That
+  coefficients are a softmax of cosines, and activations lengths, is our choice;
+  with squared distances, as in `prototype_routing`, small networks learned
+  less.
+  """
+  checks.arrays(
+    {
+      "votes": (votes, "I D"),
+      "prototypes": (prototypes, "J D"),
+      "bias": (bias, "J D"),
+    }
+  )
+  if not concentration >= 0:
+    raise ValueError(f"concentration is {concentration}; give 0 or more.")
+  dtype = numerics.accumulation_dtype(votes, prototypes)
+  x, q = votes.astype(dtype), prototypes.astype(dtype)
+  cosines = numerics.einsum(
+    "id,jd->ij", numerics.unit_vectors(x), numerics.unit_vectors(q)
+  )
+  coefficients = numerics.softmax(concentration * cosines, 1)
+  total = numerics.einsum("id,ij->jd", x, coefficients)
+  return _parents(votes, total, coefficients, bias)
+
+
+def _parents(votes, total, coefficients, bias):
   poses = numerics.squash(total if bias is None else total + bias)
   lengths = numerics.safe_norm(poses)
   return linear_votes.output(votes, poses, lengths, coefficients)

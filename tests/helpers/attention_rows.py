@@ -40,6 +40,15 @@ def _prototype_of_weights(votes, weights):
   )
 
 
+def _shared_prototype_of_weights(votes, weights):
+  """The votes of a part are its mean one, the prototypes those of parents."""
+  shares = weights / jnp.sum(weights)
+  return prototypes.shared_prototype_routing(
+    weights[:, None] * jnp.mean(votes, axis=1),
+    jnp.einsum("i,ijd->jd", shares, votes),
+  )
+
+
 def _orthcaps_of_weights(votes, weights):
   votes = weights[:, None, None] * votes
   kept = (weights > 0).astype(votes.dtype)
@@ -69,6 +78,13 @@ def _prototype(votes, poses, activations, bias, parameters):
   embeddings = poses.reshape(len(poses), -1) @ parameters["projection"]
   return prototypes.prototype_routing(
     votes, embeddings, parameters["prototypes"], bias=bias
+  )
+
+
+def _shared_prototype(votes, poses, activations, bias, parameters):
+  del poses, activations
+  return prototypes.shared_prototype_routing(
+    votes[:, 0], parameters["prototypes"], bias=bias
   )
 
 
@@ -137,6 +153,11 @@ CASES = {
     | {"embeddings": "I C", "prototypes": "J C", "bias": "J D"},
     largest=1e8,
   ),
+  "prototypes.shared_prototype_routing": Case(
+    prototypes.shared_prototype_routing,
+    {"votes": "I D", "prototypes": "J D", "bias": "J D"},
+    largest=1e17,
+  ),
   "orthogonal.sparse_attention_routing": Case(
     orthogonal.sparse_attention_routing,
     routing_types.VOTES
@@ -200,6 +221,10 @@ PROPERTIES = {
   "prototype": routing_types.Properties(
     _prototype_of_weights, routing_types.rotation, rewarded=(), splits=True
   ),
+  # A part has one vote, with which it asks for no agreement.
+  "shared_prototype": routing_types.Properties(
+    _shared_prototype_of_weights, routing_types.rotation, rewarded=()
+  ),
   "orthcaps": routing_types.Properties(
     _orthcaps_of_weights, routing_types.rotation
   ),
@@ -226,6 +251,11 @@ LAYERS = {
     _prototype,
     {"projection": (3, 3), "prototypes": (3, 3)},
     ("prototypes.prototype_routing of factors",),
+  ),
+  "shared_prototype": routing_types.Layer(
+    _shared_prototype,
+    {"prototypes": (3, 4)},
+    ("prototypes.shared_prototype_routing",),
   ),
   "orthcaps": routing_types.Layer(
     _orthcaps,

@@ -110,6 +110,9 @@ CASES = {
     broadcasting.sum_rows, {"x": "I D"}, largest=1e30
   ),
   "numerics.safe_norm": Case(numerics.safe_norm, {"x": "I D"}, largest=1e37),
+  "numerics.unit_vectors": Case(
+    numerics.unit_vectors, {"x": "I D"}, largest=1e37
+  ),
   "numerics.safe_log": Case(numerics.safe_log, {"x": "I positive"}),
   "numerics.squash": Case(numerics.squash, {"s": "I D"}, largest=1e37),
   "numerics.layer_norm": Case(numerics.layer_norm, {"x": "I D"}, largest=1e17),

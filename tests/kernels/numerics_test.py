@@ -105,6 +105,13 @@ def check_norm_matches_oracle(safe_norm, seed=0):
     np.testing.assert_allclose(safe_norm(x), want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-37, 1.0, 1e37])
+def test_unit_vectors_have_the_direction_alone(scale):
+  x = np.float32([[3, 4], [-1, 0], [0, 0]]) * np.float32(scale)
+  want = [[0.6, 0.8], [-1, 0], [0, 0]]
+  np.testing.assert_allclose(numerics.unit_vectors(jnp.array(x)), want, 1e-6)
+
+
 def check_norm_is_zero_at_zero(safe_norm):
   np.testing.assert_array_equal(safe_norm(jnp.zeros((2, 3))), [0, 0])
 

@@ -32,28 +32,30 @@ class _Broken(nnx.Module):
     self.route = route
     self.fault = fault
 
-  def __call__(self, poses, transforms, *, bias):
+  def __call__(self, poses, transforms, *, activations, bias):
     if self.fault == "bias_forgotten":
       bias = 0 * bias
     elif self.fault == "transforms_detached":
       transforms = jax.lax.stop_gradient(transforms)
     elif self.fault == "objects_shuffled":
       transforms = transforms[:, ::-1]
-    output = self.route(poses, transforms, bias=bias)
+    output = self.route(poses, transforms, activations=activations, bias=bias)
     if self.fault == "activations_detached":
       return jax.lax.stop_gradient(output)
     return output
 
 
 def _layer(name, seed=0, *, fault=None, **options):
-  route = _router(name, seed, **options)
-  return layers.DenseCaps(
+  layer = layers.DenseCaps(
     *_SIZES.values(),
-    routing=_Broken(route, fault) if fault else route,
+    routing=name,
     transforms_init=nnx.initializers.normal(0.5),
     bias_init=nnx.initializers.constant(0.1),
     rngs=nnx.Rngs(seed + 1),
   )
+  route = _router(name, seed, **options)
+  layer.route = nnx.data(_Broken(route, fault)) if fault else route
+  return layer
 
 
 @jax.jit
@@ -91,8 +93,7 @@ def _parameters(router):
 
 def _kernel(name, layer, poses):
   """What each router should compute of one example, from stored votes."""
-  router = layer.route.function
-  router = getattr(router, "route", router)
+  router = getattr(layer.route, "route", layer.route)
   votes = jnp.einsum("ic,ijcd->ijd", poses, layer.transforms[...])
   lengths = jnp.linalg.norm(poses, axis=1)
   return routing_rows.LAYERS[name].route(

@@ -47,6 +47,33 @@ def _oracle(votes, embeddings, prototypes, bias):
   return v, np.linalg.norm(v, axis=1), c
 
 
+def _shared_oracle(votes, prototypes, bias):
+  c = np.zeros((len(votes), len(prototypes)))
+  for i, u in enumerate(votes):
+    lengths = [np.linalg.norm(u) * np.linalg.norm(q) for q in prototypes]
+    c[i] = oracles.softmax(10 * prototypes @ u / np.array(lengths))
+  totals = [sum(c[i, j] * u for i, u in enumerate(votes)) for j in range(4)]
+  v = np.array(
+    [oracles.squash(x + b) for x, b in zip(totals, bias, strict=True)]
+  )
+  return v, np.linalg.norm(v, axis=1), c
+
+
+def _shared_arguments(seed=0, dtype=jnp.float32):
+  random = np.random.default_rng(seed + 200)
+  shapes = {"votes": (7, 5), "prototypes": (4, 5), "bias": (4, 5)}
+  return {
+    name: jnp.array(random.normal(size=shape) / 2, dtype)
+    for name, shape in shapes.items()
+  }
+
+
+def check_shared_matches_oracle(route, seed=0):
+  arguments = _shared_arguments(seed)
+  want = _shared_oracle(**jax.tree.map(np.float64, arguments))
+  cases.assert_outputs_close(route(**arguments), want)
+
+
 def check_matches_oracle(route, seed=0):
   votes, arguments = cases.votes(seed), _arguments(seed)
   want = _oracle(np.float64(votes), **jax.tree.map(np.float64, arguments))
@@ -69,13 +96,28 @@ def _textbook(votes, embeddings, prototypes, bias, *, fault=None):
   return poses, jnp.linalg.norm(poses, axis=1), coefficients
 
 
+def _shared_textbook(votes, prototypes, bias, *, fault=None):
+  lengths = jnp.linalg.norm(votes, axis=1)[:, None]
+  cosines = votes @ prototypes.T / jnp.linalg.norm(prototypes, axis=1)
+  if fault != "lengths_count":
+    cosines = cosines / lengths
+  axis = 0 if fault == "over_children" else 1
+  coefficients = jax.nn.softmax(10 * cosines, axis=axis)
+  units = votes / lengths if fault == "units_summed" else votes
+  total = jnp.einsum("ij,id->jd", coefficients, units)
+  poses = numerics.squash(total if fault == "no_bias" else total + bias)
+  return poses, jnp.linalg.norm(poses, axis=1), coefficients
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_matches_oracle(seed):
   check_matches_oracle(_route, seed)
+  check_shared_matches_oracle(prototypes.shared_prototype_routing, seed)
 
 
 def test_textbook_form_is_right():
   check_matches_oracle(_textbook)
+  check_shared_matches_oracle(_shared_textbook)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +127,39 @@ def test_textbook_form_is_right():
 def test_broken_copy_fails(fault):
   with pytest.raises(AssertionError):
     check_matches_oracle(functools.partial(_textbook, fault=fault))
+
+
+@pytest.mark.parametrize(
+  "fault", ["lengths_count", "over_children", "units_summed", "no_bias"]
+)
+def test_broken_copy_of_shared_votes_fails(fault):
+  with pytest.raises(AssertionError):
+    check_shared_matches_oracle(
+      functools.partial(_shared_textbook, fault=fault)
+    )
+
+
+def test_shared_votes_of_zero_and_no_concentration_are_even():
+  given = _shared_arguments()
+  none = prototypes.shared_prototype_routing(**given, concentration=0.0)
+  np.testing.assert_allclose(none.coefficients, 1 / 4, rtol=1e-6)
+  given["votes"] = given["votes"].at[2].set(0.0)
+  got = prototypes.shared_prototype_routing(**given)
+  np.testing.assert_allclose(got.coefficients[2], 1 / 4, rtol=1e-6)
+  with pytest.raises(ValueError, match="concentration is -1.0; give 0 or more"):
+    prototypes.shared_prototype_routing(**given, concentration=-1.0)
+
+
+def test_gradients_of_shared_votes():
+  route = jax.jit(prototypes.shared_prototype_routing)
+  with jax.enable_x64(True):
+    given = _shared_arguments(dtype=jnp.float64)
+    check_grads(
+      lambda given: route(**given),
+      (given,),
+      order=1,
+      modes=("fwd", "rev"),
+    )
 
 
 def test_gradients_and_factors():
