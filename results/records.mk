@@ -292,7 +292,7 @@ $(foreach cell,transforming scae generative,\
 # Classifiers are also scored on affine views, those that take longest on fewer digits.
 $(foreach cell,self matrix,\
   $(eval suites.poses_placed_$(cell)-0 := equivariance$(comma)out_of_distribution$(comma)affnist_like))
-options.poses_placed_matrix-0 := --num_images=1000
+options.poses_placed_matrix-0 := --images=1000
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
