@@ -14,6 +14,7 @@ from ..training import train_step
 from . import (
   calibration,
   classifiers,
+  confusion,
   constellations,
   crowding,
   diagnostics,
@@ -111,6 +112,7 @@ _ALL = (
   *diagnostics.SUITES,
   *sceptics.SUITES,
   *calibration.SUITES,
+  *confusion.SUITES,
   *ensembles.SUITES,
   *equivariance.SUITES,
   *out_of_distribution.SUITES,
@@ -153,6 +155,7 @@ def of_classifier(model: nnx.Module) -> list[str]:
     "views",
     "crowding",
     "calibration",
+    "confusion",
     "ensemble",
     "equivariance",
     "out_of_distribution",

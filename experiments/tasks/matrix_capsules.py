@@ -83,6 +83,7 @@ def make_task(
   suites = [
     "attacks",
     "calibration",
+    "confusion",
     "ensemble",
     "equivariance",
     "out_of_distribution",

@@ -30,6 +30,7 @@ ANY = {
   "affnist_like",
   "attacks",
   "calibration",
+  "confusion",
   "views",
   "crowding",
   "ensemble",

@@ -1,0 +1,67 @@
+"""Confusion of classes, on predictions that are known."""
+
+import golden_cases
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from capjax import baselines, data
+from experiments.evaluation import confusion
+from experiments.figures import confusion as confusion_figures
+
+
+class Reader(baselines.CapsNetBaseline):
+  """Predicts the class that is written in the first pixel."""
+
+  def __init__(self):
+    pass
+
+  def __call__(self, images):
+    written = jnp.round(255 * images[:, 0, 0, 0])
+    return -jnp.abs(written[:, None] - jnp.arange(4))
+
+
+def _trained(labels, predictions, names=()):
+  images = np.zeros((len(labels), 4, 4, 1), np.uint8)
+  images[:, 0, 0, 0] = predictions
+  test = data.Dataset(images, np.int32(labels), 4, {}, class_names=names)
+  return golden_cases.classifier(test, Reader())
+
+
+def test_shares_are_by_class(run, capsys):
+  names = ("ant", "bee", "cat", "dog")
+  # Class 3 has no images, and is predicted once.
+  trained = _trained([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 3, 2], names)
+  scores = confusion.confusion(run, trained)
+  assert scores["accuracy"] == pytest.approx(4 / 6)
+  assert scores["class_accuracy"] == pytest.approx([2 / 3, 1 / 2, 1, 0])
+  assert scores["class_precision"] == pytest.approx([1, 1 / 2, 1, 0])
+  assert scores["class_images"] == [3, 2, 1, 0]
+  assert scores["mean_class_accuracy"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+  assert scores["least_class_accuracy"] == 1 / 2
+  assert scores["num_images"] == 6
+  assert capsys.readouterr().out.splitlines() == [
+    "1 of 3 images of ant are taken for bee",
+    "1 of 2 images of bee are taken for dog",
+  ]
+  assert run.figure("confusion").exists()
+
+
+def test_the_most_frequent_come_first():
+  counts = np.diag(np.full(10, 5)) + np.arange(100).reshape(10, 10) % 7
+  lines = confusion.told(counts, [str(x) for x in range(10)])
+  assert len(lines) == 5
+  found = [int(line.split()[0]) for line in lines]
+  assert found == sorted(found, reverse=True) and found[0] == 6
+  assert confusion.told(np.eye(3, dtype=int), ["a", "b", "c"]) == []
+
+
+@pytest.mark.parametrize("num_classes", [1, 3, 30, 100])
+def test_figures_are_of_any_number_of_classes(tmp_path, num_classes):
+  counts = np.arange(num_classes**2).reshape(num_classes, num_classes)
+  names = [f"a long name of class {n}" for n in range(num_classes)]
+  files = [
+    confusion_figures.confusion(x, names, tmp_path / "x.png").read_bytes()
+    for x in (counts, counts.T + 1)
+  ]
+  assert files[0] != files[1]
