@@ -1,5 +1,7 @@
 """Capsule networks: Flax modules and losses on top of `kernels`."""
 
+import importlib.metadata
+
 from capjax import _collection
 
 with _collection.paused():
@@ -73,3 +75,8 @@ __all__ = [
   "transforming",
   "weights",
 ]
+
+try:
+  __version__ = importlib.metadata.version("capjax")
+except importlib.metadata.PackageNotFoundError:  # a checkout on the path
+  __version__ = "unknown"

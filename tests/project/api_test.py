@@ -269,6 +269,7 @@ class ApiTest(parameterized.TestCase):
     newest = re.search(r"^##+\s+\[?v?(\d[^\s\]]*)", changelog.read_text(), re.M)
     self.assertIsNotNone(newest, "no '## <version>' heading")
     self.assertEqual(newest[1].rstrip(":"), config["metadata"]["version"])
+    self.assertEqual(capjax.__version__, config["metadata"]["version"])
 
 
 if __name__ == "__main__":
