@@ -49,6 +49,13 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
     claim(tmp_path)
 
 
+@pytest.mark.parametrize("place", ["file", "file/run", "n" * 300])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, place):
+  (tmp_path / "file").touch()
+  with pytest.raises(ValueError, match="cannot be kept in .*--workdir=DIR"):
+    claim(tmp_path / place)
+
+
 def test_systems_without_locks_train_all_the_same(tmp_path):
   none = mock.Mock(side_effect=NotImplementedError("no flock here"))
   with mock.patch.object(atomic_files.filelock.FileLock, "acquire", none):
