@@ -119,9 +119,11 @@ class TrainedModel:
       images = images[..., None]
     wanted = f"[N {height} {width} {channels}]"
     if images.dtype != np.uint8:
+      of_floats = np.issubdtype(images.dtype, np.floating)
+      remedy = ", of floats in [0, 1] np.uint8(255 * images + 0.5)"
       raise ValueError(
         f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
-        f"{wanted}."
+        f"{wanted}{remedy if of_floats else ''}."
       )
     if images.shape[1:] != (height, width, channels) or not len(images):
       shape = " ".join(map(str, images.shape))

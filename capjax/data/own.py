@@ -177,7 +177,8 @@ def choose(
     names = ", ".join(source.class_names) or "none"
     raise ValueError(
       f"{where}: the images have {count} class ({names}), and at least two are "
-      "needed; give the folder above the folders of the classes"
+      "needed; give images of another class as well (of folders, the one "
+      "that holds those of all classes)"
     )
   part, notes = source.train, source.notes
   rows = np.arange(len(part.labels))

@@ -105,7 +105,12 @@ def test_images_with_any_number_of_labels(name):
 @pytest.mark.parametrize(
   ("shape", "dtype", "words"),
   [
-    ((2, 12, 12, 1), np.float32, r"hold float32; give uint8 .* \[N 12 12 1\]"),
+    (
+      (2, 12, 12, 1),
+      np.float32,
+      r"hold float32; give uint8 .* \[N 12 12 1\], of floats .*255 \* images",
+    ),
+    ((2, 12, 12, 1), np.int32, r"hold int32; give uint8 .* \[N 12 12 1\]\.$"),
     ((2, 12, 12, 3), np.uint8, r"\[2 12 12 3\]; give at least one as \[N 12"),
     ((2, 13, 12), np.uint8, r"\[2 13 12 1\]; give at least one as \[N 12"),
     ((0, 12, 12, 1), np.uint8, r"\[0 12 12 1\]; give at least one"),
