@@ -291,9 +291,10 @@ $(eval $(call moved_poses,solids_generative,12,train_generative,\
 $(foreach cell,transforming scae generative,\
   $(eval suites.poses_solids_$(cell)-0 := equivariance))
 # Classifiers are also scored on affine views, those that take longest on fewer digits.
-$(foreach cell,self matrix,\
-  $(eval suites.poses_placed_$(cell)-0 := equivariance$(comma)out_of_distribution$(comma)affnist_like))
-options.poses_placed_matrix-0 := --images=1000
+$(foreach cell,self matrix,$(foreach run,$(cell) $(cell)-0,\
+  $(eval suites.poses_placed_$(run) := equivariance$(comma)out_of_distribution$(comma)affnist_like)))
+$(call seeds,poses_placed_matrix,1 2)
+$(foreach number,0 1 2,$(eval options.poses_placed_matrix-$(number) := --images=1000))
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
