@@ -1,8 +1,6 @@
 """Capsule networks: Flax modules and losses on top of `kernels`."""
 
-import importlib.metadata
-
-from capjax import _collection
+from capjax import _collection, _version
 
 with _collection.paused():
   from capjax import (
@@ -76,7 +74,4 @@ __all__ = [
   "weights",
 ]
 
-try:
-  __version__ = importlib.metadata.version("capjax")
-except importlib.metadata.PackageNotFoundError:  # a checkout on the path
-  __version__ = "unknown"
+__version__ = _version.installed()

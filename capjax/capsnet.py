@@ -40,8 +40,9 @@ class CapsNet(nnx.Module):
   matrix W_ij: [I J C D] numbers, 6 MB for images of 28x28 (I = 1152), 262 MB
   for 96x96 (I = 51,200), 1.8 GB for 224x224 (I = 346,112). Training with Adam
   takes four times as much. Larger strides or fewer types make fewer capsules.
-  Votes take [I J D] numbers for each image, 33 MB for 96x96, where they are
-  stored; `layers.DenseCaps` says where.
+  `shared_prototype` routing has one matrix for each capsule: a tenth of this,
+  for ten classes. Votes take [I J D] numbers for each image, 33 MB for 96x96,
+  where they are stored; `layers.DenseCaps` says where.
   """
 
   def __init__(

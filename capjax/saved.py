@@ -119,8 +119,8 @@ class TrainedModel:
       images = images[..., None]
     wanted = f"[N {height} {width} {channels}]"
     if images.dtype != np.uint8:
-      of_floats = np.issubdtype(images.dtype, np.floating)
-      remedy = ", of floats in [0, 1] np.uint8(255 * images + 0.5)"
+      of_floats = jnp.issubdtype(images.dtype, jnp.floating)
+      remedy = "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
       raise ValueError(
         f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
         f"{wanted}{remedy if of_floats else ''}."

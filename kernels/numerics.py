@@ -107,16 +107,22 @@ def _norm(x, axis, keepdims):
 
 
 def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
-  """Divides vectors by their lengths; zero vectors stay zero.
+  """Divides vectors by their lengths; zero vectors stay zero, with gradient 0.
 
   Args:
-    x: along the last axis.
+    x: along the last axis; entries up to the largest finite number of its
+      dtype.
   """
+  checks.floats({"x": x})
+  wide = x.astype(accumulation_dtype(x))
   # Only directions count: squares of tiny vectors would be rounded to zero.
-  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
-  x = x / jnp.where(largest > 0, largest, 1.0)
-  lengths = safe_norm(x, keepdims=True)
-  return x / jnp.where(lengths > 0, lengths, 1.0)
+  largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), -1, keepdims=True))
+  # Beyond it XLA rounds the reciprocal to zero.
+  largest = jnp.minimum(largest, jnp.finfo(wide.dtype).max / 8)
+  nonzero = largest != 0  # true of NaN, which must stay NaN
+  scaled = wide / jnp.where(nonzero, largest, 1.0)
+  lengths = jnp.where(nonzero, _norm(scaled, -1, True), 1.0)
+  return jnp.where(nonzero, scaled / lengths, 0.0).astype(x.dtype)
 
 
 def exp_below(

@@ -177,8 +177,8 @@ def choose(
     names = ", ".join(source.class_names) or "none"
     raise ValueError(
       f"{where}: the images have {count} class ({names}), and at least two are "
-      "needed; give images of another class as well (of folders, the one "
-      "that holds those of all classes)"
+      "needed; add images of another class (of a folder, give the one that "
+      "contains the folders of all classes)"
     )
   part, notes = source.train, source.notes
   rows = np.arange(len(part.labels))

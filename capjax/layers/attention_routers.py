@@ -221,12 +221,17 @@ class SharedPrototypes(nnx.Module):
   def __call__(
     self,
     poses: Float[Array, " I *pose"],
-    transforms: Float[Array, "I 1 Q R"],
+    transforms: Float[Array, "I N Q R"],
     *,
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     del activations  # poses have lengths
+    if transforms.shape[1] != 1:
+      raise ValueError(
+        f"transforms are [{' '.join(map(str, transforms.shape))}]; give one "
+        "matrix for each part, [I 1 Q R]."
+      )
     votes = routing_inputs.stored_votes(poses, transforms)[:, 0]
     return prototypes.shared_prototype_routing(
       votes, self.prototypes[...], bias=bias

@@ -173,7 +173,8 @@ class PrimaryCaps(nnx.Module):
 class DenseCaps(nnx.Module):
   """Each pair of part and object has its own matrix for votes; then routing.
 
-  With "shared_prototype" each part has one matrix for all objects.
+  With "shared_prototype" each part has one matrix and one vote for all objects,
+  which takes 4 I D bytes for each example.
 
   Most routings by name do not store the votes [I J D] of vectors (except
   "dynamic" of up to 8 examples on a CPU). Those of "variational", "em",

@@ -68,7 +68,8 @@ class ConvCaps(nnx.Module):
       num_iterations: as for `DenseCaps`.
       leaky: as for `DenseCaps`.
       routing_gradient: as for `DenseCaps`.
-      transforms_init: initialiser of the matrices [K*K*I J C D].
+      transforms_init: initialiser of the matrices [K*K*I J C D]; J is 1
+        where all objects share votes.
       bias_init: as for `DenseCaps`.
       rngs: its `params` stream initialises the parameters.
 

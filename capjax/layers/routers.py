@@ -3,6 +3,7 @@
 Each routes one example: `(poses [I C], transforms [I J C D], activations=[I] or
 None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],
 the transforms then are [I J Q R] and D is P R, the numbers of a matrix in rows.
+Where objects share votes, the transforms are [I 1 C D].
 Without activations those of the parts are the lengths of their poses.
 
 `ROUTERS` lists them with their papers. A routing without parameters is a

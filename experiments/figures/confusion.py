@@ -42,8 +42,10 @@ def confusion(
   if num_classes <= _MOST_NAMES:
     short = [x if len(x) <= _LONGEST else f"{x[:_LONGEST]}…" for x in names]
     is_wide = max(map(len, short)) > 2
-    panel.set_xticks(range(num_classes), short, rotation=90 if is_wide else 0)
-    panel.set_yticks(range(num_classes), short)
+    plain = {"parse_math": False}  # names may hold dollar signs
+    turned = 90 if is_wide else 0
+    panel.set_xticks(range(num_classes), short, rotation=turned, **plain)
+    panel.set_yticks(range(num_classes), short, **plain)
     panel.tick_params(length=0, labelsize=7)
   if num_classes <= _MOST_NUMBERS:
     for (row, column), count in np.ndenumerate(counts):

@@ -292,7 +292,8 @@ def show(
 ) -> None:
   """Plots an image under its caption, framed if it is a mistake."""
   text, color = caption(label, prediction, right)
-  panel.set_title(text, color=color, size=7, pad=3)
+  # Names of classes may hold dollar signs.
+  panel.set_title(text, color=color, size=7, pad=3, parse_math=False)
   panel.imshow(image)
   panel.set_frame_on(not right)
   panel.spines[:].set(color=color, linewidth=1.5)

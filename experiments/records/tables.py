@@ -28,6 +28,9 @@ SETTINGS = (
 # Beginnings of the names of counts, which are equal for equal networks.
 _COUNTED = ("num_", "operations", "parameters")
 
+# Flags that leave nothing out at "all", as the code did before it had them.
+_ALL_IS_OFF = ("viewpoints", "routing_gradient")
+
 NO_RUNS = "No runs are recorded yet.\n"
 
 
@@ -62,7 +65,7 @@ def settings(records: Iterable[dict]) -> Iterator[Setting]:
   """Yields each setting with its seeds, sorted by name and number of steps.
 
   Seeds share a row only if all their flags agree; their commits may differ. A
-  flag that an older record lacks counts as off: not given, or "all".
+  flag that an older record lacks counts as off.
 
   Raises:
     ValueError: if one setting holds a seed twice, or seeds of different data.
@@ -126,8 +129,8 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   for name in sorted(names - set(published.FREE_FLAGS)):
     known = [p["flags"][name] for p in peers if name in p["flags"]]
     # A record that lacks the flag did what the flag does when it is off.
-    off = next((value for value in known if _is_off(value)), None)
-    has_off = any(map(_is_off, known))
+    offs = [value for value in known if _is_off(name, value)]
+    off, has_off = next(iter(offs), None), bool(offs)
     values = [_value(peer, name, off, has_off) for peer in peers]
     if any(value != values[0] for value in values):
       found[name] = _value(record, name, off, has_off)
@@ -278,9 +281,9 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
   )
 
 
-def _is_off(value: object) -> bool:
-  """Whether a flag of this value changes nothing; "all" leaves nothing out."""
-  return not value or value == "all"
+def _is_off(name: str, value: object) -> bool:
+  """Whether a flag of this value changes nothing."""
+  return not value or (name in _ALL_IS_OFF and value == "all")
 
 
 def _word(name: str, value: str | None) -> str:

@@ -71,16 +71,16 @@ class Run:
 
     Raises:
       ValueError: if the folder holds a run with other flags, or a run whose
-        flags are lost, or if another process trains in it, or it cannot be made
-        and written.
+        flags are lost, or if another process trains in it, or if it cannot be
+        made.
     """
     try:
       self.workdir.mkdir(parents=True, exist_ok=True)
       self._lock = atomic_files.locked(self.workdir / "lock")
     except OSError as error:
       raise ValueError(
-        f"a run cannot be kept in {self.workdir} ({error.strerror}); give a "
-        "folder that can be made and written, as --workdir=DIR"
+        f"a run cannot be kept in {self.workdir} ({error.strerror}); give "
+        "another folder, as --workdir=DIR"
       ) from error
     self._invocation = invocation
     if (

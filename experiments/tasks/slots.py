@@ -34,7 +34,7 @@ def make_task(
     scene: how two images make one.
 
   Raises:
-    ValueError: if the scene is of no such kind.
+    ValueError: if the scene's kind is unknown.
   """
   sample = scene.sampler()
 

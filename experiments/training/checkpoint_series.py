@@ -179,9 +179,9 @@ class Series:
     )
     raise ValueError(
       f"no checkpoint in {self._folder} can be read ({faults}): they are "
-      "damaged, or of another model or optimiser. Give those that the run "
-      "began with, restore the files from a copy, or train again in another "
-      "--workdir"
+      "damaged, or of another model or optimiser. Use the model and the "
+      "optimiser that the run began with, restore the files from a copy, or "
+      "train again in another --workdir"
     )
 
   def _numbered(self) -> list[int]:

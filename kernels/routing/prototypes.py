@@ -4,6 +4,8 @@ Axes: I parts (children) below, J objects (parents) above, D pose of an object,
 S shared space of parts and prototypes. One example: `jax.vmap` adds a batch.
 """
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -75,7 +77,8 @@ def shared_prototype_routing(
     c_ij = softmax_j(kappa <u_i, q_j> / (|u_i| |q_j|)),
     v_j = squash(sum_i c_ij u_i + bias_j).
   The c_ij are the responsibilities of a mixture of von Mises-Fisher
-  distributions about the directions of the prototypes.
+  distributions with equal weights and this concentration, about the directions
+  of the prototypes.
 
   Args:
     votes: the predictions u_i of part i, the same for all parents; in float32
@@ -90,13 +93,11 @@ def shared_prototype_routing(
     parents.
 
   Raises:
-    ValueError: if the concentration is negative.
+    ValueError: if the concentration is negative or not finite.
 
   Differs from paper: it follows the idea of ProtoCaps, trained prototypes in a
   shared space in place of iterations and of a matrix for each pair. That
-  coefficients are a softmax of cosines, and activations lengths, is our choice;
-  with squared distances, as in `prototype_routing`, small networks learned
-  less.
+  coefficients are a softmax of cosines, and activations lengths, is our choice.
   """
   checks.arrays(
     {
@@ -105,8 +106,10 @@ def shared_prototype_routing(
       "bias": (bias, "J D"),
     }
   )
-  if not concentration >= 0:
-    raise ValueError(f"concentration is {concentration}; give 0 or more.")
+  if not 0 <= concentration < math.inf:
+    raise ValueError(
+      f"concentration is {concentration}; give a finite number, 0 or more."
+    )
   dtype = numerics.accumulation_dtype(votes, prototypes)
   x, q = votes.astype(dtype), prototypes.astype(dtype)
   cosines = numerics.einsum(

@@ -108,7 +108,7 @@ def test_images_with_any_number_of_labels(name):
     (
       (2, 12, 12, 1),
       np.float32,
-      r"hold float32; give uint8 .* \[N 12 12 1\], of floats .*255 \* images",
+      r"hold float32; give uint8 .* \[N 12 12 1\]; convert .*255 \* images",
     ),
     ((2, 12, 12, 1), np.int32, r"hold int32; give uint8 .* \[N 12 12 1\]\.$"),
     ((2, 12, 12, 3), np.uint8, r"\[2 12 12 3\]; give at least one as \[N 12"),

@@ -105,11 +105,25 @@ def check_norm_matches_oracle(safe_norm, seed=0):
     np.testing.assert_allclose(safe_norm(x), want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-37, 1.0, 1e37])
+@pytest.mark.parametrize("scale", [1e-37, 1.0, 1e37, 8e37])
 def test_unit_vectors_have_the_direction_alone(scale):
-  x = np.float32([[3, 4], [-1, 0], [0, 0]]) * np.float32(scale)
+  x = jnp.array(np.float32([[3, 4], [-1, 0], [0, 0]]) * np.float32(scale))
   want = [[0.6, 0.8], [-1, 0], [0, 0]]
-  np.testing.assert_allclose(numerics.unit_vectors(jnp.array(x)), want, 1e-6)
+  np.testing.assert_allclose(numerics.unit_vectors(x), want, 1e-6)
+  got = jax.jit(numerics.unit_vectors)(x)
+  np.testing.assert_allclose(got, want, 1e-6)
+
+
+def test_unit_vectors_at_zero_and_of_nan():
+  zero = jnp.zeros(3)
+  assert not np.any(jax.jacobian(numerics.unit_vectors)(zero))
+  assert np.all(np.isnan(numerics.unit_vectors(jnp.array([jnp.nan, 3.0]))))
+  half = jnp.full(7, 3.0, jnp.bfloat16)
+  got = numerics.unit_vectors(half)
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_allclose(np.float32(got), 7**-0.5, rtol=2**-8)
+  with pytest.raises(TypeError, match="x"):
+    numerics.unit_vectors(jnp.array([1, 2]))
 
 
 def check_norm_is_zero_at_zero(safe_norm):

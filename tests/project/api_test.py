@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 
 import capjax
 import kernels
+from capjax import _version
 
 _ROOT = processes.ROOT
 _LAYERS = ("kernels", "capjax", "experiments")
@@ -269,7 +270,14 @@ class ApiTest(parameterized.TestCase):
     newest = re.search(r"^##+\s+\[?v?(\d[^\s\]]*)", changelog.read_text(), re.M)
     self.assertIsNotNone(newest, "no '## <version>' heading")
     self.assertEqual(newest[1].rstrip(":"), config["metadata"]["version"])
-    self.assertEqual(capjax.__version__, config["metadata"]["version"])
+    self.assertEqual(
+      capjax.__version__,
+      config["metadata"]["version"],
+      "the installed package is older: pip install -e .",
+    )
+
+  def test_version_of_what_is_not_installed_is_unknown(self):
+    self.assertEqual(_version.installed("a-package-of-no-name"), "unknown")
 
 
 if __name__ == "__main__":

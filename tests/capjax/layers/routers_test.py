@@ -308,8 +308,24 @@ class RoutersTest(chex.TestCase):
     got = {path: x.shape for path, x in _parameters(_router(name))}
     self.assertEqual(got, routing_rows.LAYERS[name].shapes)
 
+  def test_shared_votes_need_one_matrix_of_each_part(self):
+    route, poses = _router("shared_prototype"), _examples(num_examples=1)[0][0]
+    with self.assertRaisesRegex(ValueError, r"\[6 3 3 4\]; give one matrix"):
+      route(poses, jnp.ones((6, 3, 3, 4)))
+
 
 class DenseCapsTest(chex.TestCase):
+  @parameterized.parameters(*routers.NAMES)
+  def test_parts_have_a_matrix_for_each_object_or_one(self, name):
+    shared = name == "shared_prototype"
+    dense, conv = (
+      _layer(name),
+      layers.ConvCaps(2, 3, 3, 4, 2, routing=name, rngs=nnx.Rngs(0)),
+    )
+    self.assertEqual(dense.transforms.shape, (6, 1 if shared else 3, 3, 4))
+    conv_shape = conv.window.transforms.shape
+    self.assertEqual(conv_shape, (8, 1 if shared else 3, 3, 4))
+
   @parameterized.parameters(*routers.NAMES)
   @pytest.mark.long_after_first
   def test_bias_may_be_left_out(self, name):

@@ -21,11 +21,13 @@ class Reader(baselines.CapsNetBaseline):
     return -jnp.abs(written[:, None] - jnp.arange(4))
 
 
-def _trained(labels, predictions, names=()):
+def _trained(labels, predictions, names=(), factors=None, **fields):
   images = np.zeros((len(labels), 4, 4, 1), np.uint8)
   images[:, 0, 0, 0] = predictions
-  test = data.Dataset(images, np.int32(labels), 4, {}, class_names=names)
-  return golden_cases.classifier(test, Reader())
+  test = data.Dataset(
+    images, np.int32(labels), 4, factors or {}, class_names=names
+  )
+  return golden_cases.classifier(test, Reader(), **fields)
 
 
 def test_shares_are_by_class(run, capsys):
@@ -47,6 +49,17 @@ def test_shares_are_by_class(run, capsys):
   assert run.figure("confusion").exists()
 
 
+def test_novel_viewpoints_alone_count(run):
+  trained = _trained(
+    [0, 0, 1, 1], [0, 1, 1, 1],
+    factors={"label_azimuth": np.array([0, 2, 4, 6])},
+    familiar=lambda factors: factors["label_azimuth"] == 2,
+  )  # fmt: skip
+  scores = confusion.confusion(run, trained)
+  assert scores["num_images"] == 3 and scores["accuracy"] == 1
+  assert scores["class_images"] == [1, 2, 0, 0]
+
+
 def test_the_most_frequent_come_first():
   counts = np.diag(np.full(10, 5)) + np.arange(100).reshape(10, 10) % 7
   lines = confusion.told(counts, [str(x) for x in range(10)])
@@ -59,7 +72,7 @@ def test_the_most_frequent_come_first():
 @pytest.mark.parametrize("num_classes", [1, 3, 30, 100])
 def test_figures_are_of_any_number_of_classes(tmp_path, num_classes):
   counts = np.arange(num_classes**2).reshape(num_classes, num_classes)
-  names = [f"a long name of class {n}" for n in range(num_classes)]
+  names = [f"$x^$ a long name of class {n}" for n in range(num_classes)]
   files = [
     confusion_figures.confusion(x, names, tmp_path / "x.png").read_bytes()
     for x in (counts, counts.T + 1)

@@ -73,21 +73,24 @@ def test_flags_tell_rows_of_one_preset_apart():
   ]
 
 
-@pytest.mark.parametrize("off", [None, "all"])
-def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart(off):
-  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": off})
+@pytest.mark.parametrize(
+  ("name", "off"), [("newer", None), ("viewpoints", "all")]
+)
+def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart(name, off):
+  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={name: off})
   (row,) = rows_of([old, new])[1:]
-  assert "0.20, 0.40" in row and "newer" not in " ".join(row)
-  on = make_record(1, 0.4, flags={"newer": 3.0})
+  assert "0.20, 0.40" in row and name not in " ".join(row)
+  on = make_record(1, 0.4, flags={name: 3.0})
   names = [row[2] for row in rows_of([old, new, on])[1:]]
-  assert names == ["mnist_paper `newer=3.0`", f"mnist_paper `newer={off}`"]
+  assert names == [f"mnist_paper `{name}=3.0`", f"mnist_paper `{name}={off}`"]
 
 
-def test_a_newer_flag_that_is_on_tells_a_record_apart():
-  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": 2.0})
+@pytest.mark.parametrize("on", [2.0, "all"])
+def test_a_newer_flag_that_is_on_tells_a_record_apart(on):
+  old, new = make_record(0, 0.2), make_record(1, 0.4, flags={"newer": on})
   rows = rows_of([old, new])[1:]
   assert [row[2] for row in rows] == [
-    "mnist_paper `newer=2.0`",
+    f"mnist_paper `newer={on}`",
     "mnist_paper before `--newer`",
   ]
   assert [row[5] for row in rows] == ["0.40", "0.20"]

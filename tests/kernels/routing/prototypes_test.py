@@ -146,8 +146,9 @@ def test_shared_votes_of_zero_and_no_concentration_are_even():
   given["votes"] = given["votes"].at[2].set(0.0)
   got = prototypes.shared_prototype_routing(**given)
   np.testing.assert_allclose(got.coefficients[2], 1 / 4, rtol=1e-6)
-  with pytest.raises(ValueError, match="concentration is -1.0; give 0 or more"):
-    prototypes.shared_prototype_routing(**given, concentration=-1.0)
+  for wrong in (-1.0, np.inf, np.nan):
+    with pytest.raises(ValueError, match=f"concentration is {wrong}; give"):
+      prototypes.shared_prototype_routing(**given, concentration=wrong)
 
 
 def test_gradients_of_shared_votes():
