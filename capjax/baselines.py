@@ -20,7 +20,8 @@ class CapsNetBaseline(nnx.Module):
   Convolutions of stride 1 with ReLU, each followed by max pooling if there is
   any, dense layers with ReLU, dropout, and logits. The defaults are the network
   of their section 5, with 35.4M weights on MNIST; `multimnist_baseline` makes
-  that of section 6.
+  that of section 6. With `average`, which their networks do not have, the dense
+  layers see the mean over positions.
   """
 
   def __init__(
@@ -31,6 +32,7 @@ class CapsNetBaseline(nnx.Module):
     conv_features: Sequence[int] = (256, 256, 128),
     conv_kernels: int | Sequence[int] = 5,
     pool: int = 1,
+    average: bool = False,
     dense_features: Sequence[int] = (328, 192),
     dropout: float = 0.5,
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -46,6 +48,9 @@ class CapsNetBaseline(nnx.Module):
       pool: side of the squares of which the largest feature is kept, after each
         convolution; rows and columns that fill no square are dropped. 1 for no
         pooling.
+      average: whether the dense layers take the mean of the features over
+        positions, so that all positions share their weights; else a layer has
+        weights for each position.
       dense_features: widths of the hidden dense layers.
       dropout: probability that a unit of the last hidden layer is dropped; the
         paper does not give it.
@@ -81,12 +86,14 @@ class CapsNetBaseline(nnx.Module):
       layers.Conv(*sizes, padding="SAME", rngs=rngs)
       for sizes in zip(channels[:-1], channels[1:], conv_kernels, strict=True)
     )
-    widths = (height * width * channels[-1], *dense_features, num_classes)
+    num_places = 1 if average else height * width
+    widths = (num_places * channels[-1], *dense_features, num_classes)
     self.dense = nnx.List(
       layers.Linear(*sizes, rngs=rngs)
       for sizes in zip(widths[:-1], widths[1:], strict=True)
     )
     self.pool = pool
+    self.average = average
     self.dropout = nnx.Dropout(dropout)
     layers.dense.set_dtype(self, dtype)
 
@@ -124,7 +131,8 @@ class CapsNetBaseline(nnx.Module):
       x = jax.nn.relu(conv(x))
       if self.pool > 1:
         x = nnx.max_pool(x, (self.pool,) * 2, strides=(self.pool,) * 2)
-    x = x.reshape(len(x), -1).astype(jnp.float32)
+    x = x.astype(jnp.float32)
+    x = jnp.mean(x, axis=(1, 2)) if self.average else x.reshape(len(x), -1)
     for layer in self.dense[:-1]:
       x = jax.nn.relu(layer(x))
     return x

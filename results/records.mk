@@ -81,6 +81,13 @@ suites.affnist_like_cpu_baseline := affnist_like,equivariance
 minutes.affnist_like_cpu_baseline := 20
 $(call seeds,affnist_like_cpu_baseline,0 1 2)
 
+# About as many weights as matrix capsules, which all positions share as theirs.
+train.affnist_like_cpu_average := $(train.affnist_like_cpu_baseline) \
+  --cnn_features=32,64,64 --cnn_kernels=5,3,3 --cnn_pool=2 --cnn_average
+suites.affnist_like_cpu_average := affnist_like
+minutes.affnist_like_cpu_average := 4
+$(call seeds,affnist_like_cpu_average,0 1 2)
+
 # Iterations, decoders and the primary layer's scale at a quarter of the widths.
 quarter := train_capsnet $(presets)/capsnet/mnist_quarter_cpu.cfg
 train.quarter_3_paper := $(quarter)

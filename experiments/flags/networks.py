@@ -156,6 +156,12 @@ _CNN_POOL = flags.DEFINE_integer(
   "1 for no pooling.",
   lower_bound=1,
 )
+_CNN_AVERAGE = flags.DEFINE_bool(
+  "cnn_average",
+  False,
+  "Give the dense layers of the baseline the mean of its features over "
+  "positions, so that all positions share their weights.",
+)
 _CNN_DROPOUT = flags.DEFINE_float(
   "cnn_dropout",
   0.5,
@@ -179,7 +185,8 @@ limits.require_counts(
 )
 
 _CNN_FLAGS = (
-  "cnn_features", "cnn_kernels", "cnn_pool", "cnn_dense", "cnn_dropout",
+  "cnn_features", "cnn_kernels", "cnn_pool", "cnn_average", "cnn_dense",
+  "cnn_dropout",
 )  # fmt: skip
 _CAPSULE_FLAGS = (
   "reconstruction", "part_size", "pose_size", "decoder_features",
@@ -217,6 +224,7 @@ def spec() -> Spec:
       conv_features=_whole(_CNN_FEATURES.value),
       conv_kernels=_whole(_CNN_KERNELS.value),
       pool=_CNN_POOL.value,
+      average=_CNN_AVERAGE.value,
       dense_features=_whole(_CNN_DENSE.value),
       dropout=_CNN_DROPOUT.value,
       dtype=arithmetic.dtype(),

@@ -54,7 +54,7 @@ def check_matches_oracle(run, seed=0, pool=2, **options):
     for conv in convs:
       x = oracles.convolve(x[None], conv["kernel"], padding="SAME")[0]
       x = _pool_oracle(np.maximum(0, x + conv["bias"]), pool)
-    x = x.reshape(-1)
+    x = x.mean(axis=(0, 1)) if model.average else x.reshape(-1)
     for layer in dense[:-1]:
       x = np.maximum(0, x @ layer["kernel"] + layer["bias"])
     want.append(x @ dense[-1]["kernel"] + dense[-1]["bias"])
@@ -84,6 +84,18 @@ class BaselinesTest(chex.TestCase):
   @parameterized.parameters((1, (5, 3)), (2, (5, 3)), (2, (2, 4)), (3, 3))
   def test_matches_oracle(self, pool, conv_kernels):
     check_matches_oracle(_run, pool=pool, conv_kernels=conv_kernels)
+
+  def test_all_positions_share_weights_behind_an_average(self):
+    check_matches_oracle(_run, average=True)
+    self.assertEqual(_model(average=True).dense[0].kernel.shape, (4, 6))
+    # Places of a feature far from the edges do not matter.
+    model = baselines.CapsNetBaseline(
+      (20, 20, 1), 5, **_WIDTHS, conv_kernels=3, average=True, rngs=nnx.Rngs(0)
+    )
+    images = np.zeros((2, 20, 20, 1), np.float32)
+    images[0, 5:8, 5:8] = images[1, 11:14, 9:12] = 1
+    got = _run(model, images)
+    np.testing.assert_allclose(got[0], got[1], rtol=1e-5)
 
   def test_broken_copy_fails(self):
     check_matches_oracle(_broken(nnx.max_pool))
