@@ -206,7 +206,6 @@ $(call seeds,routings_digits_cnn_few,0 1 2)
 # Convolutional capsules above a residual front, 1 to 3 layers of them; those of
 # DeepCaps, whose parents compete over the grid, as "grid".
 depths := 8 8$(comma)8 8$(comma)8$(comma)8
-# Some routings have more than one layer, others one alone, to save time.
 # $(call network,DATA,CELL,DEPTHS,MINUTES,FLAGS)
 define network
 $(foreach depth,$(3),$(eval train.networks_$(1)_$(2)_$(depth) := train_capsnet \
@@ -229,7 +228,7 @@ $(foreach data,mnist fashion,\
   $(call network,$(data),inverted_attention,1 2 3,10,--routing=inverted_attention)\
   $(call network,$(data),variational,1 2 3,9,--routing=variational)\
   $(call network,$(data),orthcaps,1 2 3,10,--routing=orthcaps)\
-  $(call network,$(data),heinsen_em,1,9,--routing=heinsen_em)\
+  $(call network,$(data),heinsen_em,1 2 3,9,--routing=heinsen_em)\
   $(call network,$(data),em,1 2 3,9,--routing=em))
 
 # More seeds of one of these, and a network without capsules of as many parameters
