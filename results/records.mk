@@ -356,6 +356,14 @@ endef
 # self-routing was chosen of 0.001 and 0.004 after 500 updates, by the accuracy from
 # familiar azimuths.
 train.solids_capsnet := train_capsnet $(presets)/capsnet/solids_capsnet_cpu.cfg
+train.solids_cnn := train_capsnet $(presets)/capsnet/solids_cnn_cpu.cfg
+suites.solids_cnn := viewpoints
+minutes.solids_cnn := 5
+train.solids_elevation_cnn := $(train.solids_cnn) --viewpoints=elevation
+suites.solids_elevation_cnn := viewpoints
+minutes.solids_elevation_cnn := 5
+$(call seeds,solids_cnn,0 1 2)
+$(call seeds,solids_elevation_cnn,0 1 2)
 train.solids_self := $(train.solids_capsnet) --routing=self --learning_rate=0.004
 $(foreach cell,capsnet self,\
   $(eval suites.solids_$(cell) := viewpoints$(comma)equivariance$(comma)calibration)\
