@@ -42,10 +42,10 @@ def _prototype_of_weights(votes, weights):
 
 def _shared_prototype_of_weights(votes, weights):
   """The votes of a part are its mean one, the prototypes those of parents."""
-  shares = weights / jnp.sum(weights)
+  shares = weights / jnp.maximum(jnp.sum(weights), 1e-6)
   return prototypes.shared_prototype_routing(
     weights[:, None] * jnp.mean(votes, axis=1),
-    jnp.einsum("i,ijd->jd", shares, votes),
+    jnp.einsum("i,ijd->jd", shares, votes, precision="highest"),
   )
 
 
