@@ -63,6 +63,7 @@ def test_every_module_has_its_place_in_the_reference():
   modules = set(_modules()) - {
     "capjax._checkout",
     "capjax._collection",
+    "capjax._version",
   }
   assert len(modules) > 50
   assert not modules - _documented()
