@@ -1,9 +1,9 @@
 """Every preset can be trained, and a record says how to repeat it."""
 
-import noise_files
 import numpy as np
 import processes
 import pytest
+from dataset_files import write_idx, write_solids
 
 pytestmark = pytest.mark.long
 PRESETS = sorted((processes.ROOT / "experiments" / "presets").glob("*/*.cfg"))
@@ -25,17 +25,17 @@ def few_digits(tmp_path_factory):
       for dataset in datasets:
         (folder / dataset).mkdir(exist_ok=True)
         for name, values in (
-          (f"images-idx{array.ndim}", array),
-          ("labels-idx1", labels),
+          (f"images-idx{array.ndim}-ubyte", array),
+          ("labels-idx1-ubyte", labels),
         ):
-          noise_files.write_idx(folder / dataset / f"{split}-{name}", values)
+          write_idx(folder / dataset / f"{split}-{name}", values)
   for split, count in (("train", 200), ("test", 20)):
     pairs = pixels.integers(0, 256, (count, 96, 96, 2), np.uint8)
     labels = np.arange(count, dtype=np.uint8) % 5
     (folder / "smallnorb").mkdir(exist_ok=True)
-    noise_files.write_idx(folder / "smallnorb" / f"{split}-images-idx4", pairs)
-    noise_files.write_idx(folder / "smallnorb" / f"{split}-labels-idx1", labels)
-  noise_files.write_solids(folder, train=200, test=20)
+    write_idx(folder / "smallnorb" / f"{split}-images-idx4-ubyte", pairs)
+    write_idx(folder / "smallnorb" / f"{split}-labels-idx1-ubyte", labels)
+  write_solids(folder, train=200, test=20)
   return folder
 
 

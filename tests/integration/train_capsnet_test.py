@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-import noise_files
+import dataset_files
 import processes
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
@@ -242,7 +242,7 @@ def test_baseline_trains_and_refuses_flags_of_capsules(tmp_path):
 
 @pytest.mark.long
 def test_novel_viewpoints_are_kept_for_the_test(train, tmp_path):
-  noise_files.write_solids(tmp_path, train=90, test=90)
+  dataset_files.write_solids(tmp_path, train=90, test=90)
   place = f"--data_dir={tmp_path}"
   workdir = tmp_path / "run"
   code, printed = train(

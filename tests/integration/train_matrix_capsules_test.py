@@ -4,11 +4,11 @@ import json
 
 import jax
 import jax.numpy as jnp
-import noise_files
 import numpy as np
 import processes
 import pytest
 from absl import flags
+from dataset_files import write_idx, write_solids
 
 from experiments.benchmarks import step_cost
 
@@ -23,13 +23,13 @@ STEPS = (
 def data_dir(tmp_path_factory):
   """Noise in the form of the viewpoint solids, and of MNIST all black."""
   folder = tmp_path_factory.mktemp("data")
-  noise_files.write_solids(folder, train=90, test=90)
+  write_solids(folder, train=90, test=90)
   (folder / "mnist").mkdir()
   for split in ("train", "t10k"):
     images = np.zeros((60, 28, 28), np.uint8)
     labels = np.arange(60, dtype=np.uint8) % 10
     for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-      noise_files.write_idx(folder / "mnist" / f"{split}-{name}", array)
+      write_idx(folder / "mnist" / f"{split}-{name}-ubyte", array)
   return folder
 
 

@@ -1,21 +1,11 @@
 """Paths of data, and what lies there; the readers have their own tests."""
 
-import gzip
-import struct
-
 import image_files
 import numpy as np
 import pytest
+from dataset_files import write_idx
 
 from capjax import data
-
-
-def write_idx(path, array):
-  header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-  content = header + array.astype(np.uint8).tobytes()
-  if path.suffix == ".gz":
-    content = gzip.compress(content)
-  path.write_bytes(content)
 
 
 def write_set(

@@ -1,5 +1,6 @@
-"""Files of data sets that hold noise, for runs that only have to end."""
+"""Small files in the formats of known data sets."""
 
+import gzip
 import pathlib
 import struct
 
@@ -7,13 +8,14 @@ import numpy as np
 
 
 def write_idx(path: pathlib.Path, array: np.ndarray) -> None:
-  """Writes bytes in the format of MNIST; `path` has no ending yet."""
+  """Writes bytes in the format of MNIST; compressed if `path` ends so."""
   header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-  path.with_name(f"{path.name}-ubyte").write_bytes(header + array.tobytes())
+  content = header + array.astype(np.uint8).tobytes()
+  path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def write_solids(folder: pathlib.Path, *, train: int, test: int) -> None:
-  """Writes two splits in the form of the viewpoint solids, all views mixed."""
+  """Writes noise in the form of two splits of the viewpoint solids."""
   random = np.random.default_rng(0)
   solids = folder / "viewpoint_solids"
   solids.mkdir()
