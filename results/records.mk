@@ -43,6 +43,17 @@ suites.mnist_full_cpu := diagnostics,equivariance,crowding,calibration,out_of_di
 minutes.mnist_full_cpu := 50
 $(call seeds,mnist_full_cpu,0)
 
+# The cells of the paper's table 1 at its size: iterations and decoder.
+fifty := train_capsnet $(presets)/capsnet/mnist_50_epochs.cfg
+train.mnist_50_3_paper := $(fifty)
+train.mnist_50_1_paper := $(fifty) --num_iterations=1
+train.mnist_50_3_none := $(fifty) --reconstruction=none
+train.mnist_50_1_none := $(fifty) --num_iterations=1 --reconstruction=none
+suites.mnist_50_3_paper := diagnostics,calibration,out_of_distribution
+$(foreach cell,3_paper 1_paper 3_none 1_none,\
+  $(eval minutes.mnist_50_$(cell) := 250)\
+  $(call seeds,mnist_50_$(cell),0 1 2))
+
 train.mnist_cpu := train_capsnet $(presets)/capsnet/mnist_cpu.cfg
 suites.mnist_cpu := attacks,views,diagnostics,affnist_like,equivariance,crowding
 minutes.mnist_cpu := 45
@@ -319,10 +330,24 @@ train.multimnist_cpu_baseline := train_multimnist $(presets)/multimnist/multimni
 minutes.multimnist_cpu_baseline := 11
 $(call seeds,multimnist_cpu_baseline,0)
 
+# 15 times as long.
+train.multimnist_long := $(train.multimnist_cpu) --num_steps=60000 --log_every=500
+train.multimnist_long_baseline := $(train.multimnist_cpu_baseline) \
+  --num_steps=60000 --log_every=500
+minutes.multimnist_long := 240
+minutes.multimnist_long_baseline := 165
+$(call seeds,multimnist_long,0)
+$(call seeds,multimnist_long_baseline,0)
+
 train.matrix_mnist_cpu := train_matrix_capsules $(presets)/matrix_capsules/matrix_mnist_cpu.cfg
 suites.matrix_mnist_cpu := equivariance
 minutes.matrix_mnist_cpu := 26
 $(call seeds,matrix_mnist_cpu,0)
+
+train.matrix_mnist := train_matrix_capsules $(presets)/matrix_capsules/matrix_mnist.cfg
+suites.matrix_mnist := equivariance
+minutes.matrix_mnist := 260
+$(call seeds,matrix_mnist,0 1 2)
 
 # Viewpoint solids: capsules and the CNN, by the viewpoints that training leaves out.
 # The CNN is trained once as long as the capsules, and once until it has the accuracy

@@ -44,8 +44,8 @@ _STEPS = flags.DEFINE_integer(
 _PEER = flags.DEFINE_string(
   "peer",
   None,
-  "Python that has PyTorch, in which a plain CapsNet is timed too, on the CPU; "
-  "`make bench-peers` makes one.",
+  "Python that has PyTorch, in which a plain CapsNet is timed too, on the same "
+  "CPU or GPU; `make bench-peers` makes one.",
 )
 
 # Multiplications for an image, by layer.
@@ -150,6 +150,11 @@ def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
   """
   words = [python, str(pathlib.Path(__file__).with_name("peer.py"))]
   words += [f"--batch={batch}", f"--steps={num_steps}"]
+  if jax.default_backend() == "gpu":
+    words.append("--device=cuda")
+  stated = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
+  if stated not in (None, "highest", "float32"):
+    words.append("--tf32")
   try:
     done = subprocess.run(
       words,
@@ -180,8 +185,10 @@ def main(argv: Sequence[str]) -> None:
   peers = {}
   if _PEER.value:
     with errors.clear_errors():
-      if jax.default_backend() != "cpu":
-        raise ValueError("--peer is timed on the CPU; set JAX_PLATFORMS=cpu")
+      if jax.default_backend() not in ("cpu", "gpu"):
+        raise ValueError(
+          "--peer is timed on CPUs and GPUs; set JAX_PLATFORMS=cpu"
+        )
       peers = {n: race_peer(_PEER.value, n, _STEPS.value) for n in batches}
   print("whole training step; each form in a process of its own:")
   for batch in batches:
@@ -200,7 +207,7 @@ def main(argv: Sequence[str]) -> None:
       row = row._replace(peer=peer["step"], peer_name=peer["name"])
       text += (
         f"; {peer['name']} {peer['step']:.3f} s, "
-        f"{peer['peak_bytes'] / 1e6:.0f} MB peak resident"
+        f"{peer['peak_bytes'] / 1e6:.0f} MB at its peak"
       )
     rows.note(row)
     print(

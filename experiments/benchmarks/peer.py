@@ -3,11 +3,12 @@ r"""A plain CapsNet in PyTorch, compiled, that `benchmarks.capsnet` races with.
   .venv-torch/bin/python experiments/benchmarks/peer.py --batch=128 --steps=5
 
 It runs in an environment of its own, without JAX (`make bench-peers` makes it),
-on the CPU, and prints JSON: `step` and `inference` in seconds, `peak_bytes` of
-the process after the steps, `name` with the version. The network, its loss
-through all iterations, and Adam are those that ours is timed with; votes
-[B I J D] are stored, and nothing is a loop but the iterations. Convolutions
-have channels last, their faster form.
+on the CPU or with `--device=cuda` on a GPU, and prints JSON: `step` and
+`inference` in seconds, `peak_bytes` of the process, or of the GPU's memory,
+after the steps, `name` with the version. The network, its loss through all
+iterations, and Adam are those that ours is timed with; votes [B I J D] are
+stored, and nothing is a loop but the iterations. Convolutions have channels
+last, their faster form. A GPU rounds no operands unless `--tf32` is given.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
 object.
@@ -74,16 +75,20 @@ def make_model():
   return CapsNet().to(memory_format=torch.channels_last)
 
 
-def measure(batch: int, steps: int) -> dict:
-  """Times training steps and inference after two that compile."""
+def measure(batch: int, steps: int, device: str, tf32: bool) -> dict:
+  """Times training steps and inference after three that compile."""
   import torch
 
+  torch.backends.cuda.matmul.allow_tf32 = tf32
+  torch.backends.cudnn.allow_tf32 = tf32
+  torch.backends.cudnn.benchmark = True  # takes the fastest convolution
   torch.manual_seed(0)
-  model = make_model()
+  model = make_model().to(device)
   optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-  images = torch.rand(batch, 1, 28, 28)
+  images = torch.rand(batch, 1, 28, 28, device=device)
   images = images.to(memory_format=torch.channels_last)
-  labels = torch.randint(0, 10, (batch,))
+  labels = torch.randint(0, 10, (batch,), device=device)
+  on_gpu = device != "cpu"
   loss, poses = torch.compile(model.loss), torch.compile(model)
 
   def step():
@@ -95,16 +100,24 @@ def measure(batch: int, steps: int) -> dict:
     with torch.no_grad():
       poses(images).norm(dim=-1)
 
+  def wait():
+    if on_gpu:
+      torch.cuda.synchronize()
+
   def seconds(function):
-    for _ in range(2):
+    for _ in range(3):
       function()
+    wait()
     start = time.perf_counter()
     for _ in range(steps):
       function()
+    wait()
     return (time.perf_counter() - start) / steps
 
   taken = seconds(step)
   peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  if on_gpu:
+    peak = torch.cuda.max_memory_allocated()
   return {
     "name": f"PyTorch {torch.__version__}, compiled",
     "step": taken,
@@ -117,8 +130,11 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--batch", type=int, default=128, help="Images.")
   parser.add_argument("--steps", type=int, default=5, help="Steps timed.")
+  parser.add_argument("--device", default="cpu", help="cpu or cuda.")
+  parser.add_argument("--tf32", action="store_true", help="Products in TF32.")
   given = parser.parse_args()
-  print(json.dumps(measure(given.batch, given.steps)))
+  found = measure(given.batch, given.steps, given.device, given.tf32)
+  print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class Row(NamedTuple):
     peer_name: that library, with its version; empty without it.
     compile_seconds: seconds of tracing and compilation; None where they were
       not taken.
-    peak_bytes: peak resident memory of a process that does nothing else; None
-      where there is no such process.
+    peak_bytes: peak resident memory of a process that does nothing else, on an
+      accelerator of the device's memory; None where there is no such process.
   """
 
   system: str
