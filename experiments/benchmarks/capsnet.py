@@ -198,7 +198,11 @@ def main(argv: Sequence[str]) -> None:
     row = ours.row("CapsNet, step", f"batch {batch}")
     row = row._replace(operations=flops, transfer=transfer)
     if _TEXTBOOK.value:
-      theirs = step_cost.in_process(time_step, TextbookCapsNet, batch, 1)
+      # On a CPU one step, which takes over a minute.
+      num_steps = 1 if jax.default_backend() == "cpu" else _STEPS.value
+      theirs = step_cost.in_process(
+        time_step, TextbookCapsNet, batch, num_steps
+      )
       row = row._replace(textbook=theirs.seconds)
       ratio = theirs.seconds / ours.seconds
       text += f"; textbook {theirs.describe(batch)}, {ratio:.1f}x slower"

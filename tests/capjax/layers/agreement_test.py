@@ -51,6 +51,26 @@ class AgreementTest(chex.TestCase):
       chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
       np.testing.assert_allclose(total(transforms, chosen), want[0], rtol=1e-5)
 
+  def test_accelerators_store_votes_up_to_a_size(self):
+    random = np.random.default_rng(0)
+    poses = jnp.array(random.normal(size=(6, 3)), jnp.float32)
+    transforms = jnp.array(random.normal(size=(6, 5, 3, 4)), jnp.float32)
+
+    def total(transforms, batch_size):
+      output = agreement.route_by_agreement(
+        poses, transforms, batch_size=batch_size
+      )
+      return jnp.sum(jnp.cos(output.poses))
+
+    most = agreement._STORED_NUMBERS // (6 * 5 * 4)
+    found = {}
+    with platforms.known("cuda"):
+      for size, are_stored in ((most, True), (most + 1, False)):
+        text = str(jax.make_jaxpr(total, 1)(transforms, size))
+        self.assertEqual("f32[6,5,4]" in text, are_stored)
+        found[size] = jax.value_and_grad(total)(transforms, size)
+    chex.assert_trees_all_close(*found.values(), rtol=1e-4, atol=1e-5)
+
 
 if __name__ == "__main__":
   absltest.main()
