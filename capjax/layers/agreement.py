@@ -17,8 +17,8 @@ BATCH_AXIS = "batch"
 _FEW_EXAMPLES = 8
 # Up to this many, a CPU takes all at once, unless there is a gradient.
 _FEW_OBJECTS = 16
-# Up to this many numbers of a batch's votes, half a gigabyte, accelerators store
-# them: an H200 is as fast without gradients and twice as fast with them.
+# Up to this many numbers of a batch's votes, half a gigabyte, accelerators
+# store them: an H200 is as fast without gradients, and twice as fast with them.
 _STORED_NUMBERS = 2**27
 
 
@@ -44,8 +44,8 @@ def route_by_agreement(
 
   On a CPU that is chunks that fit its cache, of all objects at once where they
   are few and nothing is differentiated, else of one object at a time; or stored
-  votes for a few examples. On accelerators votes are stored up to 0.5 GB for all
-  examples; beyond that they are computed in few, large steps.
+  votes for a few examples. On accelerators votes are stored up to 0.5 GB for
+  all examples; beyond that they are computed in few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from capjax.kernels import numerics
 from capjax.kernels.routing import em, em_convolution, windows
+from capjax.layers import platforms
 from capjax.layers.capsules import Conv, Fixed
 
 # Numbers of the votes of an example that accelerators hold at once: with 2**22
@@ -144,7 +145,8 @@ class ConvMatrixCaps(nnx.Module):
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       implementation: "loops", "at_once" as above, or None for the one that
-        suits JAX's default devices.
+        suits the platform that `platforms.known` states, else JAX's default
+        devices.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -179,7 +181,8 @@ class ConvMatrixCaps(nnx.Module):
     """Returns capsules with leading axes [B oH oW]."""
     implementation = self.implementation
     if implementation is None:
-      implementation = "loops" if jax.default_backend() == "cpu" else "at_once"
+      on_cpu = platforms.platform() == "cpu"
+      implementation = "loops" if on_cpu else "at_once"
     types_at_once = None
     if implementation == "at_once":
       types_at_once = self._types_at_once(poses)

@@ -35,6 +35,11 @@ def known(platform: str, num_devices: int = 1) -> Iterator[None]:
     _KNOWN.reset(token)
 
 
+def platform() -> str:
+  """The platform that is known, else that of JAX's default devices."""
+  return _KNOWN.get()[0] or jax.default_backend()
+
+
 def choose(
   *arguments: Any, cpu: Callable[..., Any], default: Callable[..., Any]
 ) -> Any:
@@ -45,10 +50,10 @@ def choose(
     cpu: the form for CPUs.
     default: the form for all others.
   """
-  platform, _ = _KNOWN.get()
-  if platform is None:
+  stated, _ = _KNOWN.get()
+  if stated is None:
     return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
-  return (cpu if platform == "cpu" else default)(*arguments)
+  return (cpu if stated == "cpu" else default)(*arguments)
 
 
 def choose_by_gradient(

@@ -115,8 +115,8 @@ of the larger. Fast convolutions need fewer operations than the direct sum that
 is counted. Single figures vary by a tenth and more, so read the ratios. Compile
 includes tracing, without a compilation cache. Peaks are of the resident memory
 of a process that does nothing else, with Python, JAX and the compiler; on
-accelerators, of the device's memory. Where another library has a column, it runs
-the same network in the same run; its allocator keeps freed memory.
+accelerators, of the device's memory. Where another library has a column, it
+runs the same network in the same run; its allocator keeps freed memory.
 
 {table}
 """

@@ -8,7 +8,7 @@ import tracing_loops
 from flax import nnx
 
 from capjax import matrix_capsules
-from capjax.layers import matrix
+from capjax.layers import matrix, platforms
 
 
 def _num_turns(shape, num_classes, features, types):
@@ -72,6 +72,25 @@ def test_both_implementations_agree():
     for implementation in matrix.IMPLEMENTATIONS
   ]
   chex.assert_trees_all_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_form_is_that_of_the_known_platform():
+  model = matrix_capsules.MatrixCapsules(
+    (15, 15, 1),
+    2,
+    features=4,
+    types=(3, 2, 2),
+    padding="SAME",
+    rngs=nnx.Rngs(0),
+  )
+  turns = {}
+  for platform in ("cpu", "cuda"):
+    with platforms.known(platform):
+      turns[platform] = tracing_loops.num_turns(
+        # A new function, since what was traced is kept.
+        jax.make_jaxpr(lambda x: model(x))(jnp.zeros((1, 15, 15, 1)))
+      )
+  assert turns["cuda"] == 0 < turns["cpu"]
 
 
 def test_another_implementation_is_refused():

@@ -12,9 +12,10 @@ from kernels.routing import em_convolution
 _TYPES = 4
 
 
-def _arguments():
+def _arguments(inner=3):
   random = np.random.default_rng(0)
-  shapes = (5, 6, _TYPES, 2, 3), (5, 6, _TYPES), (2, 2, _TYPES, 3, 3, 2)
+  poses = 5, 6, _TYPES, 2, inner
+  shapes = poses, (5, 6, _TYPES), (2, 2, _TYPES, 3, inner, 2)
   poses, activations, transforms = (random.normal(size=x) for x in shapes)
   arrays = (poses, 1 / (1 + np.exp(activations)), transforms)
   return *(jnp.array(x, jnp.float32) for x in arrays), *em_cases.betas(
@@ -60,6 +61,16 @@ def test_there_are_as_many_turns_as_groups():
   # Even shares, 3 iterations, their gradients, and the shares with theirs.
   assert turns(2) == 2 * (1 + 3 + 3 + 2)
   assert turns(None) > 10 * turns(2)
+
+
+def test_wider_poses_make_no_longer_program():
+  """Compilers of GPUs take minutes for products that are written out."""
+  energy = jax.grad(_energy(types_at_once=2), range(5), has_aux=True)
+  lengths = {
+    len(str(jax.make_jaxpr(energy)(*_arguments(inner))).splitlines())
+    for inner in (2, 4)
+  }
+  assert len(lengths) == 1
 
 
 def test_no_type_at_once_is_refused():
