@@ -1,5 +1,6 @@
 """What a run is made of, as lines that are printed before it begins."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +45,7 @@ def lines(
   shape = "x".join(map(str, train.images.shape[1:]))
   epoch = len(train.images) // config.batch_size
   return [
-    f"device: {device}",
+    f"device: {device}{_determinism()}",
     f"model: {name} of {sum(counts.values()):,} parameters: {', '.join(words)}",
     f"data: {dataset}, {len(train.images):,} images of {shape} to train on, "
     f"{len(validation.images):,} for validation, {len(test.images):,} to test; "
@@ -52,6 +53,17 @@ def lines(
     f"training: {config.num_steps:,} steps of {config.batch_size}, {epoch:,} "
     "steps an epoch",
   ]
+
+
+def _determinism() -> str:
+  """What deterministic operations cost on a GPU, where they are asked for."""
+  asked = "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+  if jax.default_backend() != "gpu" or not asked:
+    return ""
+  return (
+    ", deterministic operations; some models are several times faster with "
+    "--nodeterministic"
+  )
 
 
 def parameters(model: Any) -> Mapping[str, int]:
