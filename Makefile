@@ -6,7 +6,7 @@ CONSTRAINTS ?=
 # Whether the site runs the tutorials: off or force.
 NOTEBOOKS ?= off
 
-.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak bench bench-record bench-peers docs figures explorer explorer-serve lint types clean
+.PHONY: train test test-long test-warnings test-leaks test-x64 mutants fuzz soak gpu-compilation bench bench-record bench-peers docs figures explorer explorer-serve lint types clean
 
 # Large pages of memory, where Linux gives them on request: docs/how_to/cpus.md.
 train bench bench-record bench-peers records record-%: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
@@ -46,6 +46,11 @@ fuzz: .venv
 # Kills 20 runs, damages 80 files, fills a disk; prints what was lost.
 soak: .venv
 	PYTHONPATH=tests/helpers:. $(BIN)/python -u tests/helpers/soak.py
+
+# Updates compiled for a GPU, which needs none but 3 GB of CUDA's libraries.
+gpu-compilation: .venv-cuda/installed
+	PYTHONPATH=tests/helpers:. .venv-cuda/bin/python -u \
+	  tests/helpers/gpu_compilation.py
 
 # Every benchmark in turn, then one table of all; the results as JSON are in
 # $(BENCH). `make bench-record LOAD='otherwise idle'` writes results/benchmarks.md.
@@ -139,6 +144,12 @@ ONNX := .venv-onnx/bin/python
 	  jax2onnx==0.17.1 'onnx>=1.20.1,<2' 'onnx-ir>=0.2.1,<2' 'onnxruntime>=1.24.1,<2' \
 	  'equinox>=0.13.1,<0.14' 'sympy>=1.13,<2' 'mpmath>=1.3,<2' 'dm-pix>=0.4.4,<0.5'
 	$(ONNX) -c 'import jax2onnx, onnxruntime'
+	touch $@
+
+.venv-cuda/installed: .venv/installed
+	$(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --quiet --editable '.[train,cuda13]' \
+	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 	touch $@
 
 .venv/docs: .venv/installed

@@ -14,6 +14,7 @@ from absl import app, flags
 from flax import nnx
 
 from ..flags import limits, presets, runs
+from ..training import task as tasks
 from . import rows, step_cost
 
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps timed.", lower_bound=1)
@@ -31,6 +32,19 @@ SYSTEMS = {
 }
 
 
+def task_of(binary: str, preset: str) -> tuple[tasks.Task, int]:
+  """The task of a preset, and the size of a batch; once in a process.
+
+  Args:
+    binary: the training binary, without `train_`.
+    preset: its preset.
+  """
+  name = f"train_{binary}"
+  module = importlib.import_module(f"{__package__.partition('.')[0]}.{name}")
+  flags.FLAGS(presets.expand([name, f"--preset={preset}", "--workdir=nowhere"]))
+  return module.make_task(), runs.BATCH_SIZE.value
+
+
 def time_step(
   binary: str, preset: str, image_shape: tuple[int, ...], num_steps: int
 ) -> tuple[step_cost.StepCost, int]:
@@ -45,10 +59,7 @@ def time_step(
   Returns:
     The cost of a step, and the size of a batch.
   """
-  name = f"train_{binary}"
-  module = importlib.import_module(f"{__package__.partition('.')[0]}.{name}")
-  flags.FLAGS(presets.expand([name, f"--preset={preset}", "--workdir=nowhere"]))
-  task, batch = module.make_task(), runs.BATCH_SIZE.value
+  task, batch = task_of(binary, preset)
   model = task.describe(image_shape, 10).make(nnx.Rngs(0))
   model.train()
   cost = step_cost.time_step(
