@@ -63,7 +63,7 @@ def convert(
   if grayscale and channels not in (1, 3):
     raise ValueError(
       f"images have {channels} channels, which do not become grey; leave out "
-      "--grayscale"
+      "grayscale (--grayscale)"
     )
   if grayscale and channels == 3:
     grey = (image @ _LUMA + 2**15) >> 16

@@ -124,7 +124,8 @@ def load(
       images = converting.convert_all(np.asarray(images), conversion)
     elif conversion != Conversion():
       raise ValueError(
-        "constellations are points: leave out --image_size and --grayscale"
+        "constellations are points: leave out image_size and grayscale (the "
+        "flags of these names)"
       )
     names = _SPECS[name].class_names
     dataset = dataset._replace(images=images, class_names=names)
@@ -134,7 +135,8 @@ def load(
     raise ValueError(
       f"unknown data set {name!r}: none of {', '.join(NAMES)}, and nothing of "
       f"that name is {inside}in the working folder; give a path, "
-      f"{own.TFDS}NAME, or the folder that holds {name} as --data_dir"
+      f"{own.TFDS}NAME, or the folder that holds {name} as data_dir "
+      "(--data_dir)"
     )
   return own.load(name, split, data_dir, conversion, stream)
 

@@ -76,7 +76,7 @@ def load(
     inside = f" in {data_dir} or in the working folder" if data_dir else ""
     raise FileNotFoundError(
       f"nothing is at {name}{inside}; give {_KINDS}, or the folder that holds "
-      "it as --data_dir"
+      "it as data_dir (--data_dir)"
     )
   return choose(_open(path, conversion), split, str(path), stream)
 

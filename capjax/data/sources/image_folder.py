@@ -244,7 +244,8 @@ def _check_sizes(
   )
   raise ValueError(
     f"{root}: images differ in size: {one}, {two} (height x width); give "
-    f"--image_size={common[0]},{common[1]} or another size to resize all"
+    f"image_size (--image_size={common[0]},{common[1]} or another) to resize "
+    "all"
   )
 
 

@@ -199,7 +199,8 @@ def _open(
     raise _UnfitError(f"it has no split 'train', only {', '.join(splits)}")
   if None in features[image_key].shape[:2] and conversion.image_size is None:
     raise _UnfitError(
-      "its images differ in size; give --image_size=H,W to resize all"
+      "its images differ in size; give image_size (--image_size=H,W) to resize "
+      "all"
     )
   labels = {}
   for split in filter(splits.__contains__, ("train", "test", "validation")):
