@@ -146,6 +146,8 @@ ONNX := .venv-onnx/bin/python
 	$(ONNX) -c 'import jax2onnx, onnxruntime'
 	touch $@
 
+# The CUDA libraries that compile for a GPU.
+.venv-cuda: .venv-cuda/installed
 .venv-cuda/installed: .venv/installed
 	$(PYTHON) -m venv .venv-cuda
 	.venv-cuda/bin/python -m pip install --quiet --editable '.[train,cuda13]' \
@@ -159,4 +161,4 @@ ONNX := .venv-onnx/bin/python
 include results/records.mk
 
 clean:
-	rm -rf .venv .venv-onnx .venv-torch runs docs/build explorer/dist explorer/node_modules
+	rm -rf .venv .venv-onnx .venv-torch .venv-cuda runs docs/build explorer/dist explorer/node_modules

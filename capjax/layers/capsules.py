@@ -177,7 +177,8 @@ class DenseCaps(nnx.Module):
   which takes 4 I D bytes for each example.
 
   Most routings by name do not store the votes [I J D] of vectors (except
-  "dynamic" of up to 8 examples on a CPU). Those of "variational", "em",
+  "dynamic" of up to 8 examples on a CPU, or where those of a batch take at most
+  0.5 GB on each accelerator). Those of "variational", "em",
   "heinsen_em" and functions, and of matrices, take 4 I J D bytes for each
   example in float32, and about as much again for gradients.
   """

@@ -152,8 +152,7 @@ def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
   words += [f"--batch={batch}", f"--steps={num_steps}"]
   if jax.default_backend() == "gpu":
     words.append("--device=cuda")
-  stated = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
-  if stated not in (None, "highest", "float32"):
+  if rows.precision():
     words.append("--tf32")
   try:
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Compares dynamic routing without stored votes with the textbook form.
+"""Compares dynamic routing, in the form for the device, with the textbook.
 
   python -m experiments.benchmarks.routing
 

@@ -69,6 +69,7 @@ class Machine(NamedTuple):
     flops: operations per second of a matrix product.
     bandwidth: bytes per second of a sum in place.
     huge_pages: whether large arrays are in pages of 2 MB.
+    precision: how products round, as `precision` gives it.
   """
 
   device: str
@@ -76,6 +77,13 @@ class Machine(NamedTuple):
   flops: float
   bandwidth: float
   huge_pages: bool = False
+  precision: str = ""
+
+
+def precision() -> str:
+  """What `jax.default_matmul_precision` is; empty where nothing is rounded."""
+  stated = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
+  return "" if stated in (None, "highest", "float32") else str(stated)
 
 
 def machine(flops: float, bandwidth: float) -> Machine:
@@ -85,12 +93,17 @@ def machine(flops: float, bandwidth: float) -> Machine:
     f"jaxlib {jaxlib.__version__}"
   )
   pages = allocator.has_huge_pages()
-  return Machine(_device(), versions, flops, bandwidth, pages)
+  return Machine(_device(), versions, flops, bandwidth, pages, precision())
 
 
 def note(result: Row | Machine) -> None:
-  """Appends a result to the file of --json, if there is one."""
+  """Appends a result to the file of --json, if there is one.
+
+  The setting of a row says how products round, where they do.
+  """
   if flags.FLAGS.is_parsed() and _JSON.value:
+    if isinstance(result, Row) and precision():
+      result = result._replace(setting=f"{result.setting}, {precision()}")
     known = {
       name: None if _is_nan(x) else x for name, x in result._asdict().items()
     }

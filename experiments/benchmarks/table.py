@@ -6,6 +6,7 @@ python -m experiments.benchmarks.table bench.jsonl
 
 import pathlib
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from absl import app, flags
@@ -62,7 +63,17 @@ def lines_of(found: Sequence[rows.Row]) -> list[list[str]]:
       peer = row.peer if row.peer_name == name else None
       line += [milliseconds(peer), ratio(peer, row.ours)]
     lines.append(line)
-  return lines
+  return _without_empty(lines)
+
+
+def _without_empty(lines: list[list[str]]) -> list[list[str]]:
+  """Leaves out the columns that have nothing but dashes."""
+  columns = [
+    column
+    for column in zip(*lines, strict=True)
+    if len(lines) == 1 or {*column[1:]} != {"-"}
+  ]
+  return [list(line) for line in zip(*columns, strict=True)]
 
 
 def describe(machines: Sequence[rows.Machine]) -> str:
@@ -76,11 +87,15 @@ def describe(machines: Sequence[rows.Machine]) -> str:
     low, high = (f"{x / 1e9:.0f}" for x in (min(values), max(values)))
     return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
-  flops = span([x.flops for x in machines], "GFLOP/s")
   transfer = span([x.bandwidth for x in machines], "GB/s")
+  products = ", ".join(
+    f"{name or 'float32'} matmul "
+    + span([x.flops for x in machines if x.precision == name], "GFLOP/s")
+    for name in dict.fromkeys(x.precision for x in machines)
+  )
   return (
-    f"{'; '.join(kinds)}; ceilings measured with it: float32 matmul {flops}, "
-    f"memory {transfer}"
+    f"{'; '.join(kinds)}; ceilings measured with it: {products}, memory "
+    f"{transfer}"
   )
 
 
@@ -104,19 +119,29 @@ def markdown(
   rule = ["---"] * 2 + ["---:"] * (len(header) - 2)
   lines = [header, rule, *lines]
   table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  compile_time = (
+    "Compile includes tracing, without a compilation cache. "
+    if any(row.compile_seconds is not None for row in found)
+    else ""
+  )
+  text = textwrap.fill(
+    "Times are of one call or training step, forward, loss, backward and "
+    "update. The floors are the times that the fewest operations take at the "
+    "rate of a large matrix product, and the fewest bytes at the rate of the "
+    'memory; "times floor" is of the larger. Fast convolutions need fewer '
+    "operations than the direct sum that is counted. Single figures vary by a "
+    f"tenth and more, so read the ratios. {compile_time}Peaks are of the "
+    "resident memory of a process that does nothing else, with Python, JAX and "
+    "the compiler; on accelerators, of the device's memory. Where another "
+    "library has a column, it runs the same network in the same run; its "
+    "allocator keeps freed memory.",
+    80,
+  )
   return f"""# One run of the benchmarks
 
 {describe(machines)}; {load}. `make bench-record` writes this page.
 
-Times are of one call or training step, forward, loss, backward and update. The
-floors are the times that the fewest operations take at the rate of a large
-matrix product, and the fewest bytes at the rate of the memory; "times floor" is
-of the larger. Fast convolutions need fewer operations than the direct sum that
-is counted. Single figures vary by a tenth and more, so read the ratios. Compile
-includes tracing, without a compilation cache. Peaks are of the resident memory
-of a process that does nothing else, with Python, JAX and the compiler; on
-accelerators, of the device's memory. Where another library has a column, it
-runs the same network in the same run; its allocator keeps freed memory.
+{text}
 
 {table}
 """

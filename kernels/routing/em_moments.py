@@ -148,8 +148,8 @@ def _rows(poses, *statistics):
 def _votes(seen):
   """All votes [T S P E] of one type, for accelerators.
 
-  Written out as four products of numbers, a GPU would compile them ten times as
-  long.
+  Were they written out as sums of Q products of numbers, XLA would compile them
+  ten times as long for a GPU.
   """
   return numerics.einsum("tspq,tqe->tspe", seen.poses, seen.transforms)
 

@@ -55,7 +55,7 @@ runtime_version { major: 13 minor: 0 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 _MNIST = (28, 28, 1)
-_OTHERS = {
+_MAIN = {
   "CapsNet": ("capsnet", "mnist_full_cpu", _MNIST),
   "convolutional capsules": ("capsnet", "networks_mnist_cpu", _MNIST),
   "matrix capsules, 68K": ("matrix_capsules", "matrix_mnist", _MNIST),
@@ -122,7 +122,7 @@ def compile_update(
 
 def main() -> None:
   print(f"jax {jax.__version__}, for an H100")
-  for system, arguments in (_OTHERS | systems.SYSTEMS).items():
+  for system, arguments in (_MAIN | systems.SYSTEMS).items():
     found = step_cost.in_process(compile_update, *arguments)
     print(
       f"{system:28s} {arguments[1]:24s} traced in {found.trace_seconds:.1f} s, "

@@ -64,8 +64,12 @@ class AgreementTest(chex.TestCase):
 
     most = agreement._STORED_NUMBERS // (6 * 5 * 4)
     found = {}
-    with platforms.known("cuda"):
-      for size, are_stored in ((most, True), (most + 1, False)):
+    for size, num_devices, are_stored in (
+      (most, 1, True),
+      (most + 1, 1, False),
+      (8 * most, 8, True),
+    ):
+      with platforms.known("cuda", num_devices):
         text = str(jax.make_jaxpr(total, 1)(transforms, size))
         self.assertEqual("f32[6,5,4]" in text, are_stored)
         found[size] = jax.value_and_grad(total)(transforms, size)
