@@ -95,6 +95,7 @@ $(call seeds,affnist_like_cpu_baseline,0 1 2)
 # The rate was chosen on validation images after 600 updates, between 0.001 and 0.004.
 train.affnist_like_cpu_self := $(train.affnist_like_cpu) --routing=self --learning_rate=0.004
 suites.affnist_like_cpu_self := affnist_like
+options.affnist_like_cpu_self-0 := --images=2500
 minutes.affnist_like_cpu_self := 20
 $(call seeds,affnist_like_cpu_self,0)
 
