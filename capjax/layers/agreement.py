@@ -17,7 +17,7 @@ BATCH_AXIS = "batch"
 _FEW_EXAMPLES = 8
 # Up to this many, a CPU takes all at once, unless there is a gradient.
 _FEW_OBJECTS = 16
-# Up to this many votes on each, half a gigabyte in float32, accelerators
+# Up to this many numbers of votes on each, half a gigabyte in float32, GPUs
 # store them: an H200 took 0.9 to 1 times as long without gradients, and 0.45 to
 # 0.62 times with them, of up to 94 million numbers.
 _STORED_NUMBERS = 2**27
@@ -45,8 +45,8 @@ def route_by_agreement(
 
   On a CPU that is chunks that fit its cache, of all objects at once where they
   are few and nothing is differentiated, else of one object at a time; or stored
-  votes for a few examples. On accelerators votes are stored where those of a
-  batch take at most 0.5 GB on each; else they are computed in few, large steps.
+  votes for a few examples. On GPUs votes are stored where those of a batch take
+  at most 0.5 GB on each. Else they are computed in few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.
@@ -90,12 +90,12 @@ def route_by_agreement(
       *arguments, without=all_objects, differentiated=in_pieces
     )
 
-  def on_accelerator(*arguments):
+  def on_gpu(*arguments):
     numbers = batch_size * num_parts * num_objects * transforms.shape[3]
     are_few = numbers <= _STORED_NUMBERS * platforms.num_devices()
     form = store_votes if are_few else in_one_piece
     return form(*arguments)
 
   return platforms.choose(
-    poses, transforms, bias, cpu=on_cpu, default=on_accelerator
+    poses, transforms, bias, cpu=on_cpu, gpu=on_gpu, default=in_one_piece
   )

@@ -178,7 +178,7 @@ class DenseCaps(nnx.Module):
 
   Most routings by name do not store the votes [I J D] of vectors (except
   "dynamic" of up to 8 examples on a CPU, or where those of a batch take at most
-  0.5 GB on each accelerator). Those of "variational", "em",
+  0.5 GB on each GPU). Those of "variational", "em",
   "heinsen_em" and functions, and of matrices, take 4 I J D bytes for each
   example in float32, and about as much again for gradients.
   """

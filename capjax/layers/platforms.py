@@ -25,7 +25,7 @@ def known(platform: str, num_devices: int = 1) -> Iterator[None]:
   What is traced within also runs on other platforms, in the form of this one.
 
   Args:
-    platform: `cpu`, or another as `jax.Device.platform` names it.
+    platform: `cpu`, `gpu` and so on, as `jax.Device.platform` names it.
     num_devices: number of devices among which batches are split, in order.
   """
   token = _KNOWN.set((platform, num_devices))
@@ -41,19 +41,28 @@ def platform() -> str:
 
 
 def choose(
-  *arguments: Any, cpu: Callable[..., Any], default: Callable[..., Any]
+  *arguments: Any,
+  cpu: Callable[..., Any],
+  default: Callable[..., Any],
+  gpu: Callable[..., Any] | None = None,
 ) -> Any:
   """Calls the form for the platform on which it will run.
 
   Args:
-    *arguments: of both forms.
+    *arguments: of all forms.
     cpu: the form for CPUs.
     default: the form for all others.
+    gpu: the form for GPUs; None for the default.
   """
   stated, _ = _KNOWN.get()
+  forms = {"cpu": cpu}
+  if gpu is not None:
+    forms |= {"cuda": gpu, "rocm": gpu}
   if stated is None:
-    return jax.lax.platform_dependent(*arguments, cpu=cpu, default=default)
-  return (cpu if stated == "cpu" else default)(*arguments)
+    return jax.lax.platform_dependent(*arguments, **forms, default=default)
+  if stated == "gpu":  # as JAX calls the devices of both
+    stated = "cuda"
+  return forms.get(stated, default)(*arguments)
 
 
 def choose_by_gradient(

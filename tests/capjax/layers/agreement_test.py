@@ -51,7 +51,7 @@ class AgreementTest(chex.TestCase):
       chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
       np.testing.assert_allclose(total(transforms, chosen), want[0], rtol=1e-5)
 
-  def test_accelerators_store_votes_up_to_a_size(self):
+  def test_gpus_store_votes_up_to_a_size(self):
     random = np.random.default_rng(0)
     poses = jnp.array(random.normal(size=(6, 3)), jnp.float32)
     transforms = jnp.array(random.normal(size=(6, 5, 3, 4)), jnp.float32)
@@ -64,12 +64,13 @@ class AgreementTest(chex.TestCase):
 
     most = agreement._STORED_NUMBERS // (6 * 5 * 4)
     found = {}
-    for size, num_devices, are_stored in (
-      (most, 1, True),
-      (most + 1, 1, False),
-      (8 * most, 8, True),
+    for size, platform, num_devices, are_stored in (
+      (most, "gpu", 1, True),
+      (most + 1, "cuda", 1, False),
+      (8 * most, "cuda", 8, True),
+      (2, "tpu", 1, False),
     ):
-      with platforms.known("cuda", num_devices):
+      with platforms.known(platform, num_devices):
         text = str(jax.make_jaxpr(total, 1)(transforms, size))
         self.assertEqual("f32[6,5,4]" in text, are_stored)
         found[size] = jax.value_and_grad(total)(transforms, size)

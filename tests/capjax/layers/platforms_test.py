@@ -22,6 +22,26 @@ def test_one_form_is_traced_where_the_platform_is_known(platform, form):
   assert function(0.3) == form(0.3)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "cuda", "rocm", "tpu"])
+def test_gpus_may_have_a_form_of_their_own(platform):
+  @platforms.known(platform)
+  def function(x):
+    return platforms.choose(x, cpu=jnp.sin, gpu=jnp.exp, default=jnp.cos)
+
+  forms = {"cpu": jnp.sin, "tpu": jnp.cos}
+  assert function(0.3) == forms.get(platform, jnp.exp)(0.3)
+
+
+def test_a_form_for_gpus_is_compiled_for_them():
+  def function(x):
+    return platforms.choose(x, cpu=jnp.sin, gpu=jnp.exp, default=jnp.cos)
+
+  traced = jax.jit(function).trace(1.0)
+  for platform, name in (("cuda", "exponential"), ("tpu", "cosine")):
+    lowered = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert f"stablehlo.{name}" in lowered and "stablehlo.sine" not in lowered
+
+
 def test_all_forms_are_traced_where_it_is_not():
   def function(x):
     return platforms.choose(x, cpu=jnp.sin, default=jnp.cos)
