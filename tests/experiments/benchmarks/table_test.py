@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -120,3 +121,26 @@ def test_a_peer_that_fails_is_said(tmp_path):
 def test_large_pages_are_said():
   device = table.describe([_MACHINES[0]._replace(huge_pages=True)])
   assert device.startswith("cpu, Python 3.11.1, jax 0.1, huge pages; ceilings")
+
+
+def test_products_that_are_rounded_are_said(tmp_path):
+  path = tmp_path / "bench.jsonl"
+  with flagsaver.flagsaver(), jax.default_matmul_precision("tensorfloat32"):
+    flags.FLAGS(["binary", f"--json={path}"])
+    rows.note(_MACHINES[0])
+    rows.note(rows.machine(9e11, 5e10))
+    rows.note(_ROWS[0])
+  machines, (row,) = rows.read(path)
+  assert row.setting == "batch 2, tensorfloat32"
+  assert "float32 matmul 400 GFLOP/s, tensorfloat32 matmul 900" in (
+    table.describe(machines)
+  )
+  assert rows.machine(1.0, 1.0).precision == ""
+
+
+def test_columns_without_a_time_are_left_out():
+  found = [_ROWS[0]]
+  header = table.lines_of(found)[0]
+  assert "compile (s)" not in header and "textbook (ms)" in header
+  assert "compilation cache" not in table.markdown(_MACHINES, found, "idle")
+  assert "compilation cache" in table.markdown(_MACHINES, _ROWS, "idle")

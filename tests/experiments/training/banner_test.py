@@ -25,29 +25,8 @@ def test_parameters_are_counted_by_layer():
   assert banner.parameters(Net()) == {"first": 9, "blocks.0": 12, "scale": 5}
 
 
-def test_what_deterministic_operations_cost_on_gpus_is_told(monkeypatch):
-  def device():
-    return banner.lines(
-      device="H200",
-      model=Net(),
-      name="Net",
-      dataset="mine",
-      train=examples(50),
-      validation=examples(0),
-      test=examples(1),
-      config=loop.LoopConfig(1, 50),
-    )[0]
-
-  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
-  assert device() == "device: H200"
-  monkeypatch.setattr(banner.jax, "default_backend", lambda: "gpu")
-  assert device().endswith("several times faster with --nodeterministic")
-  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
-  assert device() == "device: H200"
-
-
-def test_device_model_data_and_steps_are_told():
-  device, model, dataset, training = banner.lines(
+def lines():
+  return banner.lines(
     device="CPU, 2 cores",
     model=Net(),
     name="Net",
@@ -57,6 +36,19 @@ def test_device_model_data_and_steps_are_told():
     test=examples(40),
     config=loop.LoopConfig(5000, 50),
   )
+
+
+def test_what_deterministic_operations_cost_on_gpus_is_told(monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+  assert lines()[0] == "device: CPU, 2 cores"
+  monkeypatch.setattr(banner.jax, "default_backend", lambda: "gpu")
+  assert lines()[0].endswith("several times faster with --nodeterministic")
+  monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
+  assert lines()[0] == "device: CPU, 2 cores"
+
+
+def test_device_model_data_and_steps_are_told():
+  device, model, dataset, training = lines()
   assert device == "device: CPU, 2 cores"
   assert model == "model: Net of 26 parameters: blocks.0 12, first 9, scale 5"
   assert dataset == (
