@@ -39,7 +39,7 @@ minutes.digits := 2
 $(call seeds,digits,0 1 2)
 
 train.mnist_full_cpu := train_capsnet $(presets)/capsnet/mnist_full_cpu.cfg
-suites.mnist_full_cpu := diagnostics,equivariance,crowding,calibration,out_of_distribution
+suites.mnist_full_cpu := diagnostics,equivariance,crowding,calibration,out_of_distribution,letters
 minutes.mnist_full_cpu := 50
 $(call seeds,mnist_full_cpu,0)
 
@@ -49,7 +49,7 @@ train.mnist_50_3_paper := $(fifty)
 train.mnist_50_1_paper := $(fifty) --num_iterations=1
 train.mnist_50_3_none := $(fifty) --reconstruction=none
 train.mnist_50_1_none := $(fifty) --num_iterations=1 --reconstruction=none
-suites.mnist_50_3_paper := diagnostics,calibration,out_of_distribution
+suites.mnist_50_3_paper := diagnostics,calibration,out_of_distribution,letters
 $(foreach cell,3_paper 1_paper 3_none 1_none,\
   $(eval minutes.mnist_50_$(cell) := 250)\
   $(call seeds,mnist_50_$(cell),0 1 2))
@@ -65,7 +65,7 @@ minutes.mnist_cpu_scale_1 := 45
 $(call seeds,mnist_cpu_scale_1,0)
 
 train.mnist_cpu_baseline := train_capsnet $(presets)/capsnet/mnist_cpu_baseline.cfg
-suites.mnist_cpu_baseline := attacks,views,equivariance,crowding,calibration,out_of_distribution
+suites.mnist_cpu_baseline := attacks,views,equivariance,crowding,calibration,out_of_distribution,letters
 minutes.mnist_cpu_baseline := 8
 $(call seeds,mnist_cpu_baseline,0)
 
@@ -126,7 +126,7 @@ minutes.quarter_3_official := 10
 minutes.quarter_1_official := 9
 minutes.quarter_3_paper_scale_1 := 10
 minutes.quarter_3_paper_raw := 10
-suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution,crowding
+suites.quarter_3_paper := attacks,views,diagnostics,affnist_like,equivariance,out_of_distribution,crowding,letters
 $(foreach cell,3_paper 1_paper 3_none 1_none 3_official 1_official \
   3_paper_scale_1 3_paper_raw 3_paper_last,$(call seeds,quarter_$(cell),0 1 2))
 
@@ -313,9 +313,13 @@ $(eval $(call moved_poses,solids_generative,12,train_generative,\
   generative/generative_mnist_cpu,$(solids) --num_steps=1500))
 $(foreach cell,transforming scae generative,\
   $(eval suites.poses_solids_$(cell)-0 := equivariance))
+$(foreach cell,self transforming generative,\
+  $(eval suites.poses_placed_$(cell)-0 := \
+    equivariance$(comma)out_of_distribution$(comma)letters))
 # Matrix capsules are also scored on affine views, of fewer digits than others.
 $(foreach run,matrix matrix-0,\
-  $(eval suites.poses_placed_$(run) := equivariance$(comma)out_of_distribution$(comma)affnist_like))
+  $(eval suites.poses_placed_$(run) := \
+    equivariance$(comma)out_of_distribution$(comma)letters$(comma)affnist_like))
 $(call seeds,poses_placed_matrix,1 2)
 $(foreach number,0 1 2,$(eval options.poses_placed_matrix-$(number) := --images=1000))
 
@@ -438,7 +442,7 @@ minutes.rbm_mnist := 14
 $(call seeds,rbm_mnist,0)
 
 train.rbm_mnist_paper := train_boltzmann $(presets)/boltzmann/rbm_mnist_paper.cfg
-suites.rbm_mnist_paper := log_likelihood,out_of_distribution
+suites.rbm_mnist_paper := log_likelihood,out_of_distribution,letters
 minutes.rbm_mnist_paper := 14
 $(call seeds,rbm_mnist_paper,0 1 2)
 
@@ -477,7 +481,7 @@ minutes.boltzmann_fashion := 5
 $(call seeds,boltzmann_fashion,0)
 
 train.helmholtz_mnist := train_helmholtz $(presets)/helmholtz/helmholtz_mnist.cfg
-suites.helmholtz_mnist := bound,out_of_distribution
+suites.helmholtz_mnist := bound,out_of_distribution,letters
 minutes.helmholtz_mnist := 10
 $(call seeds,helmholtz_mnist,0)
 
@@ -502,14 +506,14 @@ minutes.vae_fashion := 9
 $(call seeds,vae_fashion,0)
 
 train.vae_mnist_gaussian_short := train_vae $(presets)/vae/vae_mnist_gaussian.cfg --batch_size=64 --num_steps=12000
-suites.vae_mnist_gaussian_short := bound,out_of_distribution
+suites.vae_mnist_gaussian_short := bound,out_of_distribution,letters
 minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
 # On a GPU, where deterministic operations would take several times as long; the minutes
 # are without one.
 train.scae_mnist_40 := train_scae --nodeterministic $(presets)/scae/scae_mnist_40.cfg
-suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,object_masks
+suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,object_masks,out_of_distribution,letters
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
@@ -644,7 +648,7 @@ minutes.generative_mnist_40_cpu := 40
 $(call seeds,generative_mnist_40_cpu,0 1 2)
 
 train.transforming_mnist := train_transforming $(presets)/transforming/transforming_mnist.cfg
-suites.transforming_mnist := few_labels,equivariance,out_of_distribution
+suites.transforming_mnist := few_labels,equivariance,out_of_distribution,letters
 minutes.transforming_mnist := 3
 $(call seeds,transforming_mnist,0 1 2)
 

@@ -10,7 +10,7 @@ from capjax.data import conversion as converting
 from capjax.data import fetching, own
 from capjax.data.conversion import Conversion
 from capjax.data.dataset import Dataset
-from capjax.data.sources import digits, idx, smallnorb, tfds
+from capjax.data.sources import digits, font_letters, idx, smallnorb, tfds
 
 _SPLITS = ("train", "test")
 
@@ -40,6 +40,7 @@ _SPECS = {
   "digits": _Spec((8, 8, 1), _DIGITS),
   "mnist": _Spec((28, 28, 1), _DIGITS),
   "fashion_mnist": _Spec((28, 28, 1), _CLOTHES),
+  "font_letters": _Spec(font_letters.SHAPE, tuple(font_letters.LETTERS)),
   "cifar10": _Spec((32, 32, 3), _OBJECTS),
   "svhn_cropped": _Spec((32, 32, 3), _DIGITS),
   "smallnorb": _Spec((96, 96, 2), _TOYS),
@@ -69,6 +70,9 @@ def load(
   `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the
   other 1437 train; both keep the original order.
+
+  `font_letters` are rendered in seconds from the fonts that Matplotlib ships
+  (see `font_letters.load`).
 
   `constellations` are points, not images, and sampled where they are needed:
   only their numbers are loaded (see `constellations.load`).
@@ -190,6 +194,8 @@ def _load_known(
   """Loads a split of one of `NAMES`."""
   if name == "digits":
     return digits.load(split)
+  if name == "font_letters":
+    return font_letters.load(split)
   if name == "constellations":
     # Imported here, as the next, because it needs what is defined above.
     from capjax.data.sources import constellations

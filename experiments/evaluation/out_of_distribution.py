@@ -1,4 +1,4 @@
-"""A suite: whether a model knows images of another data set from its own."""
+"""Suites: whether a model knows images of another data set from its own."""
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,33 @@ def out_of_distribution(
       "out_of_distribution needs another data set; give its name or path as "
       "--other_data"
     )
+  return _detect(run, "out_of_distribution", name, trained, options)
+
+
+@suite(
+  "images",
+  main=Main("reconstruction_error_auroc", "AUROC of letters, by drawing"),
+)
+def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Measures how well scores tell test images from letters of many fonts.
+
+  Letters (`capjax.data.sources.font_letters`) are strokes as digits are, and
+  harder to tell from them than clothes; O, I, l, Z and S can be digits too.
+
+  Returns:
+    As `out_of_distribution`.
+  """
+  return _detect(run, "letters", "font_letters", trained, options)
+
+
+def _detect(
+  run: directory.Run,
+  figure: str,
+  name: str,
+  trained: Trained,
+  options: Options,
+) -> Scores:
+  """Compares the test images of the model's data with those of other data."""
   other = trained.load_other(name)
   shape = trained.test.images.shape[1:]
   if other.images.shape[1:] != shape:
@@ -64,8 +91,8 @@ def out_of_distribution(
       "x".join(map(str, x)) for x in (other.images.shape[1:], shape)
     )
     raise ValueError(
-      f"images of --other_data={name} are {found}, those of the run {wanted}; "
-      "give data of the same shape"
+      f"images of {name} are {found}, those of the run {wanted}; give other "
+      "data of the same shape as --other_data"
     )
   images = trained.test.images[: options.images]
   others = other.images[: options.images]
@@ -87,13 +114,11 @@ def out_of_distribution(
     }
     lines[score.replace("_", " ")] = {x: kept for kept, x in found.items()}
   axes = "other images that pass (share)", "own test images that pass (%)"
-  curves.accuracy_curves(
-    [curves.Panel("", *axes, lines)], run.figure("out_of_distribution")
-  )
+  curves.accuracy_curves([curves.Panel("", *axes, lines)], run.figure(figure))
   return scores
 
 
-SUITES = (out_of_distribution,)
+SUITES = out_of_distribution, letters
 
 
 def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from capjax.data.sources import font_letters
+
 from ..figures import grids
 from ..run import directory
 from ..training import train_step
@@ -138,9 +140,13 @@ def taking(option: str) -> set[str]:
 def fitting(trained: Trained) -> list[str]:
   """The names of the suites that apply to a trained model and its data.
 
-  Where images belong to several classes at once, `accuracy` alone.
+  Where images belong to several classes at once, `accuracy` alone. `letters`
+  stands beside `out_of_distribution` where images have the letters' shape.
   """
   names = trained.task.suites(trained.model)
+  if trained.test.images.shape[1:] == font_letters.SHAPE:
+    beside = out_of_distribution.out_of_distribution.name in names
+    names = [*names, out_of_distribution.letters.name] if beside else names
   several = trained.test.is_multi_hot
   return [name for name in names if name == "accuracy" or not several]
 

@@ -160,3 +160,17 @@ def test_other_data_must_be_named_and_of_the_same_shape(run):
   run.flags = lambda: {"dataset": "digits"}
   with pytest.raises(ValueError, match="as --other_data"):
     out_of_distribution.out_of_distribution(run, some)
+
+
+def test_letters_are_compared_with_digits(run, monkeypatch):
+  def outputs(model, images):
+    return {"activations": jnp.mean(images, axis=(1, 2))}
+
+  monkeypatch.setattr(out_of_distribution.predictions, "outputs", outputs)
+  test, other = dots(4, 0), dots(3, 1)
+  bright = data.Dataset(255 - other.images, other.labels, 2, {})
+  some = trained_on(Template(), test, load_other={"font_letters": bright}.get)
+  scores = out_of_distribution.letters(run, some)
+  assert scores["largest_activation_auroc"] == 0
+  assert (scores["num_images"], scores["num_other"]) == (4, 3)
+  assert (run.workdir / "figures" / "letters.png").exists()

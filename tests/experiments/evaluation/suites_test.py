@@ -68,6 +68,22 @@ def test_classifiers_take_these_suites_and_no_others(make, want):
   assert set(taken) == want and len(taken) == len(want)
 
 
+@pytest.mark.parametrize(
+  "shape,named,want",
+  [
+    ((28, 28, 1), ["out_of_distribution"], ["out_of_distribution", "letters"]),
+    ((28, 28, 1), ["accuracy"], ["accuracy"]),
+    ((28, 28, 3), ["out_of_distribution"], ["out_of_distribution"]),
+  ],
+)
+def test_letters_apply_to_images_of_their_shape(shape, named, want):
+  test = SimpleNamespace(images=np.zeros((2, *shape)), is_multi_hot=False)
+  task = SimpleNamespace(suites=lambda model: named)
+  trained = SimpleNamespace(task=task, model=None, test=test)
+  assert suites.fitting(trained) == want
+  assert suites.fitting(trained) == want  # the list of the task stays
+
+
 def test_a_suite_is_given_the_options_that_it_takes_and_no_others():
   seen = []
 
