@@ -510,8 +510,7 @@ suites.vae_mnist_gaussian_short := bound,out_of_distribution,letters
 minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
-# On a GPU, where deterministic operations would take several times as long; the minutes
-# are without one.
+# On a GPU; the minutes are without one.
 train.scae_mnist_40 := train_scae --nodeterministic $(presets)/scae/scae_mnist_40.cfg
 suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,object_masks,out_of_distribution,letters
 minutes.scae_mnist_40 := 210

@@ -9,6 +9,7 @@ Axes: B batch, I children, J parents, H W C image; a last axis of 1 + J has the
 dummy parent first. The paper's i is our j, and its j our i.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from capjax.kernels import checks, geometry, rendering
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules, Temperature
 from capjax.kernels.rendering import compositing
+from capjax.layers import platforms
 
 Layers = tuple[Capsules, ...]
 
@@ -308,17 +310,20 @@ class GenerativeCapsules(nnx.Module):
 
   def _place(self, parts):
     """Renders the templates in their poses: pictures [B I]."""
-    return jax.vmap(self._place_one, (None, 0))(self.templates, parts)
+    cpu, default = (
+      jax.vmap(functools.partial(self._place_one, gradient), (None, 0))
+      for gradient in ("scatter", "products")
+    )
+    return platforms.choose(self.templates, parts, cpu=cpu, default=default)
 
-  def _place_one(self, templates, parts):
+  def _place_one(self, gradient, templates, parts):
     canvas, size = self.image_shape[:2], templates.alphas.shape[1:3]
     # The whole template is one unit wide; at the identity a pixel is a pixel.
     units = geometry.pixel_units(*size) / geometry.pixel_units(*canvas)
     poses = selection.identity_plus(parts.poses)
     poses *= jnp.asarray(units, jnp.float32)
     stacked = jnp.concatenate(templates, axis=-1)
-    rendered = jax.vmap(lambda *both: rendering.warp(*both, canvas))(
-      stacked, poses
-    )
+    warp = functools.partial(rendering.warp, canvas=canvas, gradient=gradient)
+    rendered = jax.vmap(warp)(stacked, poses)
     rendered *= jax.nn.sigmoid(parts.logits)[:, None, None, None]
     return compositing.Picture(rendered[..., :-1], rendered[..., -1:])

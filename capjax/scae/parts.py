@@ -256,7 +256,7 @@ class Templates(nnx.Module):
   ) -> rendering.ImageMixture:
     """Explains each image as a mixture of templates in their poses."""
     # Images are rendered again for the gradient.
-    explain = jax.checkpoint(_explain_image)
+    explain = jax.checkpoint(_explain_image, static_argnums=1)
     return _map(explain, *self._scenes(images, parts))
 
   def log_prob(
@@ -308,11 +308,15 @@ class _Scene(NamedTuple):
   sharing: Float[Array, " 1"]
 
 
-def _explain_image(scene: _Scene) -> rendering.ImageMixture:
+def _explain_image(
+  scene: _Scene, gradient: Literal["scatter", "products"]
+) -> rendering.ImageMixture:
+  """Explains one image; `gradient` as for `rendering.warp`."""
   height, width, channels = scene.image.shape
-  rendered = jax.vmap(rendering.warp, (0, 0, None))(
-    scene.templates, scene.poses, (height, width)
+  warp = functools.partial(
+    rendering.warp, canvas=(height, width), gradient=gradient
   )
+  rendered = jax.vmap(warp)(scene.templates, scene.poses)
   colors = broadcasting.spread(scene.colors, after=(height, width))
   parts = rendered[..., :channels] * jnp.moveaxis(colors, 1, -1)
   if scene.templates.shape[-1] > channels:
@@ -330,23 +334,27 @@ def _explain_image(scene: _Scene) -> rendering.ImageMixture:
   )
 
 
-def _image_log_prob(scene: _Scene) -> Float[Array, ""]:
-  return _explain_image(scene).log_prob
+def _image_log_prob(
+  scene: _Scene, gradient: Literal["scatter", "products"]
+) -> Float[Array, ""]:
+  return _explain_image(scene, gradient).log_prob
 
 
 def _map(function, own, shared):
-  """Maps a function of scenes over images.
+  """Maps a function of scenes, and of how gradients are summed, over images.
 
   On a CPU one by one, within its cache; on accelerators all at once.
   """
 
-  def of_one(own):
-    return function(_Scene(*own, *shared))
+  def of_one(gradient, own):
+    return function(_Scene(*own, *shared), gradient)
 
   return platforms.choose(
     own,
-    cpu=functools.partial(platforms.map_examples, of_one),
-    default=jax.vmap(of_one),
+    cpu=functools.partial(
+      platforms.map_examples, functools.partial(of_one, "scatter")
+    ),
+    default=jax.vmap(functools.partial(of_one, "products")),
   )
 
 

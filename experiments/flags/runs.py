@@ -119,8 +119,8 @@ DETERMINISTIC = flags.DEFINE_bool(
   "deterministic",
   True,
   "Use deterministic operations, so that a seed gives the same numbers on "
-  "GPUs too. There --nodeterministic is faster: seven times for stacked "
-  "capsule autoencoders on an H200.",
+  "GPUs too. There --nodeterministic is faster for models whose gradients are "
+  "added to scattered places.",
 )
 COMPILATION_CACHE = flags.DEFINE_string(
   "compilation_cache",

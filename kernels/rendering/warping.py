@@ -1,5 +1,8 @@
 """Rendering templates on a canvas; frames and axes as in `geometry`."""
 
+import functools
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -13,6 +16,8 @@ def warp(
   template: Float[Array, "U V C"],
   pose: Float[Array, "3 3"],
   canvas: tuple[int, int],
+  *,
+  gradient: Literal["scatter", "products"] = "scatter",
 ) -> Float[Array, "H W C"]:
   """Renders a template in a pose (Jaderberg et al., 2015, Eq. 5).
 
@@ -26,13 +31,17 @@ def warp(
       `geometry.invert`; its gradient where a sample falls on a pixel centre is
       the one to the right and below.
     canvas: (H, W).
+    gradient: how the gradient of the template is summed: by a scatter of each
+      pixel's share to its four neighbours, fastest on a CPU; or by products of
+      matrices with U + 3 and V + 3 numbers for each pixel, for accelerators,
+      where a scatter in a fixed order has to sort all pixels.
 
   Returns:
     [H, W, C] in the dtype of `template`; zero outside of the template, fading
     over the first pixel spacing beyond its edge.
 
   Raises:
-    ValueError: `canvas` has no pixels.
+    ValueError: `canvas` has no pixels, or `gradient` is unknown.
 
   Differs from paper: nothing; of its sum only the four terms that can differ
   from zero are formed.
@@ -41,6 +50,8 @@ def warp(
   height, width = canvas
   if min(canvas) < 1:
     raise ValueError(f"canvas={canvas}; both sides must be at least 1.")
+  if gradient not in ("scatter", "products"):
+    raise ValueError(f"gradient={gradient!r}; pass 'scatter' or 'products'.")
   rows, columns, channels = template.shape
   dtype = jnp.result_type(template, pose, jnp.float32)
 
@@ -48,8 +59,8 @@ def warp(
   template_units = geometry.pixel_units(rows, columns)
   ratios = template_units[:, None] / geometry.pixel_units(height, width)
   to_template = geometry.invert(pose.astype(dtype)) * ratios.astype(dtype)
-  middle = jnp.array([columns - 1, rows - 1], dtype) / 2
-  to_corner = to_template[:2].at[:, 2].add(middle)
+  middle = jnp.array([[0, 0, columns - 1], [0, 0, rows - 1]], dtype) / 2
+  to_corner = to_template[:2] + middle
   # Sums of infinite numbers would not be numbers.
   to_corner = jnp.clip(to_corner, -_FURTHEST, _FURTHEST)
   offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
@@ -64,48 +75,72 @@ def warp(
   # Everything outside lands in the border of zeros that the padding adds.
   x, y = jnp.clip(x, -1, columns), jnp.clip(y, -1, rows)
   left, top = jnp.floor(x), jnp.floor(y)
-  right_weight, low_weight = x - left, y - top
-
   padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
   # As integers: floats are not exact for templates of many pixels.
-  row, column = (x.astype(jnp.int32) + 1 for x in (top, left))
-  index = row * (columns + 2) + column
-  weights = jnp.stack(
-    [
-      (1 - low_weight) * (1 - right_weight),
-      (1 - low_weight) * right_weight,
-      low_weight * (1 - right_weight),
-      low_weight * right_weight,
-    ],
-    axis=-1,
-  )
-  out = _sample(padded, index, weights)
+  corner = tuple(x.astype(jnp.int32) + 1 for x in (top, left))
+  out = _sample(gradient, padded, corner, (y - top, x - left))
   out = jnp.moveaxis(out.reshape(channels, height, width), 0, -1)
   return out.astype(template.dtype)
 
 
-@jax.custom_jvp
-def _sample(padded, index, weights):
-  """Sums of four neighbours in a template [U V C], weighted by [N 4]: [C N].
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sample(gradient, padded, corner, beyond):
+  """Sums of four neighbours in a template [U V C], weighted: [C N].
 
-  The index [N] is that of the upper left one, without the last row and column.
-  Neighbours are stored side by side, so that one gather finds them.
+  The corner is the row and column [N] of the upper left one, never in the last
+  row or column; beyond it [N] in [0, 1] is the sample. Neighbours are stored
+  side by side, so that one gather finds them.
   """
-  return _weigh(_gather(padded, index), weights)
+  del gradient
+  return _weigh(_gather(padded, corner), _weights(beyond))
 
 
 @_sample.defjvp
-def _sample_jvp(primals, tangents):
+def _sample_jvp(gradient, primals, tangents):
   """The tangent as one sum over the neighbours, as they are stored.
 
   A CPU then scatters the gradients at four neighbours at once.
   """
-  (padded, index, weights), (d_padded, _, d_weights) = primals, tangents
-  corners = _gather(padded, index)
-  shape = (len(index), padded.shape[-1], 4)
-  changes = weights[:, None] * _gather(d_padded, index).reshape(shape)
-  changes = changes + d_weights[:, None] * corners.reshape(shape)
-  return _weigh(corners, weights), jnp.sum(changes, axis=-1).T
+  (padded, corner, beyond), (d_padded, _, d_beyond) = primals, tangents
+  corners = _gather(padded, corner)
+  weights, d_weights = jax.jvp(_weights, (beyond,), (d_beyond,))
+  shape = (len(corners), padded.shape[-1], 4)
+  changes = d_weights[:, None] * corners.reshape(shape)
+  if gradient == "scatter":
+    changes += weights[:, None] * _gather(d_padded, corner).reshape(shape)
+    changes = jnp.sum(changes, axis=-1).T
+  else:
+    changes = jnp.sum(changes, axis=-1).T + _products(d_padded, corner, beyond)
+  return _weigh(corners, weights), changes
+
+
+def _weights(beyond):
+  """The weights [N 4] of the four neighbours."""
+  low, right = beyond
+  return jnp.stack(
+    [
+      (1 - low) * (1 - right),
+      (1 - low) * right,
+      low * (1 - right),
+      low * right,
+    ],
+    axis=-1,
+  )
+
+
+def _products(padded, corner, beyond):
+  """As `_sample`, as products with a weight for each row and each column."""
+  rows, columns, channels = padded.shape
+
+  def weights(count, at, beyond):
+    places, at, beyond = jnp.arange(count), at[:, None], beyond[:, None]
+    weight = jnp.where(places == at + 1, beyond, 0.0)
+    return jnp.where(places == at, 1 - beyond, weight)
+
+  of_rows, of_columns = map(weights, (rows, columns), corner, beyond)
+  found = of_rows @ padded.reshape(rows, -1)
+  found = found.reshape(-1, columns, channels)
+  return jnp.sum(of_columns[..., None] * found, axis=1).T
 
 
 def _weigh(corners, weights):
@@ -118,8 +153,10 @@ def _weigh(corners, weights):
   return jnp.stack(tuple(sums))
 
 
-def _gather(padded, index):
+def _gather(padded, corner):
   """Four neighbours of each channel, side by side: [N C*4]."""
+  row, column = corner
+  index = row * (padded.shape[1] - 1) + column
   upper, lower = padded[:-1], padded[1:]
   corners = (upper[:, :-1], upper[:, 1:], lower[:, :-1], lower[:, 1:])
   corners = jnp.stack(corners, axis=-1)  # [U-1 V-1 C 4]

@@ -123,8 +123,8 @@ MUTANTS = [
   ),
   *_of(
     _WARP,
-    ("right_weight, low_weight = x - left, y - top",
-     "low_weight, right_weight = x - left, y - top"),
+    ("corner, (y - top, x - left))", "corner, (x - left, y - top))"),
+    ("places == at + 1, beyond, 0.0", "places == at + 1, 0.0, beyond"),
     ("geometry.invert(pose.astype(dtype))", "pose.astype(dtype)"),
     ("ratios = template_units[:, None]", "ratios = template_units[None]"),
   ),

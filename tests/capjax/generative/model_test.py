@@ -16,6 +16,7 @@ from numpyro import infer
 
 from capjax import generative
 from capjax.generative import numpyro_programs as programs
+from capjax.layers import platforms
 from kernels.matching import selection
 from kernels.matching.selection import Capsules
 
@@ -203,6 +204,21 @@ class GenerativeTest(chex.TestCase):
     self.assertLen(leaves, 11)
     for leaf in leaves:
       assert np.all(np.isfinite(leaf)) and np.any(leaf != 0)
+
+  def test_accelerators_render_and_differentiate_the_same(self):
+    draws = _draws()
+    layers, images = _layers(draws), draws["image"][:, 0]
+    found = []
+    for name in ("cpu", "gpu"):
+      # A function of its own, so that it is traced for this platform.
+      function = jax.jit(
+        jax.value_and_grad(
+          lambda capsules: jnp.sum(capsules.log_joint(layers, images))
+        )
+      )
+      with platforms.known(name):
+        found.append(function(_model()))
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-3)
 
   def test_finite_where_all_is_absent_or_present(self):
     layers, images = _layers(_draws()), _draws()["image"][:, 0]

@@ -81,6 +81,28 @@ def test_images_are_rendered_once_for_value_and_gradient(stored, times):
   assert str(traced).count("= gather[") == times
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_accelerators_find_the_same_without_a_scatter(stored):
+  log_probs, numbers = _case(channels=3)
+
+  def derivatives(numbers):
+    # Traced anew for each platform, since a new function.
+    function = _weighted(log_probs, stored=stored)
+    return jax.value_and_grad(lambda numbers: function(numbers))(numbers)
+
+  found = {}
+  for name in ("cpu", "gpu"):
+    with platforms.known(name):
+      lowered = jax.jit(lambda x: derivatives(x)).lower(numbers)
+    scatters = lowered.as_text().count('"stablehlo.scatter"(')
+    found[name] = scatters, lowered.compile()(numbers)
+  (on_cpu, want), (elsewhere, got) = found["cpu"], found["gpu"]
+  assert on_cpu > 0 and elsewhere == 0
+  for x, y in zip(got, want, strict=True):
+    assert np.abs(y).max() > 0
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
 @pytest.mark.parametrize("name", ["explain", "log_prob"])
 def test_images_of_another_size_are_refused(name):
   decoder = part_capsules.Templates((9, 8, 1), 1, size=4, rngs=nnx.Rngs(0))

@@ -1,5 +1,6 @@
 """The warp against a loop, and what a warp must do to any picture."""
 
+import functools
 import inspect
 
 import chex
@@ -259,12 +260,48 @@ class WarpTest(chex.TestCase):
     want = [warp(t, p, (6, 5)) for t, p in zip(templates, poses, strict=True)]
     chex.assert_trees_all_close(got, jnp.stack(want), atol=1e-6)
 
-  @parameterized.parameters(*_SEEDS)
-  def test_gradients(self, seed):
+  @parameterized.product(seed=_SEEDS, gradient=["scatter", "products"])
+  def test_gradients(self, seed, gradient):
     with jax.enable_x64(True):
       template, pose = _case(seed, dtype=jnp.float64)
-      draw = jax.jit(lambda template, pose: _warp(template, pose, (6, 7)))
-      check_grads(draw, (template, pose), order=1)
+      draw = functools.partial(rendering.warp, canvas=(6, 7), gradient=gradient)
+      check_grads(jax.jit(draw), (template, pose), order=1)
+
+  @parameterized.parameters((1, (5, 4)), (2, (3, 6)), (3, (1, 1)))
+  def test_both_sums_of_gradients_agree(self, channels, size):
+    """Also where samples are on pixel centres, and of second order."""
+    template, pose = _case(0, (*size, channels))
+
+    def slope(gradient, template, pose):
+      def energy(template, pose):
+        drawn = rendering.warp(template, pose, (6, 7), gradient=gradient)
+        return jnp.sum(drawn**3)
+
+      return jax.grad(energy, (0, 1))(template, pose)
+
+    def second(gradient, template, pose):
+      return jax.jacfwd(lambda pose: slope(gradient, template, pose)[0])(pose)
+
+    for at in (pose, jnp.eye(3), geometry.affine_matrix(1, 1, 0, 0, 0.5, 0.25)):
+      for function in (slope, second):
+        scattered, multiplied = (
+          jax.jit(function, static_argnums=0)(gradient, template, at)
+          for gradient in ("scatter", "products")
+        )
+        chex.assert_trees_all_close(multiplied, scattered, atol=1e-4, rtol=1e-5)
+
+  def test_products_have_no_scatter(self):
+    def count(gradient):
+      def energy(template, pose):
+        return jnp.sum(
+          rendering.warp(template, pose, (6, 7), gradient=gradient)
+        )
+
+      lowered = jax.jit(jax.grad(energy, (0, 1))).lower(*_case(0))
+      return lowered.as_text().count('"stablehlo.scatter"(')
+
+    assert count("scatter") == 1
+    assert count("products") == 0
 
   @parameterized.parameters(1, 2)
   def test_values_with_and_without_a_gradient_agree(self, channels):
@@ -359,6 +396,8 @@ class WarpTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, r"\(0, 5\).*at least 1"):
       rendering.warp(template, pose, (0, 5))
     warp = inspect.unwrap(rendering.warp)
+    with self.assertRaisesRegex(ValueError, "gradient='gather'; pass 'scatt"):
+      warp(template, pose, (5, 5), gradient="gather")
     with self.assertRaisesRegex(ValueError, "give "):
       warp(template[..., 0], pose, (5, 5))
     with self.assertRaisesRegex(ValueError, "give "):
