@@ -113,10 +113,18 @@ def margin_loss(
 
   Returns:
     The loss of each example, summed over classes.
+
+  Raises:
+    TypeError: if an argument does not hold floats, as where labels are given.
+    ValueError: if the shapes differ.
   """
-  checks.arrays(
-    {"activations": (activations, "... J"), "present": (present, "... J")}
-  )
+  checks.arrays({"activations": (activations, "... J")})
+  if jnp.issubdtype(jnp.result_type(present), jnp.integer):
+    raise TypeError(
+      f"present holds {jnp.result_type(present)}; give a float for each class, "
+      f"as jax.nn.one_hot(labels, {activations.shape[-1]})."
+    )
+  checks.arrays({"present": (present, "... J")})
   checks.same_shape(activations.shape, present=present)
   missing = jnp.square(jax.nn.relu(upper - activations))
   excess = jnp.square(jax.nn.relu(activations - lower))

@@ -47,6 +47,15 @@ class TrainedModel:
   def __post_init__(self):
     self.model.eval()
 
+  def __repr__(self) -> str:
+    """The class of the model, what it takes, and what it tells."""
+    shape = "x".join(map(str, self.card["image_shape"]))
+    classes = len(self.card["class_names"])
+    return (
+      f"<TrainedModel: {type(self.model).__name__} of images of {shape}, "
+      f"{classes} classes; see its model and card>"
+    )
+
   def __call__(self, *arguments: Any, **options: Any) -> Any:
     """Calls the model."""
     return self.model(*arguments, **options)
@@ -115,6 +124,8 @@ class TrainedModel:
   def _checked(self, images) -> np.ndarray:
     images = np.asarray(images)
     height, width, channels = self.card["image_shape"]
+    shape = " ".join(map(str, images.shape))
+    one = images.shape in ((height, width, channels), (height, width))
     if images.ndim == 3 and channels == 1:
       images = images[..., None]
     wanted = f"[N {height} {width} {channels}]"
@@ -126,8 +137,10 @@ class TrainedModel:
         f"{wanted}{remedy if of_floats else ''}."
       )
     if images.shape[1:] != (height, width, channels) or not len(images):
-      shape = " ".join(map(str, images.shape))
-      raise ValueError(f"images are [{shape}]; give at least one as {wanted}.")
+      remedy = ", such as images[None]" if one else ""
+      raise ValueError(
+        f"images are [{shape}]; give at least one as {wanted}{remedy}."
+      )
     return images
 
 

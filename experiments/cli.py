@@ -7,6 +7,7 @@
 In a checkout, `capjax train capsnet` is `python -m experiments.train_capsnet`.
 """
 
+import difflib
 import pathlib
 import runpy
 import sys
@@ -77,7 +78,10 @@ def _binary(words: list[str]) -> tuple[str, list[str]]:
   if command in _COMMANDS:
     return command, rest
   said = " ".join(words[:2] if command == "train" else words[:1])
-  sys.exit(f"capjax {said}: unknown command\n{_usage()}")
+  known = models() if command == "train" else [*_COMMANDS, "train"]
+  near = difflib.get_close_matches(words[len(said.split()) - 1], known, 1)
+  remedy = f"; did you mean {near[0]}?" if near else ""
+  sys.exit(f"capjax {said}: unknown command{remedy}\n{_usage()}")
 
 
 def _usage() -> str:

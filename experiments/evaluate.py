@@ -8,6 +8,7 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
+import difflib
 from collections.abc import Sequence
 
 from absl import app, flags
@@ -84,7 +85,9 @@ def main(argv: Sequence[str]) -> None:
     unknown = sorted(set(names) - suites.SUITES.keys())
     if unknown:
       words = ", ".join(map(repr, unknown))
-      raise ValueError(f"unknown suite {words}; known: {known}")
+      near = difflib.get_close_matches(unknown[0], suites.SUITES, 1)
+      remedy = f"did you mean {near[0]}? " if near else ""
+      raise ValueError(f"unknown suite {words}; {remedy}known: {known}")
     for flag in models.Options._fields:
       takers = suites.taking(flag)
       if flags.FLAGS[flag].present and not takers & set(names):
@@ -111,8 +114,8 @@ def main(argv: Sequence[str]) -> None:
     unfit = sorted(set(names) - set(fit))
     if unfit:
       raise ValueError(
-        f"{', '.join(unfit)}: not for the model in {run.workdir}; its suites "
-        f"are {', '.join(sorted(fit))}"
+        f"{', '.join(unfit)}: not for the model in {run.workdir} and its "
+        f"images; its suites are {', '.join(sorted(fit))}"
       )
     count = len(trained.test.labels)
     if (_IMAGES.value or 0) > count:

@@ -8,6 +8,7 @@ since results have the dtype of the arguments.
 """
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,20 +160,31 @@ def image_shape(shape: Any) -> None:
   Raises:
     ImageShapeError: if the shape is not three whole numbers above 0.
   """
-  if len(shape) != 3 or min(shape) < 1:
+  sizes = tuple(shape) if np.iterable(shape) else (shape,)
+  if len(sizes) != 3 or min(sizes) < 1:
     raise ImageShapeError(
-      f"image_shape is {tuple(shape)}; give height, width and channels, each "
+      f"image_shape is {shape}; give height, width and channels, each "
       "at least 1."
     )
 
 
-def counts(**numbers: int) -> None:
-  """Checks that counts are at least 1.
+def counts(**numbers: Any) -> None:
+  """Checks that counts are whole numbers, at least 1.
 
   Raises:
+    TypeError: if one is no whole number, or is traced.
     ValueError: if a number is below 1.
   """
   for name, number in numbers.items():
+    if isinstance(number, jax.core.Tracer):
+      raise TypeError(
+        f"{name} is traced; give a number that is known when the function is "
+        "compiled, as static_argnames of jax.jit has it."
+      )
+    try:
+      operator.index(number)
+    except TypeError:
+      raise TypeError(f"{name} is {number!r}; give a whole number.") from None
     if number < 1:
       raise ValueError(f"{name} is {number}; give at least 1.")
 

@@ -99,7 +99,7 @@ def pose_matrix(
   else:
     raise ValueError(f"kind={kind!r}; pass 'affine' or 'similarity'.")
   pose = affine_matrix(scale_x, scale_y, theta, shear, tx, ty)
-  return pose.astype(params.dtype)
+  return pose.astype(jnp.result_type(params))
 
 
 def compose(
@@ -157,7 +157,7 @@ def invert(pose: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
     a / det / lower,
     (c * tx - a * ty) / det * far,
   )
-  return inverse.astype(pose.dtype)
+  return inverse.astype(jnp.result_type(pose))
 
 
 def _excess(x, y, *, limit) -> Float[Array, "*batch"]:

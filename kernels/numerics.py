@@ -89,7 +89,7 @@ def safe_norm(
     Norms, >= 0; neither overflows nor underflows where the norm itself fits.
   """
   checks.floats({"x": x})
-  return _norm(x, axis, keepdims).astype(x.dtype)
+  return _norm(x, axis, keepdims).astype(jnp.result_type(x))
 
 
 def _norm(x, axis, keepdims):
@@ -122,7 +122,7 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
   nonzero = largest != 0  # true of NaN, which must stay NaN
   scaled = wide / jnp.where(nonzero, largest, 1.0)
   lengths = jnp.where(nonzero, _norm(scaled, -1, True), 1.0)
-  return jnp.where(nonzero, scaled / lengths, 0.0).astype(x.dtype)
+  return jnp.where(nonzero, scaled / lengths, 0.0).astype(jnp.result_type(x))
 
 
 def exp_below(
@@ -304,7 +304,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     # A quarter, since XLA divides by multiplying, and 1 / long can underflow.
     (s / 4) / (long / 4) / (1 + (1 / long) ** 2),
   )
-  return v.astype(s.dtype)
+  return v.astype(jnp.result_type(s))
 
 
 def layer_norm(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -319,7 +319,7 @@ def layer_norm(x: Float[Array, "..."]) -> Float[Array, "..."]:
   Differs from paper: no scale and offset; 1e-5 in place of 0.
   """
   checks.floats({"x": x})
-  given, x = x.dtype, x.astype(accumulation_dtype(x))
+  given, x = jnp.result_type(x), x.astype(accumulation_dtype(x))
   large = excess(x, -1)
   x = x / large
   # The default takes a difference of squares, which cancels.
@@ -360,4 +360,4 @@ def exponential_squash(
     # sums of `s` over the axis, in the gradient, would overflow.
     (s / 4) / (long / 4) * -jnp.expm1(-long),
   )
-  return v.astype(s.dtype)
+  return v.astype(jnp.result_type(s))

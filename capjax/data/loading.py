@@ -269,7 +269,9 @@ def _not_found(
     *_official_files(name, split, folder),
     f"  TensorFlow Datasets in {folder / 'VERSION'}: none there",
     f"  download by TensorFlow Datasets: {reason}",
-    "Do one of these, in the folder of this repository and with a network:",
+    "If the files are elsewhere, give the folder that holds the folder "
+    f"{folder.name} as data_dir (--data_dir). Else do one of these, in the "
+    "folder of this repository and with a network:",
     "  pip install '.[data]' tensorflow-cpu   # then run this again",
   ]
   if name in fetching.SETS:

@@ -323,7 +323,9 @@ class GenerativeCapsules(nnx.Module):
     poses = selection.identity_plus(parts.poses)
     poses *= jnp.asarray(units, jnp.float32)
     stacked = jnp.concatenate(templates, axis=-1)
-    warp = functools.partial(rendering.warp, canvas=canvas, gradient=gradient)
+    warp = functools.partial(
+      rendering.warp, canvas=canvas, template_gradient=gradient
+    )
     rendered = jax.vmap(warp)(stacked, poses)
     rendered *= jax.nn.sigmoid(parts.logits)[:, None, None, None]
     return compositing.Picture(rendered[..., :-1], rendered[..., -1:])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -314,7 +315,7 @@ class DenseCaps(nnx.Module):
 def _pose_shapes(part_size, pose_size):
   """Poses below and above as shapes, checked."""
   below, above = (
-    (size,) if isinstance(size, int) else tuple(size)
+    tuple(size) if np.iterable(size) else (size,)
     for size in (part_size, pose_size)
   )
   if len(below) != len(above) or below[:-1] != above[:-1]:
@@ -322,5 +323,6 @@ def _pose_shapes(part_size, pose_size):
       f"part_size is {part_size} and pose_size is {pose_size}; give two "
       "lengths of vectors, or (rows, columns) of matrices with as many rows."
     )
-  checks.counts(part_size=min(below), pose_size=min(above))
+  for size in zip(below, above, strict=True):
+    checks.counts(part_size=size[0], pose_size=size[1])
   return below, above

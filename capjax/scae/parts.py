@@ -311,10 +311,10 @@ class _Scene(NamedTuple):
 def _explain_image(
   scene: _Scene, gradient: Literal["scatter", "products"]
 ) -> rendering.ImageMixture:
-  """Explains one image; `gradient` as for `rendering.warp`."""
+  """Explains one image; `gradient` is the `template_gradient` of a warp."""
   height, width, channels = scene.image.shape
   warp = functools.partial(
-    rendering.warp, canvas=(height, width), gradient=gradient
+    rendering.warp, canvas=(height, width), template_gradient=gradient
   )
   rendered = jax.vmap(warp)(scene.templates, scene.poses)
   colors = broadcasting.spread(scene.colors, after=(height, width))

@@ -20,7 +20,8 @@ def confusion(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures which classes are recognised, and plots which are confused.
 
   Of models that are tested on novel viewpoints, on images from these alone.
-  Prints the pairs of classes that are confused most often.
+  Prints the classes of the least accuracy, and the pairs that are confused
+  most often.
 
   Returns:
     The accuracy; its mean over classes that have test images, and its least;
@@ -37,6 +38,7 @@ def confusion(run: directory.Run, trained: Trained, options: Options) -> Scores:
     labels, predictions, labels=classes, zero_division=0.0
   )
   names = [str(name) for name in trained.test.named(classes)]
+  print(hardest(recall, support, names))
   for line in told(counts, names):
     print(line)
   confusion_figures.confusion(counts, names, run.figure("confusion"))
@@ -49,6 +51,20 @@ def confusion(run: directory.Run, trained: Trained, options: Options) -> Scores:
     "class_images": support.tolist(),
     "num_images": len(labels),
   }
+
+
+def hardest(recall: np.ndarray, support: np.ndarray, names: list[str]) -> str:
+  """Says which classes are recognised least, in one line.
+
+  Args:
+    recall: [J] share of the images of each class that is recognised.
+    support: [J] images of each class; classes without any are left out.
+    names: of the classes.
+  """
+  order = np.argsort(recall, kind="stable")
+  least = [j for j in order if support[j]][:_MOST_TOLD]
+  classes = ", ".join(f"{names[j]} {100 * recall[j]:.1f}" for j in least)
+  return f"least accuracy of a class (%): {classes}"
 
 
 def told(counts: np.ndarray, names: list[str]) -> list[str]:

@@ -348,6 +348,11 @@ class Run:
         is damaged.
     """
     path = self.workdir / "summary.json"
+    if not self.workdir.exists():
+      raise ValueError(
+        f"{self.workdir} does not exist; give the folder of a run that is "
+        "finished"
+      )
     if not path.exists():
       raise ValueError(
         f"{path} is missing: no run was completed there; give the folder of a "

@@ -128,8 +128,9 @@ def require_a_batch(count: int, batch_size: int) -> None:
   """Raises a ValueError where there are too few examples for an update."""
   if count < batch_size:
     raise ValueError(
-      f"{count} training examples make no batch of {batch_size}; give a "
-      "smaller --batch_size"
+      f"{count} training examples make no batch of {batch_size}: those for "
+      f"validation and test are set aside; give a batch_size (--batch_size) of "
+      f"at most {count}"
     )
 
 
@@ -279,11 +280,14 @@ def fit(
         while step < stop:
           count = min(stop - step, epoch - step % epoch, calls)
           is_first = window.first is None
-          count = count if is_first else trace.begin(count)
+          if is_first:
+            lines.say("compiling the update")
+          else:
+            count = trace.begin(count)
           state = window.add(update, state, images, labels, count)
           trace.end(count)
           if is_first:
-            lines.say(f"first update after {window.first:.1f} s (it compiles)")
+            lines.say(f"first update after {window.first:.1f} s")
           step += count
           lines.move(step)
           late, calls = signals.share(is_late(), window.calls_for())

@@ -156,7 +156,7 @@ def update(
     empty="M",
   )
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
-  dtype = log_assignments.dtype
+  dtype = jnp.result_type(log_assignments)
   accumulation = numerics.accumulation_dtype(log_assignments, points)
   log_assignments, points, presence, precision = (
     x.astype(accumulation)

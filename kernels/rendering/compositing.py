@@ -67,7 +67,7 @@ def composite_over(pictures: Picture) -> Picture:
   checks.arrays(
     {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
   )
-  dtype = colours.dtype
+  dtype = jnp.result_type(colours)
   accumulation = numerics.accumulation_dtype(colours, alphas)
   pictures = jax.tree.map(lambda x: x.astype(accumulation), pictures)
   blank = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), pictures)
@@ -94,7 +94,7 @@ def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
   checks.arrays(
     {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
   )
-  dtype = colours.dtype
+  dtype = jnp.result_type(colours)
   accumulation = numerics.accumulation_dtype(colours, alphas)
   shows = 1 - alphas.astype(accumulation)
   # Transparency of all pictures in front of each; 1 for the last.

@@ -17,7 +17,7 @@ def warp(
   pose: Float[Array, "3 3"],
   canvas: tuple[int, int],
   *,
-  gradient: Literal["scatter", "products"] = "scatter",
+  template_gradient: Literal["scatter", "products"] = "scatter",
 ) -> Float[Array, "H W C"]:
   """Renders a template in a pose (Jaderberg et al., 2015, Eq. 5).
 
@@ -31,17 +31,17 @@ def warp(
       `geometry.invert`; its gradient where a sample falls on a pixel centre is
       the one to the right and below.
     canvas: (H, W).
-    gradient: how the gradient of the template is summed: by a scatter of each
-      pixel's share to its four neighbours, fastest on a CPU; or by products of
-      matrices with U + 3 and V + 3 numbers for each pixel, for accelerators,
-      where a scatter in a fixed order has to sort all pixels.
+    template_gradient: how the gradient of the template is summed: by a scatter
+      of each pixel's share to its four neighbours, fastest on a CPU; or by
+      products of matrices with U + 3 and V + 3 numbers for each pixel, for
+      accelerators, where a scatter in a fixed order has to sort all pixels.
 
   Returns:
     [H, W, C] in the dtype of `template`; zero outside of the template, fading
     over the first pixel spacing beyond its edge.
 
   Raises:
-    ValueError: `canvas` has no pixels, or `gradient` is unknown.
+    ValueError: `canvas` has no pixels, or `template_gradient` is unknown.
 
   Differs from paper: nothing; of its sum only the four terms that can differ
   from zero are formed.
@@ -50,8 +50,10 @@ def warp(
   height, width = canvas
   if min(canvas) < 1:
     raise ValueError(f"canvas={canvas}; both sides must be at least 1.")
-  if gradient not in ("scatter", "products"):
-    raise ValueError(f"gradient={gradient!r}; pass 'scatter' or 'products'.")
+  if template_gradient not in ("scatter", "products"):
+    raise ValueError(
+      f"template_gradient={template_gradient!r}; pass 'scatter' or 'products'."
+    )
   rows, columns, channels = template.shape
   dtype = jnp.result_type(template, pose, jnp.float32)
 
@@ -78,9 +80,9 @@ def warp(
   padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
   # As integers: floats are not exact for templates of many pixels.
   corner = tuple(x.astype(jnp.int32) + 1 for x in (top, left))
-  out = _sample(gradient, padded, corner, (y - top, x - left))
+  out = _sample(template_gradient, padded, corner, (y - top, x - left))
   out = jnp.moveaxis(out.reshape(channels, height, width), 0, -1)
-  return out.astype(template.dtype)
+  return out.astype(jnp.result_type(template))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -58,7 +58,7 @@ def dynamic_routing(
   Differs from paper: nothing; it does not say what gradients flow through.
   """
   checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
-  dtype = votes.dtype
+  dtype = jnp.result_type(votes)
   votes = votes.astype(numerics.accumulation_dtype(votes))
 
   def coefficients(consensus):
@@ -136,7 +136,7 @@ def transform_and_route(
       f"chunk_size is {chunk_size} and parents_at_once is {parents_at_once}; "
       "give at least 1."
     )
-  dtype = poses.dtype
+  dtype = jnp.result_type(poses)
   accumulation = numerics.accumulation_dtype(poses, transforms)
   poses, transforms = (
     poses.astype(accumulation),

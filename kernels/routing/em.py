@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
@@ -128,8 +129,7 @@ def inverse_temperature_schedule(
   Raises:
     ValueError: if `num_iterations` is below 1.
   """
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  checks.counts(num_iterations=num_iterations)
   return tuple(final * (1 - 0.95 ** (t + 1)) for t in range(num_iterations))
 
 
@@ -221,7 +221,7 @@ def em_routing(
     }
   )
   require_iterations(inverse_temperatures, gradient=gradient)
-  dtype = votes.dtype
+  dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations, beta_a, beta_u = (
     x.astype(accumulation) for x in (votes, activations, beta_a, beta_u)
@@ -316,7 +316,15 @@ def require_iterations(
   *,
   gradient: str = "all",
 ) -> None:
-  """Raises ValueError if there is no iteration, or the gradient is unknown."""
+  """Raises ValueError if there is no iteration, or the gradient is unknown.
+
+  Raises TypeError if the inverse temperatures are one number.
+  """
+  if not np.iterable(inverse_temperatures):
+    raise TypeError(
+      f"inverse_temperatures is {inverse_temperatures}; give a sequence, one "
+      "number for each iteration."
+    )
   if not len(inverse_temperatures):
     raise ValueError(
       "inverse_temperatures is empty; give one for each iteration, at least 1."

@@ -134,9 +134,11 @@ def route_by_agreement(
 
 
 def require_iterations(num_iterations: int, *, gradient: str = "all") -> None:
-  """Raises ValueError if there is no iteration, or the gradient is unknown."""
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations is {num_iterations}; give at least 1.")
+  """Raises ValueError if there is no iteration, or the gradient is unknown.
+
+  Raises TypeError if the number is no whole number.
+  """
+  checks.counts(num_iterations=num_iterations)
   if gradient not in ("all", "last"):
     raise ValueError(f"gradient is {gradient!r}; give 'all' or 'last'.")
 
@@ -149,4 +151,4 @@ def output(
 ) -> RoutingOutput:
   """Makes the result of a routing, in the dtype of the votes."""
   outputs = poses, activations, coefficients
-  return RoutingOutput(*(x.astype(votes.dtype) for x in outputs))
+  return RoutingOutput(*(x.astype(jnp.result_type(votes)) for x in outputs))

@@ -117,7 +117,7 @@ def prune(
   order = jnp.arange(len(x))
   first = (lengths == lengths[:, None]) & (order < order[:, None])
   longer = (lengths > lengths[:, None]) | first
-  return 1 - jnp.any(alike & longer, axis=1).astype(poses.dtype)
+  return 1 - jnp.any(alike & longer, axis=1).astype(jnp.result_type(poses))
 
 
 def householder(vectors: Float[Array, "K D"]) -> Float[Array, "D D"]:
@@ -137,7 +137,7 @@ def householder(vectors: Float[Array, "K D"]) -> Float[Array, "D D"]:
   """
   checks.arrays({"vectors": (vectors, "K D")})
   dtype = numerics.accumulation_dtype(vectors)
-  given, vectors = vectors.dtype, vectors.astype(dtype)
+  given, vectors = jnp.result_type(vectors), vectors.astype(dtype)
   units = numerics.unit_vectors(vectors)
 
   def reflect(matrix, unit):
@@ -165,7 +165,7 @@ def entmax15(x: Float[Array, "I J"]) -> Float[Array, "I J"]:
   """
   checks.arrays({"x": (x, "I J")})
   dtype = numerics.accumulation_dtype(x)
-  return jnp.square(_roots(x.astype(dtype))).astype(x.dtype)
+  return jnp.square(_roots(x.astype(dtype))).astype(jnp.result_type(x))
 
 
 @jax.custom_jvp

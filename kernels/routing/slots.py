@@ -96,7 +96,7 @@ def slot_attention(
       "presence": (presence, "I"),
     }
   )
-  given = values.dtype
+  given = jnp.result_type(values)
   dtype = numerics.accumulation_dtype(queries, keys, values)
   queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))
   scores = numerics.einsum(
@@ -141,7 +141,7 @@ def slot_frames(
   means; in the authors' code epsilon is added to them a second time.
   """
   checks.arrays({"weights": (weights, "I J"), "points": (points, "I 2")})
-  given = points.dtype
+  given = jnp.result_type(points)
   dtype = numerics.accumulation_dtype(weights, points)
   weights, points = weights.astype(dtype), points.astype(dtype)
   positions = numerics.einsum("ij,ic->jc", weights, points)

@@ -107,7 +107,7 @@ def variational_routing(
       "gain": (gain, "J"),
     }
   )
-  dtype = votes.dtype
+  dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations = (
     votes.astype(accumulation),

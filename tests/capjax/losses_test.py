@@ -4,6 +4,7 @@ Those of overlapping objects are in `losses_overlap_test`.
 """
 
 import functools
+import inspect
 
 import cases
 import chex
@@ -203,6 +204,10 @@ class BoundTest(parameterized.TestCase):
   def test_no_weight_is_too_small_or_large(self):
     got = losses.likelihood_bound(jnp.array([[-2e4, -2e4], [3e4, 3e4]]))
     np.testing.assert_allclose(got.importance, [-2e4, 3e4])
+
+  def test_labels_where_classes_belong_are_told_the_remedy(self):
+    with self.assertRaisesRegex(TypeError, r"int32; .*one_hot\(labels, 10\)"):
+      inspect.unwrap(losses.margin_loss)(jnp.zeros((2, 10)), jnp.array([1, 2]))
 
   def test_no_samples_are_refused(self):
     with self.assertRaisesRegex(ValueError, "0 samples; give at least 1"):

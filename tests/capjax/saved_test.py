@@ -112,6 +112,12 @@ def test_a_loaded_model_is_in_evaluation_mode(tmp_path):
   np.testing.assert_array_equal(loaded.model.norms[0].mean[...], before)
 
 
+def test_a_model_is_printed_in_one_line():
+  printed = repr(saved_cases.trained("capsnet"))
+  assert printed.startswith("<TrainedModel: CapsNet of images of 12x12x1, ")
+  assert "\n" not in printed and len(printed) < 100
+
+
 def test_chains_are_kept(tmp_path):
   trained = saved_cases.trained("rbm")
   chains = rbm.PersistentChains(

@@ -41,6 +41,20 @@ def test_other_words_end_with_the_usage(monkeypatch, words):
   assert "train_" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+  ("words", "near"),
+  [
+    (["train", "capsnets"], "capsnet"),
+    (["trian", "capsnet"], "train"),
+    (["evalute"], "evaluate"),
+  ],
+)
+def test_a_misspelt_word_is_told_the_nearest(monkeypatch, words, near):
+  monkeypatch.setattr(sys, "argv", ["capjax", *words])
+  with pytest.raises(SystemExit, match=rf"command; did you mean {near}\?\n"):
+    cli.main()
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["train", "--help"]])
 def test_help_lists_all_models(monkeypatch, capsys, words):
   monkeypatch.setattr(sys, "argv", ["capjax", *words])

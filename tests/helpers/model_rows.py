@@ -238,6 +238,14 @@ CASES = {
     children="U",
     largest=1e12,
   ),
+  "warping.warp products": Case(
+    functools.partial(
+      rendering.warp, canvas=(4, 3), template_gradient="products"
+    ),
+    {"template": "U V B", "pose": "3 3"},
+    children="U",
+    largest=1e12,
+  ),
   "warping.transform": Case(
     rendering.transform,
     {"image": "H W B", "pose": "3 3"},

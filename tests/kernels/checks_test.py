@@ -117,6 +117,26 @@ def test_sentences_name_argument_value_and_remedy(change, words):
   assert "give" in str(error.value)
 
 
+@pytest.mark.parametrize("number", [2.0, "3", None, (2,)])
+def test_counts_are_whole_numbers(number):
+  votes = jnp.zeros((3, 2, 4))
+  with pytest.raises(TypeError, match="num_iterations is .*; give a whole"):
+    routing.dynamic_routing(votes, num_iterations=number)
+  count = np.int64(2)
+  assert routing.dynamic_routing(votes, num_iterations=count)
+
+
+def test_a_traced_count_is_told_from_a_wrong_one():
+  with pytest.raises(TypeError, match="num_iterations is traced; .*static_arg"):
+    jax.jit(routing.dynamic_routing)(jnp.zeros((3, 2, 4)), num_iterations=2)
+
+
+def test_one_inverse_temperature_is_no_sequence():
+  arguments = jnp.zeros((3, 2, 4)), jnp.ones(3), jnp.zeros(2), jnp.zeros(2)
+  with pytest.raises(TypeError, match="inverse_temperatures is 1.0; give a se"):
+    routing.em_routing(*arguments, inverse_temperatures=1.0)
+
+
 def test_bfloat16_and_none_are_let_through():
   votes = jnp.zeros((3, 2, 4), jnp.bfloat16)
   assert routing.dynamic_routing(votes, bias=None).poses.shape == (2, 4)
@@ -151,6 +171,7 @@ def test_classifiers_refuse_other_images_and_no_classes(name):
     ((8, 8, 1), 0, "num_classes is 0; give at least 1"),
     ((8, 8), 3, "image_shape is (8, 8); give height, width and channels"),
     ((8, 0, 1), 3, "image_shape is (8, 0, 1)"),
+    (8, 3, "image_shape is 8; give height, width and channels"),
   ):
     with pytest.raises(ValueError) as error:
       make(shape, count, rngs=nnx.Rngs(0))

@@ -43,6 +43,7 @@ def test_shares_are_by_class(run, capsys):
   assert scores["least_class_accuracy"] == 1 / 2
   assert scores["num_images"] == 6
   assert capsys.readouterr().out.splitlines() == [
+    "least accuracy of a class (%): bee 50.0, ant 66.7, cat 100.0",
     "1 of 3 images of ant are taken for bee",
     "1 of 2 images of bee are taken for dog",
   ]

@@ -192,6 +192,13 @@ def test_a_damaged_summary_is_named_with_its_remedy(run, content):
   assert "repeat the training command" in str(caught.value)
 
 
+def test_a_run_that_never_was_is_told_from_one_that_did_not_end(run):
+  with pytest.raises(ValueError, match="no run was completed there"):
+    directory.Run(run).read_summary()
+  with pytest.raises(ValueError, match="typo does not exist; give the folder"):
+    directory.Run(run / "typo").read_summary()
+
+
 def test_a_damaged_evaluation_makes_room_for_the_next(run, caplog):
   path = run / "evaluation.json"
   path.write_bytes(b"\xff{")

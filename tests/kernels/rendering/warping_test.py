@@ -264,7 +264,9 @@ class WarpTest(chex.TestCase):
   def test_gradients(self, seed, gradient):
     with jax.enable_x64(True):
       template, pose = _case(seed, dtype=jnp.float64)
-      draw = functools.partial(rendering.warp, canvas=(6, 7), gradient=gradient)
+      draw = functools.partial(
+        rendering.warp, canvas=(6, 7), template_gradient=gradient
+      )
       check_grads(jax.jit(draw), (template, pose), order=1)
 
   @parameterized.parameters((1, (5, 4)), (2, (3, 6)), (3, (1, 1)))
@@ -274,7 +276,9 @@ class WarpTest(chex.TestCase):
 
     def slope(gradient, template, pose):
       def energy(template, pose):
-        drawn = rendering.warp(template, pose, (6, 7), gradient=gradient)
+        drawn = rendering.warp(
+          template, pose, (6, 7), template_gradient=gradient
+        )
         return jnp.sum(drawn**3)
 
       return jax.grad(energy, (0, 1))(template, pose)
@@ -294,7 +298,7 @@ class WarpTest(chex.TestCase):
     def count(gradient):
       def energy(template, pose):
         return jnp.sum(
-          rendering.warp(template, pose, (6, 7), gradient=gradient)
+          rendering.warp(template, pose, (6, 7), template_gradient=gradient)
         )
 
       lowered = jax.jit(jax.grad(energy, (0, 1))).lower(*_case(0))
@@ -396,8 +400,10 @@ class WarpTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, r"\(0, 5\).*at least 1"):
       rendering.warp(template, pose, (0, 5))
     warp = inspect.unwrap(rendering.warp)
-    with self.assertRaisesRegex(ValueError, "gradient='gather'; pass 'scatt"):
-      warp(template, pose, (5, 5), gradient="gather")
+    with self.assertRaisesRegex(
+      ValueError, "template_gradient='gather'; pass 'scatt"
+    ):
+      warp(template, pose, (5, 5), template_gradient="gather")
     with self.assertRaisesRegex(ValueError, "give "):
       warp(template[..., 0], pose, (5, 5))
     with self.assertRaisesRegex(ValueError, "give "):
