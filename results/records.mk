@@ -253,6 +253,11 @@ $(foreach data,mnist fashion,\
   $(eval minutes.networks_cnn_$(data) := 2)\
   $(call seeds,networks_cnn_$(data),0 1 2))
 
+# Those of digits also see clothes and letters.
+others := out_of_distribution$(comma)letters
+$(foreach run,mnist_dynamic_1-1 mnist_dynamic_1-2 cnn_mnist-0 cnn_mnist-1 cnn_mnist-2,\
+  $(eval suites.networks_$(run) := $(suites.networks_$(run))$(comma)$(others)))
+
 # Routings of the embedded digits that are trained with other numbers of iterations
 # than 3 (dynamic, variational, EM) or 2 (inverted attention).
 $(foreach routing,dynamic variational inverted_attention em,$(foreach count,1 5,\
