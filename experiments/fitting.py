@@ -3,6 +3,7 @@
 `fit` trains on arrays; `complete` is what it shares with the binaries.
 """
 
+import difflib
 import functools
 import json
 import os
@@ -81,6 +82,10 @@ def fit(
     SystemExit: after a signal, with the state saved; and when training has
       diverged.
   """
+  for name in options.keys() - set(LoopConfig._fields):
+    near = difflib.get_close_matches(name, LoopConfig._fields, 1)
+    remedy = f"; did you mean {near[0]}?" if near else ""
+    raise TypeError(f"{name} is no option of fit or LoopConfig{remedy}")
   config = LoopConfig(**options)
   loop.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)

@@ -68,6 +68,12 @@ def read_image(
     pixels = image_folder.read_file(
       pathlib.Path(path), coloured=channels == 3, conversion=Conversion()
     )
+  except IsADirectoryError as error:
+    raise FileError(f"{path}: is a folder; give its files, as {path}/*") from (
+      error
+    )
+  except FileNotFoundError as error:
+    raise FileError(f"{path}: does not exist") from error
   except Exception as error:  # Pillow's readers raise errors of many kinds
     raise FileError(f"{path}: {atomic_files.first_line(error)}") from error
   image = conversion.convert(pixels, Conversion(image_size=tuple(sides)))
@@ -152,6 +158,7 @@ def main(argv: Sequence[str]) -> None:
     if _OUT.value:
       path = pathlib.Path(_OUT.value).expanduser()
       atomic_files.write_whole(path, table.getvalue())
+      print(f"wrote {path}: {len(paths) - len(faults)} images")
     else:
       print(table.getvalue(), end="")
     for fault in faults:

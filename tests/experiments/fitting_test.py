@@ -127,6 +127,8 @@ def test_what_is_out_of_range_is_refused(tmp_path):
     fitting.fit(fit_arrays.task(), **common, **options)
   with pytest.raises(TypeError, match="num_steps"):
     fitting.fit(fit_arrays.task(), **common)
+  with pytest.raises(TypeError, match="eval_evry is .*did you mean eval_every"):
+    fitting.fit(fit_arrays.task(), **common, num_steps=1, eval_evry=3)
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):
     common |= {"train": (images, labels[:6])}
     fitting.fit(fit_arrays.task(), **common, num_steps=1)

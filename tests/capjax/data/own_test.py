@@ -1,5 +1,7 @@
 """Paths of data, and what lies there; the readers have their own tests."""
 
+import inspect
+
 import image_files
 import numpy as np
 import pytest
@@ -161,3 +163,19 @@ def test_more_channels_than_figures_show_are_refused(tmp_path):
   write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(20) % 2)
   with pytest.raises(ValueError, match="4 channels"):
     data.load(str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+  ("pairs", "name"),
+  [
+    ((np.zeros((4, 5, 5)),), "train"),
+    (((np.zeros((4, 5, 5)), [0, 1, 0, 1]), np.zeros((4, 5, 5))), "test"),
+    (((np.zeros((4, 5, 5)),),), "train"),
+  ],
+)
+def test_images_come_with_their_labels(pairs, name):
+  from_arrays = inspect.unwrap(data.from_arrays)
+  with pytest.raises(
+    ValueError, match=rf"{name} is no pair; give \(images, la"
+  ):
+    from_arrays(*pairs)
