@@ -119,10 +119,13 @@ def margin_loss(
     ValueError: if the shapes differ.
   """
   checks.arrays({"activations": (activations, "... J")})
-  if jnp.issubdtype(jnp.result_type(present), jnp.integer):
+  dtype = getattr(present, "dtype", jnp.float32)
+  if present is not None and not jnp.issubdtype(dtype, jnp.floating):
+    same = jnp.shape(present) == activations.shape
+    classes = f"jax.nn.one_hot(labels, {activations.shape[-1]})"
+    remedy = "present.astype(jnp.float32)" if same else classes
     raise TypeError(
-      f"present holds {jnp.result_type(present)}; give a float for each class, "
-      f"as jax.nn.one_hot(labels, {activations.shape[-1]})."
+      f"present holds {dtype}; give a float for each class, as {remedy}."
     )
   checks.arrays({"present": (present, "... J")})
   checks.same_shape(activations.shape, present=present)

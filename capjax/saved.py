@@ -125,7 +125,8 @@ class TrainedModel:
     images = np.asarray(images)
     height, width, channels = self.card["image_shape"]
     shape = " ".join(map(str, images.shape))
-    one = images.shape in ((height, width, channels), (height, width))
+    one = images.shape == (height, width, channels)
+    one |= channels == 1 and images.shape == (height, width)
     if images.ndim == 3 and channels == 1:
       images = images[..., None]
     wanted = f"[N {height} {width} {channels}]"

@@ -24,6 +24,7 @@ _NEEDED = (
 )  # fmt: skip
 
 Tensors = dict[str, np.ndarray]
+_REMEDY = "give the folder of a run, or a file that capjax.save wrote"
 
 
 def write(
@@ -79,9 +80,8 @@ def find(path: str | os.PathLike[str]) -> pathlib.Path:
     raise FileNotFoundError(f"{inside} is missing: {remedy}.")
   if not path.exists():
     raise FileNotFoundError(
-      f"{path} does not exist; give the folder of a run, or a file that "
-      "capjax.save wrote; capjax.pretrained.load takes the names of shipped "
-      "models."
+      f"{path} does not exist; {_REMEDY}; capjax.pretrained.load takes the "
+      "names of shipped models."
     )
   return path
 
@@ -98,10 +98,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     start = file.read(8)
   length = int.from_bytes(start, "little")
   if len(start) < 8 or length > 100_000_000:
-    raise ValueError(
-      f"{path} is no safetensors file; give the folder of a run, "
-      "or its model.safetensors."
-    )
+    raise ValueError(f"{path} is no safetensors file; {_REMEDY}.")
   if 8 + length > size:
     raise ValueError(f"{path} is cut off within its header; {again}.")
   try:

@@ -77,11 +77,11 @@ def _binary(words: list[str]) -> tuple[str, list[str]]:
     return f"{_TRAIN}{rest[0]}", rest[1:]
   if command in _COMMANDS:
     return command, rest
-  said = " ".join(words[:2] if command == "train" else words[:1])
-  known = models() if command == "train" else [*_COMMANDS, "train"]
-  near = difflib.get_close_matches(words[len(said.split()) - 1], known, 1)
-  remedy = f"; did you mean {near[0]}?" if near else ""
-  sys.exit(f"capjax {said}: unknown command{remedy}\n{_usage()}")
+  said = words[:2] if command == "train" else words[:1]
+  known = models() if len(said) > 1 else [*_COMMANDS, "train"]
+  near = difflib.get_close_matches(said[-1], known, 1)
+  remedy = f"; did you mean {near[0]}?" if near and command != near[0] else ""
+  sys.exit(f"capjax {' '.join(said)}: unknown command{remedy}\n{_usage()}")
 
 
 def _usage() -> str:

@@ -82,8 +82,9 @@ def fit(
     SystemExit: after a signal, with the state saved; and when training has
       diverged.
   """
-  for name in options.keys() - set(LoopConfig._fields):
-    near = difflib.get_close_matches(name, LoopConfig._fields, 1)
+  for name in sorted(options.keys() - set(LoopConfig._fields)):
+    known = *LoopConfig._fields, "test", "class_names", "start_from"
+    near = difflib.get_close_matches(name, known, 1)
     remedy = f"; did you mean {near[0]}?" if near else ""
     raise TypeError(f"{name} is no option of fit or LoopConfig{remedy}")
   config = LoopConfig(**options)

@@ -69,9 +69,9 @@ def read_image(
       pathlib.Path(path), coloured=channels == 3, conversion=Conversion()
     )
   except IsADirectoryError as error:
-    raise FileError(f"{path}: is a folder; give its files, as {path}/*") from (
-      error
-    )
+    raise FileError(
+      f"{path}: is a folder; give its files, as {path.rstrip('/')}/*"
+    ) from (error)
   except FileNotFoundError as error:
     raise FileError(f"{path}: does not exist") from error
   except Exception as error:  # Pillow's readers raise errors of many kinds
@@ -158,7 +158,8 @@ def main(argv: Sequence[str]) -> None:
     if _OUT.value:
       path = pathlib.Path(_OUT.value).expanduser()
       atomic_files.write_whole(path, table.getvalue())
-      print(f"wrote {path}: {len(paths) - len(faults)} images")
+      count = len(paths) - len(faults)
+      print(f"wrote {path}, rows of images: {count}", file=sys.stderr)
     else:
       print(table.getvalue(), end="")
     for fault in faults:

@@ -161,10 +161,10 @@ def image_shape(shape: Any) -> None:
     ImageShapeError: if the shape is not three whole numbers above 0.
   """
   sizes = tuple(shape) if np.iterable(shape) else (shape,)
-  if len(sizes) != 3 or min(sizes) < 1:
+  if len(sizes) != 3 or not all(map(_is_whole, sizes)) or min(sizes) < 1:
     raise ImageShapeError(
-      f"image_shape is {shape}; give height, width and channels, each "
-      "at least 1."
+      f"image_shape is {shape}; give height, width and channels, each a whole "
+      "number of at least 1."
     )
 
 
@@ -178,15 +178,24 @@ def counts(**numbers: Any) -> None:
   for name, number in numbers.items():
     if isinstance(number, jax.core.Tracer):
       raise TypeError(
-        f"{name} is traced; give a number that is known when the function is "
-        "compiled, as static_argnames of jax.jit has it."
+        f"{name} is traced; give a Python integer, and name it in "
+        "static_argnames of jax.jit."
       )
-    try:
-      operator.index(number)
-    except TypeError:
-      raise TypeError(f"{name} is {number!r}; give a whole number.") from None
+    if not _is_whole(number):
+      raise TypeError(f"{name} is {number!r}; give a whole number.")
     if number < 1:
       raise ValueError(f"{name} is {number}; give at least 1.")
+
+
+def _is_whole(number: Any) -> bool:
+  """Whether this is an integer, of Python, NumPy or JAX, and no boolean."""
+  if isinstance(number, bool | np.bool_ | jax.core.Tracer):
+    return False
+  try:
+    operator.index(number)
+  except TypeError:
+    return False
+  return True
 
 
 def _are_known(array) -> bool:

@@ -515,14 +515,15 @@ suites.vae_mnist_gaussian_short := bound,out_of_distribution,letters
 minutes.vae_mnist_gaussian_short := 8
 $(call seeds,vae_mnist_gaussian_short,0)
 
-# On a GPU; the minutes are without one.
+# On a GPU, where the scatter of templates was slow with deterministic operations; the
+# minutes are without one.
 train.scae_mnist_40 := train_scae --nodeterministic $(presets)/scae/scae_mnist_40.cfg
 suites.scae_mnist_40 := label_curve,linear,affnist_like_clusters,equivariance,object_masks,out_of_distribution,letters
 minutes.scae_mnist_40 := 210
 $(call seeds,scae_mnist_40,0 1 2)
 
 # The authors' script at its length, with the paper's 24 parts and objects: for a GPU.
-train.scae_mnist_script := train_scae --nodeterministic $(presets)/scae/scae_mnist.cfg \
+train.scae_mnist_script := train_scae $(presets)/scae/scae_mnist.cfg \
   --num_parts=24 --num_objects=24
 suites.scae_mnist_script := $(suites.scae_mnist_40)
 minutes.scae_mnist_script := 1200
@@ -533,9 +534,9 @@ suites.scae_mnist_40_cpu := label_curve,linear,affnist_like_clusters,equivarianc
 minutes.scae_mnist_40_cpu := 90
 $(call seeds,scae_mnist_40_cpu,0)
 
-# Which of the settings of scae_mnist_40_cpu matter: each pilot changes one group of
-# them to the values of scae_mnist_40, which are those of the authors' script; `paper`
-# weighs all terms as in the paper (preset scae_mnist_paper).
+# Which of the settings of scae_mnist_40_cpu matter. `whole` has all of them; `posterior`,
+# `prior`, `parts` and `rate` take one group from scae_mnist_40; `paper` weighs all terms
+# as scae_mnist_paper does.
 # $(call pilot,CELL,FLAGS)
 define pilot
 train.scae_pilot_$(1) := train_scae $(presets)/scae/scae_mnist_40_cpu.cfg \

@@ -102,8 +102,12 @@ def from_arrays(
     ValueError: The arrays cannot be used; the message says why.
   """
   for name, pair in (("train", train), ("test", test)):
-    if pair is not None and (hasattr(pair, "shape") or len(pair) != 2):
-      raise ValueError(f"{name} is no pair; give (images, labels)")
+    if isinstance(pair, Dataset) or (pair is None and name == "test"):
+      continue
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+      raise ValueError(
+        f"{name} is a {type(pair).__name__} and no pair; give (images, labels)"
+      )
   named = {"images": train[0], "labels": train[1]}
   if test is not None:
     named |= {"test_images": test[0], "test_labels": test[1]}

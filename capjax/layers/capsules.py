@@ -318,7 +318,7 @@ def _pose_shapes(part_size, pose_size):
     tuple(size) if np.iterable(size) else (size,)
     for size in (part_size, pose_size)
   )
-  if len(below) != len(above) or below[:-1] != above[:-1]:
+  if not below or len(below) != len(above) or below[:-1] != above[:-1]:
     raise ValueError(
       f"part_size is {part_size} and pose_size is {pose_size}; give two "
       "lengths of vectors, or (rows, columns) of matrices with as many rows."

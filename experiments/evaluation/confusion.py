@@ -12,7 +12,7 @@ from .suite import suite
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from sklearn import metrics
 
-_MOST_TOLD = 5  # pairs of classes that are printed
+_MOST_TOLD = 5  # classes, and pairs of them, that are printed
 
 
 @suite("images")
@@ -64,7 +64,7 @@ def hardest(recall: np.ndarray, support: np.ndarray, names: list[str]) -> str:
   order = np.argsort(recall, kind="stable")
   least = [j for j in order if support[j]][:_MOST_TOLD]
   classes = ", ".join(f"{names[j]} {100 * recall[j]:.1f}" for j in least)
-  return f"least accuracy of a class (%): {classes}"
+  return f"classes by accuracy (%), lowest first: {classes}"
 
 
 def told(counts: np.ndarray, names: list[str]) -> list[str]:

@@ -91,8 +91,8 @@ def _detect(
       "x".join(map(str, x)) for x in (other.images.shape[1:], shape)
     )
     raise ValueError(
-      f"images of {name} are {found}, those of the run {wanted}; give other "
-      "data of the same shape as --other_data"
+      f"images of {name} are {found}, those of the run {wanted}; give a data "
+      f"set of images of {wanted}, as --other_data"
     )
   images = trained.test.images[: options.images]
   others = other.images[: options.images]

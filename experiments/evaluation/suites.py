@@ -141,10 +141,12 @@ def fitting(trained: Trained) -> list[str]:
   """The names of the suites that apply to a trained model and its data.
 
   Where images belong to several classes at once, `accuracy` alone. `letters`
-  stands beside `out_of_distribution` where images have the letters' shape.
+  stands beside `out_of_distribution` where images have the letters' shape, and
+  are no letters.
   """
   names = trained.task.suites(trained.model)
-  if trained.test.images.shape[1:] == font_letters.SHAPE:
+  are_letters = trained.test.class_names == tuple(font_letters.LETTERS)
+  if trained.test.images.shape[1:] == font_letters.SHAPE and not are_letters:
     beside = out_of_distribution.out_of_distribution.name in names
     names = [*names, out_of_distribution.letters.name] if beside else names
   several = trained.test.is_multi_hot

@@ -120,7 +120,7 @@ DETERMINISTIC = flags.DEFINE_bool(
   True,
   "Use deterministic operations, so that a seed gives the same numbers on "
   "GPUs too. There --nodeterministic is faster for models whose gradients are "
-  "added to scattered places.",
+  "added to scattered places; none of this package has many.",
 )
 COMPILATION_CACHE = flags.DEFINE_string(
   "compilation_cache",

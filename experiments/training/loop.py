@@ -128,9 +128,9 @@ def require_a_batch(count: int, batch_size: int) -> None:
   """Raises a ValueError where there are too few examples for an update."""
   if count < batch_size:
     raise ValueError(
-      f"{count} training examples make no batch of {batch_size}: those for "
-      f"validation and test are set aside; give a batch_size (--batch_size) of "
-      f"at most {count}"
+      f"{count} training examples, without those for validation and test, make "
+      f"no batch of {batch_size}; give more, or a smaller batch_size "
+      "(--batch_size)"
     )
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, geometry
+from .. import checks, geometry, numerics
 
 _FURTHEST = 1e30  # pixels; far outside of any canvas
 
@@ -31,10 +31,12 @@ def warp(
       `geometry.invert`; its gradient where a sample falls on a pixel centre is
       the one to the right and below.
     canvas: (H, W).
-    template_gradient: how the gradient of the template is summed: by a scatter
-      of each pixel's share to its four neighbours, fastest on a CPU; or by
-      products of matrices with U + 3 and V + 3 numbers for each pixel, for
-      accelerators, where a scatter in a fixed order has to sort all pixels.
+    template_gradient: how the gradient of the template is summed: "scatter"
+      adds each pixel's share to its four neighbours, fastest on a CPU;
+      "products" multiplies matrices, for accelerators, where a scatter in a
+      fixed order has to sort all pixels. Its memory holds U + V + 6 weights and
+      twice (V + 3) C numbers for each pixel, and the gradient of a pixel must
+      be finite, else that of the whole template is not.
 
   Returns:
     [H, W, C] in the dtype of `template`; zero outside of the template, fading
@@ -140,7 +142,7 @@ def _products(padded, corner, beyond):
     return jnp.where(places == at, 1 - beyond, weight)
 
   of_rows, of_columns = map(weights, (rows, columns), corner, beyond)
-  found = of_rows @ padded.reshape(rows, -1)
+  found = numerics.matmul(of_rows, padded.reshape(rows, -1))
   found = found.reshape(-1, columns, channels)
   return jnp.sum(of_columns[..., None] * found, axis=1).T
 

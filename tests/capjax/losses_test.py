@@ -209,6 +209,12 @@ class BoundTest(parameterized.TestCase):
     with self.assertRaisesRegex(TypeError, r"int32; .*one_hot\(labels, 10\)"):
       inspect.unwrap(losses.margin_loss)(jnp.zeros((2, 10)), jnp.array([1, 2]))
 
+  def test_integers_for_each_class_become_floats(self):
+    with self.assertRaisesRegex(TypeError, r"int32; .*present\.astype"):
+      inspect.unwrap(losses.margin_loss)(
+        jnp.zeros((2, 3)), jnp.zeros((2, 3), jnp.int32)
+      )
+
   def test_no_samples_are_refused(self):
     with self.assertRaisesRegex(ValueError, "0 samples; give at least 1"):
       losses.likelihood_bound(jnp.zeros((2, 0)))

@@ -58,7 +58,7 @@ def test_the_folder_of_a_run(path):
 @pytest.mark.parametrize(
   ("content", "words"),
   [
-    (b"", "is no safetensors file; give the folder of a run, or its model"),
+    (b"", "is no safetensors file; give the folder of a run, or a file"),
     (b"\x89PNG\r\n\x1a\n and so on", "is no safetensors file"),
     (struct.pack("<Q", 500) + b"{", "is cut off within its header"),
     (struct.pack("<Q", 5) + b"other", "is damaged"),

@@ -33,7 +33,18 @@ def test_words_name_a_binary(monkeypatch, words, module):
   assert ran == [(f"experiments.{module}", ["--seed=1"], options)]
 
 
-@pytest.mark.parametrize("words", [["train"], ["train", "x"], ["x"], ["../x"]])
+@pytest.mark.parametrize(
+  "words",
+  [
+    ["train"],
+    ["train", "x"],
+    ["x"],
+    ["../x"],
+    ["train", "a b c"],
+    ["train capsnet"],
+    ["evaluate --workdir=x"],
+  ],
+)
 def test_other_words_end_with_the_usage(monkeypatch, words):
   monkeypatch.setattr(sys, "argv", ["capjax", *words])
   with pytest.raises(SystemExit, match="unknown command\n.*usage") as error:

@@ -117,13 +117,13 @@ def test_sentences_name_argument_value_and_remedy(change, words):
   assert "give" in str(error.value)
 
 
-@pytest.mark.parametrize("number", [2.0, "3", None, (2,)])
+@pytest.mark.parametrize("number", [2.0, "3", None, (2,), True])
 def test_counts_are_whole_numbers(number):
   votes = jnp.zeros((3, 2, 4))
   with pytest.raises(TypeError, match="num_iterations is .*; give a whole"):
     routing.dynamic_routing(votes, num_iterations=number)
-  count = np.int64(2)
-  assert routing.dynamic_routing(votes, num_iterations=count)
+  for count in (np.int64(2), jnp.int32(2)):
+    assert routing.dynamic_routing(votes, num_iterations=count)
 
 
 def test_a_traced_count_is_told_from_a_wrong_one():
@@ -172,6 +172,8 @@ def test_classifiers_refuse_other_images_and_no_classes(name):
     ((8, 8), 3, "image_shape is (8, 8); give height, width and channels"),
     ((8, 0, 1), 3, "image_shape is (8, 0, 1)"),
     (8, 3, "image_shape is 8; give height, width and channels"),
+    ((8.0, 8, 1), 3, "image_shape is (8.0, 8, 1); give height"),
+    ("abc", 3, "image_shape is abc; give height"),
   ):
     with pytest.raises(ValueError) as error:
       make(shape, count, rngs=nnx.Rngs(0))

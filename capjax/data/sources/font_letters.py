@@ -49,7 +49,8 @@ def load(split: str) -> Dataset:
   as far as the box stays inside. The intensities are those of antialiasing.
 
   Both splits have the same fonts. Some letters look like digits: O, I, l, Z and
-  S. Pixels can differ by a level between versions of Pillow and FreeType.
+  S. Other versions of Matplotlib, Pillow and FreeType may render other pixels:
+  then the fingerprint of the data differs too.
 
   Args:
     split: "train", 800 images of each letter, or "test", 400 of each; in an

@@ -171,11 +171,12 @@ def test_more_channels_than_figures_show_are_refused(tmp_path):
     ((np.zeros((4, 5, 5)),), "train"),
     (((np.zeros((4, 5, 5)), [0, 1, 0, 1]), np.zeros((4, 5, 5))), "test"),
     (((np.zeros((4, 5, 5)),),), "train"),
+    ((None,), "train"),
   ],
 )
 def test_images_come_with_their_labels(pairs, name):
   from_arrays = inspect.unwrap(data.from_arrays)
   with pytest.raises(
-    ValueError, match=rf"{name} is no pair; give \(images, la"
+    ValueError, match=rf"{name} is a .* no pair; give \(images, la"
   ):
     from_arrays(*pairs)

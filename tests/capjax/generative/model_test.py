@@ -208,7 +208,7 @@ class GenerativeTest(chex.TestCase):
   def test_accelerators_render_and_differentiate_the_same(self):
     draws = _draws()
     layers, images = _layers(draws), draws["image"][:, 0]
-    found = []
+    found, scatters = [], []
     for name in ("cpu", "gpu"):
       # A function of its own, so that it is traced for this platform.
       function = jax.jit(
@@ -217,7 +217,10 @@ class GenerativeTest(chex.TestCase):
         )
       )
       with platforms.known(name):
-        found.append(function(_model()))
+        lowered = function.lower(_model())
+      scatters.append(lowered.as_text().count('"stablehlo.scatter"('))
+      found.append(lowered.compile()(_model()))
+    assert scatters[0] > scatters[1]
     chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-3)
 
   def test_finite_where_all_is_absent_or_present(self):

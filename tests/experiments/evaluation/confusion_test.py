@@ -43,11 +43,18 @@ def test_shares_are_by_class(run, capsys):
   assert scores["least_class_accuracy"] == 1 / 2
   assert scores["num_images"] == 6
   assert capsys.readouterr().out.splitlines() == [
-    "least accuracy of a class (%): bee 50.0, ant 66.7, cat 100.0",
+    "classes by accuracy (%), lowest first: bee 50.0, ant 66.7, cat 100.0",
     "1 of 3 images of ant are taken for bee",
     "1 of 2 images of bee are taken for dog",
   ]
   assert run.figure("confusion").exists()
+
+
+def test_five_classes_with_images_are_told():
+  recall = np.array([0.9, 0.0, 0.2, 0.5, 0.1, 0.4, 0.3])
+  support = np.array([3, 0, 5, 2, 10, 5, 10])
+  told = confusion.hardest(recall, support, list("abcdefg"))
+  assert told.endswith(": e 10.0, c 20.0, g 30.0, f 40.0, d 50.0")
 
 
 def test_novel_viewpoints_alone_count(run):

@@ -69,15 +69,32 @@ def test_classifiers_take_these_suites_and_no_others(make, want):
 
 
 @pytest.mark.parametrize(
-  "shape,named,want",
+  "shape,classes,named,want",
   [
-    ((28, 28, 1), ["out_of_distribution"], ["out_of_distribution", "letters"]),
-    ((28, 28, 1), ["accuracy"], ["accuracy"]),
-    ((28, 28, 3), ["out_of_distribution"], ["out_of_distribution"]),
+    (
+      (28, 28, 1),
+      "01",
+      ["out_of_distribution"],
+      ["out_of_distribution", "letters"],
+    ),
+    ((28, 28, 1), "01", ["accuracy"], ["accuracy"]),
+    ((28, 28, 3), "01", ["out_of_distribution"], ["out_of_distribution"]),
+    (
+      (28, 28, 1),
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+      ["out_of_distribution"],
+      ["out_of_distribution"],
+    ),
   ],
 )
-def test_letters_apply_to_images_of_their_shape(shape, named, want):
-  test = SimpleNamespace(images=np.zeros((2, *shape)), is_multi_hot=False)
+def test_letters_apply_to_images_of_their_shape(shape, classes, named, want):
+  test = data.Dataset(
+    np.zeros((2, *shape), np.uint8),
+    np.zeros(2, np.int32),
+    len(classes),
+    {},
+    class_names=tuple(classes),
+  )
   task = SimpleNamespace(suites=lambda model: named)
   trained = SimpleNamespace(task=task, model=None, test=test)
   assert suites.fitting(trained) == want

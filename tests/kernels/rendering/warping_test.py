@@ -3,6 +3,7 @@
 import functools
 import inspect
 
+import cases
 import chex
 import jax
 import jax.numpy as jnp
@@ -293,6 +294,20 @@ class WarpTest(chex.TestCase):
           for gradient in ("scatter", "products")
         )
         chex.assert_trees_all_close(multiplied, scattered, atol=1e-4, rtol=1e-5)
+
+  def test_products_are_not_rounded(self):
+    def gradient(template, pose):
+      def energy(template):
+        drawn = rendering.warp(
+          template, pose, (6, 7), template_gradient="products"
+        )
+        return jnp.sum(drawn**2)
+
+      return jax.grad(energy)(template)
+
+    found = list(cases.precisions(jax.make_jaxpr(gradient)(*_case(0))))
+    assert len(found) == 2  # of places, and of the gradient
+    cases.assert_products_are_not_rounded(gradient, *_case(0))
 
   def test_products_have_no_scatter(self):
     def count(gradient):

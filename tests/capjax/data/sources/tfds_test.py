@@ -285,7 +285,10 @@ def assert_not_found(data_dir, *words, name="mnist"):
 @pytest.mark.parametrize(
   "name",
   # The others are made here, and never missing.
-  sorted({*data.NAMES} - {"digits", "viewpoint_solids", "constellations"}),
+  sorted(
+    {*data.NAMES}
+    - {"digits", "font_letters", "viewpoint_solids", "constellations"}
+  ),
 )
 def test_without_tensorflow_the_remedy_is_named(tmp_path, monkeypatch, name):
   hide(monkeypatch, "tensorflow")
