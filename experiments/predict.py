@@ -69,9 +69,10 @@ def read_image(
       pathlib.Path(path), coloured=channels == 3, conversion=Conversion()
     )
   except IsADirectoryError as error:
+    files = f"{path.rstrip('/')}/*"
     raise FileError(
-      f"{path}: is a folder; give its files, as {path.rstrip('/')}/*"
-    ) from (error)
+      f"{path}: is a folder; give its files, as {files}"
+    ) from error
   except FileNotFoundError as error:
     raise FileError(f"{path}: does not exist") from error
   except Exception as error:  # Pillow's readers raise errors of many kinds

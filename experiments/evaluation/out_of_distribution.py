@@ -62,7 +62,9 @@ def out_of_distribution(
 
 @suite(
   "images",
-  main=Main("reconstruction_error_auroc", "AUROC of letters, by drawing"),
+  main=Main(
+    "reconstruction_error_auroc", "AUROC of letters, by reconstruction"
+  ),
 )
 def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures how well scores tell test images from letters of many fonts.
