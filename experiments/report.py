@@ -1,12 +1,12 @@
 """Rewrites the numbers of the documentation and results/ from the records.
 
 `python -m experiments.report` writes one line for each preset into
-docs/results.md, and all metrics of the records into results/README.md. Runs of
-presets that end in `_sweep` are compared in results/sweeps.md. Numbers in the
-README and in docs/ stand between comments that name their record (see
-`experiments.records.pages`); a page with markers of `TABLES` gets their table.
-With `--check` it only compares the pages with the records, and fails where they
-differ.
+docs/results.md, and all metrics of the records into results/README.md and the
+pages that it names. Runs of presets that end in `_sweep` are compared in
+results/sweeps.md. Numbers in the README and in docs/ stand between comments
+that name their record (see `experiments.records.pages`); a page with markers of
+`TABLES` gets their table. With `--check` it only compares the pages with the
+records, and fails where they differ.
 """
 
 import pathlib
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   page = pathlib.Path(_PAGE.value)
-  whole = pathlib.Path(_RESULTS.value) / "README.md"
+  results = pathlib.Path(_RESULTS.value)
   try:
     every = archive.read(_RESULTS.value)
     short = [x for x in every if (x["preset"] or "").endswith("_sweep")]
@@ -94,8 +94,11 @@ def main(argv: Sequence[str]) -> None:
       page: replace_block(
         page.read_text("utf-8"), "\n".join(filter(None, block))
       ),
-      whole: every_metric.page(records),
-      whole.with_name("sweeps.md"): sweeps.page(short),
+      results / "sweeps.md": sweeps.page(short),
+      **{
+        results / name: text
+        for name, text in every_metric.pages(records).items()
+      },
     }
     named = pages.read(_RESULTS.value)
     for path in _pages():
@@ -112,11 +115,19 @@ def main(argv: Sequence[str]) -> None:
     for path, text in new.items()
     if not path.exists() or path.read_text("utf-8") != text
   ]
-  if _CHECK.value and stale:
-    sys.exit(f"{stale[0]} is out of date; run `python -m experiments.report`.")
+  # Pages of binaries that no record names any more.
+  left = sorted(set((results / "metrics").glob("*.md")) - set(new))
+  if _CHECK.value and (stale or left):
+    sys.exit(
+      f"{(stale + left)[0]} is out of date; run `python -m experiments.report`."
+    )
   for path in stale:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(new[path], "utf-8")
     print(f"wrote {path}")
+  for path in left:
+    path.unlink()
+    print(f"removed {path}")
   print(
     f"{len(new) - len(stale)} of {len(new)} pages were up to date with "
     f"{len(every)} records of {_RESULTS.value}"

@@ -1,5 +1,6 @@
-"""The page of every metric and curve of the records, with their provenance."""
+"""The pages of results/: every metric and curve of the records, by binary."""
 
+import collections
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +8,7 @@ from . import densities, published, tables
 
 _TITLE = """# Results
 
-Every metric and curve of the records in this folder; written by `python -m
+All that the records in this folder hold; written by `python -m
 experiments.report`. For three or more seeds a cell holds the mean and the
 sample standard deviation; for two seeds, both values; for a curve, the means
 only. A metric named `standard_error` is the standard error of the mean over
@@ -28,7 +29,9 @@ _RUN = (
   "Images/s",
 )
 _METRIC = ("Suite", "Metric", "Value", "Images", "Seeds", "Commit")
-_PROVENANCE = """Every record was made by committed code; others are refused.
+_PROVENANCE = """# Provenance
+
+Every record was made by committed code; others are refused.
 "Of training" is the commit that trained the evaluated model, where it is
 recorded. "At the end" is the commit when the run ended, if it was another. Data
 are the first digits of the SHA-256 of the training set and of the test set.
@@ -40,83 +43,124 @@ _CARD = (
 )  # fmt: skip
 
 
-def page(records: Iterable[dict]) -> str:
-  """The whole page in Markdown; see `body`."""
-  return f"{_TITLE}\n{body(records)}"
+def pages(records: Iterable[dict]) -> dict[str, str]:
+  """Returns Markdown of all records, by the file's name in results/.
 
-
-def body(records: Iterable[dict]) -> str:
-  """Returns Markdown of all records, the seeds of one setting in one row.
-
-  Runs with a test error make the first table. Evaluations (with a `suite`) and
-  other runs make the second, one row for each metric or curve. The provenance
-  and the commands of each row follow.
+  `README.md` has a row for each setting that is scored by a test error, and the
+  densities. `metrics/EXPERIMENT.md` has a table for each setting of a binary,
+  with a row for each metric or curve of its training and of its evaluations.
+  `provenance.md` and `commands.md` tell how each row was made.
 
   Raises:
     ValueError: if one setting holds a seed twice.
   """
-  runs, others, cards, commands = [], [], [], {}
-  environments = {}
-  for setting in tables.settings(records):
-    group, first = setting.records, setting.records[0]
-    commands[first["command"]] = None
-    cards.append([*setting.what, *_card(setting, environments)])
-    if not setting.suite and published.ERROR in first["metrics"]:
-      errors = [record["metrics"][published.ERROR] for record in group]
-      runs.append(
-        [
-          *setting.what,
-          tables.mean(errors, ".2f", ".3f"),
-          tables.images(group, published.ERROR),
-          str(len(group)),
-          tables.commits(group),
-          published.figure(first, published.ERROR),
-          *tables.costs(group),
-        ]
-      )
-      continue
-    # A seed may have a metric that the first has not.
-    for name in dict.fromkeys(x for record in group for x in record["metrics"]):
-      if name in tables.SETTINGS:
-        continue
-      having = [record for record in group if name in record["metrics"]]
-      others.append(
-        [
-          *setting.what,
-          _suite(setting),
-          name,
-          _cell([record["metrics"][name] for record in having]),
-          tables.images(having, name),
-          str(len(having)),
-          tables.commits(having),
-        ]
-      )
-  if not commands:
-    return tables.NO_RUNS
-  parts = [
-    *tables.section("Test errors", tables.markdown([*_WHAT, *_RUN], runs)),
-    *tables.section(
-      "Each metric or curve",
-      tables.markdown([*_WHAT, *_METRIC], others),
-    ),
+  records = list(records)
+  settings = list(tables.settings(records))
+  of_binary = collections.defaultdict(list)
+  for setting in settings:
+    of_binary[setting.experiment].append(setting)
+  metrics = {
+    f"metrics/{name}.md": text
+    for name, group in of_binary.items()
+    if (text := _metrics(name, group))
+  }
+  links = [f"[{x}]({x})" for x in (*metrics, "provenance.md", "commands.md")]
+  front = [
+    _TITLE,
+    "Further pages: " + ",\n".join(links) + ".\n" if settings else "",
+    *tables.section("Test errors", _errors(settings)),
     *tables.section(densities.TITLE, densities.full(records)),
-    *tables.section(
-      "Provenance",
-      "\n".join(
-        [
-          _PROVENANCE,
-          *(f"{key}. {name}" for name, key in environments.items()),
-          "",
-          tables.markdown([*_WHAT, *_CARD], cards),
-        ]
-      ),
-    ),
-    *tables.section(
-      "Commands of each row, for its lowest seed",
-      "\n".join(["```sh", *commands, "```\n"]),
-    ),
   ]
-  return "\n".join(part for part in parts if part)
+  if not settings:
+    return {"README.md": f"{_TITLE}\n{tables.NO_RUNS}"}
+  return {
+    "README.md": "\n".join(part for part in front if part),
+    **metrics,
+    "provenance.md": _provenance(settings),
+    "commands.md": _commands(settings),
+  }
+
+
+def _has_error(setting: tables.Setting) -> bool:
+  """Whether a setting has a row among the test errors, not one a metric."""
+  metrics = setting.records[0]["metrics"]
+  return not setting.suite and published.ERROR in metrics
+
+
+def _errors(settings: Sequence[tables.Setting]) -> str:
+  """The table of the settings that a test error scores."""
+  rows = []
+  for setting in filter(_has_error, settings):
+    group = setting.records
+    errors = [record["metrics"][published.ERROR] for record in group]
+    rows.append(
+      [
+        *setting.what,
+        tables.mean(errors, ".2f", ".3f"),
+        tables.images(group, published.ERROR),
+        str(len(group)),
+        tables.commits(group),
+        published.figure(group[0], published.ERROR),
+        *tables.costs(group),
+      ]
+    )
+  return tables.markdown([*_WHAT, *_RUN], rows)
+
+
+def _metrics(binary: str, settings: Sequence[tables.Setting]) -> str:
+  """The page of a binary: a section for each setting; empty without metrics."""
+  sections = collections.defaultdict(list)
+  for setting in settings:
+    if not _has_error(setting):
+      _, dataset, name, steps, device = setting.what
+      title = f"{name} on {dataset}, {steps} updates, {device}"
+      sections[title] += _of_setting(setting)
+  parts = [f"# Metrics of {binary}\n"]
+  for title, rows in sections.items():
+    parts += tables.section(title, tables.markdown(_METRIC, rows))
+  return "\n".join(parts) if len(parts) > 1 else ""
+
+
+def _of_setting(setting: tables.Setting) -> list[list[str]]:
+  """A row for each metric or curve of a setting."""
+  group, rows = setting.records, []
+  # A seed may have a metric that the first has not.
+  for name in dict.fromkeys(x for record in group for x in record["metrics"]):
+    if name in tables.SETTINGS:
+      continue
+    having = [record for record in group if name in record["metrics"]]
+    rows.append(
+      [
+        _suite(setting),
+        name,
+        _cell([record["metrics"][name] for record in having]),
+        tables.images(having, name),
+        str(len(having)),
+        tables.commits(having),
+      ]
+    )
+  return rows
+
+
+def _provenance(settings: Sequence[tables.Setting]) -> str:
+  """The page of commits, data and packages of each row."""
+  environments: dict[str, str] = {}
+  cards = [[*x.what, *_card(x, environments)] for x in settings]
+  return "\n".join(
+    [
+      _PROVENANCE,
+      *(f"{key}. {name}" for name, key in environments.items()),
+      "",
+      tables.markdown([*_WHAT, *_CARD], cards),
+    ]
+  )
+
+
+def _commands(settings: Sequence[tables.Setting]) -> str:
+  """The page of commands, each once."""
+  commands = dict.fromkeys(x.records[0]["command"] for x in settings)
+  title = "# Commands of each row, for its lowest seed\n"
+  return "\n".join([title, "```sh", *commands, "```\n"])
 
 
 def _suite(setting: tables.Setting) -> str:

@@ -33,7 +33,7 @@ _COMPARED = {
     "validation: t, poses (%)", _ACCURACY
   ),
   "novel_error_percent": ("error, novel viewpoints (%)", 1.0),
-  "test_familiar_accuracy": ("familiar viewpoints (%)", _ACCURACY),
+  "test_familiar_accuracy": ("accuracy, familiar viewpoints (%)", _ACCURACY),
   "test_objective": ("objective (nats)", 1.0),
   "bound_1": ("bound, 1 sample", 1.0),
   "bound_100": ("bound, 100 samples", 1.0),
@@ -73,7 +73,11 @@ def page(records: Iterable[dict]) -> str:
         rows[name, device].append(record)
     having = {x for group in rows.values() for r in group for x in r["metrics"]}
     columns = {x: form for x, form in _COMPARED.items() if x in having}
-    cells = [_compared(*row, columns) for row in rows.items()]
+    cells = [
+      _compared(*row, columns)
+      for row in rows.items()
+      if any(x in record["metrics"] for x in columns for record in row[1])
+    ]
     header = ["Flags", *(label for label, _ in columns.values()), *_SWEPT]
     parts += tables.section(
       f"{preset} on {dataset}",

@@ -34,15 +34,29 @@ def test_readmes_agree_with_results():
   assert code == 0, printed
 
 
+def test_pages_of_binaries_without_records_go(tmp_path):
+  (tmp_path / "README.md").write_text(_EMPTY)
+  scored = make_record(suite="affnist", metrics={"x": 1.0})
+  _write(tmp_path / "results", scored)
+  assert _run(tmp_path)[0] == 0
+  page = tmp_path / "results/metrics/train_capsnet.md"
+  assert "affnist" in page.read_text()
+  old = page.with_name("train_old.md")
+  old.write_text("old")
+  code, printed = _run(tmp_path, "--check")
+  assert code == 1 and f"{old} is out of date" in printed
+  assert _run(tmp_path)[0] == 0
+  assert page.exists() and not old.exists()
+
+
 def test_sweeps_are_on_no_other_page(tmp_path):
   (tmp_path / "README.md").write_text(_EMPTY)
-  _write(tmp_path / "results", make_record(preset="a_sweep"), make_record())
+  swept = make_record(preset="a_sweep", metrics={"bound_1": 1.0})
+  _write(tmp_path / "results", swept, make_record())
   assert _run(tmp_path)[0] == 0
-  tables = {
-    path.stem: "a_sweep" in path.read_text()
-    for path in (tmp_path / "README.md", *(tmp_path / "results").glob("*.md"))
-  }
-  assert tables == {"README": False, "sweeps": True}
+  pages = [page for page in tmp_path.rglob("*.md")]
+  found = [page.name for page in pages if "a_sweep" in page.read_text()]
+  assert found == ["sweeps.md"] and len(pages) == 5
 
 
 def test_bounds_of_nothing_have_another_name(tmp_path):

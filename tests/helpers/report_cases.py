@@ -30,12 +30,17 @@ def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
   }
 
 
-def rows_of(records, table=every_metric.body):
+def whole(records):
+  """The text of all pages of every metric."""
+  return "\n".join(every_metric.pages(records).values())
+
+
+def rows_of(records, table=whole):
   """The cells of the tables' lines, without the rules below the headers.
 
   Without the table of provenance.
   """
-  text = table(records).partition("## Provenance")[0]
+  text = table(records).partition("# Provenance")[0]
   return [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in text.splitlines()

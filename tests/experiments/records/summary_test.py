@@ -1,9 +1,9 @@
 """The table of main measures: which it shows, and under which label."""
 
 import pytest
-from report_cases import make_record, rows_of
+from report_cases import make_record, rows_of, whole
 
-from experiments.records import every_metric, summary, tables
+from experiments.records import summary, tables
 
 
 def test_both_ways_to_infer_are_shown():
@@ -89,7 +89,7 @@ def test_views_on_another_canvas_are_another_measure(
   )  # fmt: skip
   (row,) = rows_of([record], summary.table)[1:]
   assert row[2] == f"affNIST-like views, {want} (%)"
-  assert f"| affnist_like, {want} |" in every_metric.body([record])
+  assert f"| affnist_like, {want} |" in whole([record])
 
 
 def test_a_suite_without_its_main_score_has_no_row():

@@ -33,6 +33,8 @@ def test_sweeps_stand_beside_each_other():
     short(""),
     # What an evaluation adds, beside what nobody compares.
     short("", suite="importance", metrics={"bound_1": -1.5, "num_images": 9}),
+    # A row without numbers says nothing.
+    short("--max_rotation=30", suite="attacks", metrics={"other": 1.0}),
   ]
   where = ["0123456", "CPU, 2 cores"]
   assert rows_of(records, sweeps.page)[:4] == [

@@ -1,9 +1,9 @@
 """Which records share a row of a table, and what its cells say."""
 
 import pytest
-from report_cases import make_record, rows_of
+from report_cases import make_record, rows_of, whole
 
-from experiments.records import every_metric, summary, tables
+from experiments.records import summary, tables
 
 
 def test_a_row_holds_mean_and_sample_deviation_of_its_seeds():
@@ -38,8 +38,8 @@ def test_order_of_records_is_irrelevant():
     for steps in (900, 10_000)
     for preset in (None, "a")
   ]
-  want = every_metric.body(records)
-  assert every_metric.body(records[::-1]) == want
+  want = whole(records)
+  assert whole(records[::-1]) == want
   # By preset, then by number of steps as a number; the lowest seed's command.
   rows = rows_of(records)[1:]
   assert [row[2:4] for row in rows] == [
@@ -133,12 +133,12 @@ def test_counts_of_images_are_shown():
     return rows_of([make_record(suite="affnist_like", **changes)], table)[1]
 
   counted = {"num_images": {"affnist_like_accuracy": 32}}
-  assert cells(every_metric.body, **counted)[8] == "32"
+  assert cells(whole, **counted)[3] == "32"
   assert cells(summary.table, **counted)[5] == "32"
-  assert cells(every_metric.body)[8] == "-"
+  assert cells(whole)[3] == "-"
   # Of older records, for the whole suite.
   metrics = {"affnist_like_accuracy": 0.5, "num_images": 1234}
-  assert cells(every_metric.body, metrics=metrics)[8] == "1,234"
+  assert cells(whole, metrics=metrics)[3] == "1,234"
   # Older training runs measured their main measure on all of the test set.
   assert rows_of([make_record()], summary.table)[1][5] == "all"
   runs = [
@@ -159,24 +159,22 @@ def test_flags_that_tell_a_run_from_its_preset_are_named():
 
 def test_repeated_seed_is_an_error():
   with pytest.raises(ValueError, match=r"train_capsnet.*twice in \[0, 0\]"):
-    every_metric.body([make_record(0), make_record(0)])
+    whole([make_record(0), make_record(0)])
 
 
 def test_bars_do_not_break_the_table():
-  assert r"| a\|b |" in every_metric.body([make_record(device="a|b")])
+  assert r"| a\|b |" in whole([make_record(device="a|b")])
 
 
 def test_data_are_named_and_never_mixed():
   def of(seed, letter):
     return make_record(seed, data={"train": letter * 64, "test": "b" * 64})
 
-  assert "| aaaaaaa bbbbbbb |" in every_metric.body([of(0, "a"), of(1, "a")])
+  assert "| aaaaaaa bbbbbbb |" in whole([of(0, "a"), of(1, "a")])
   # An older record does not say.
-  assert "| aaaaaaa bbbbbbb |" in every_metric.body(
-    [make_record(0), of(1, "a")]
-  )
+  assert "| aaaaaaa bbbbbbb |" in whole([make_record(0), of(1, "a")])
   with pytest.raises(ValueError, match="seeds 0, 1 of mnist_paper.*data"):
-    every_metric.body([of(0, "a"), of(1, "c")])
+    whole([of(0, "a"), of(1, "c")])
 
 
 def stopped(seed, accuracy):
