@@ -13,7 +13,7 @@ from absl import app, flags
 
 from capjax.data import fetching
 
-from .flags import errors
+from .flags import errors, limits
 
 # Not the flag of training, which brings others that mean nothing here.
 _DATA_DIR = flags.DEFINE_string(
@@ -47,4 +47,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main, shared=())

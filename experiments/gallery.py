@@ -26,6 +26,7 @@ from .figures import concepts, curves, drawings, examples, grids
 from .figures import iterations as iteration_figures
 from .figures import routings as figures
 from .figures import scae as sketches
+from .flags import limits
 from .records import pages, tables
 from .records import routings as table
 
@@ -394,4 +395,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main, shared=())

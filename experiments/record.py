@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from .flags import errors, runs
+from .flags import errors, limits, runs
 from .records import records
 from .run import atomic_files, directory, provenance
 
@@ -62,4 +62,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["workdir", "out"])
-  app.run(main)
+  limits.run(main, shared=["workdir"])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from .flags import limits
 from .records import (
   ablations,
   densities,
@@ -147,4 +148,4 @@ def _pages() -> list[pathlib.Path]:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  limits.run(main, shared=())

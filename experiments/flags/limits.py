@@ -1,13 +1,14 @@
 """Limits that hold for the values of all flags, and the start of a binary.
 
-The one flag that it brings is `--preset`.
+The one flag that it brings is `--preset`, for binaries that have presets.
 """
 
+import functools
 import gc
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from absl import app, flags, logging
@@ -20,10 +21,18 @@ _NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 
-def run(main: Callable[[list[str]], Any]) -> None:
-  """Starts a binary: parses and checks its flags, then calls `main`."""
+def run(
+  main: Callable[[list[str]], Any], shared: Collection[str] | None = None
+) -> None:
+  """Starts a binary: parses and checks its flags, then calls `main`.
+
+  Args:
+    main: takes the words that are no flags.
+    shared: the flags that the binary uses of those that it does not define
+      itself. Others are refused, and `--help` leaves them out. None for all.
+  """
   gc.freeze()  # what was imported stays: there is no garbage to look for
-  app.run(main, flags_parser=_parse)
+  app.run(main, flags_parser=functools.partial(_parse, shared=shared))
 
 
 def experiment_flags() -> list[flags.Flag]:
@@ -150,20 +159,44 @@ def flags_of_size(shape: Sequence[int]) -> str:
   return " or ".join(f"--{name}" for name in names or ["batch_size"])
 
 
-def _parse(words: list[str]) -> list[str]:
+def _parse(
+  words: list[str], *, shared: Collection[str] | None = None
+) -> list[str]:
+  used = _used(words[0], shared)
   if usage.is_asked(words[1:]):
-    print(usage.text(experiment_flags()), end="")
+    print(usage.text(used), end="")
     sys.exit(0)
   try:
     # Whatever reads the command line later sees the flagfile.
     sys.argv[:] = words = presets.expand(words)
     rest = app.parse_flags_with_usage(words)
+    for flag in experiment_flags():
+      if flag.present and flag not in used:
+        raise flags.IllegalFlagValueError(
+          f"flag --{flag.name}: this command does not use it, or takes the "
+          "value of the run; leave it out"
+        )
     check_flags()
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # JAX and Orbax tell much
   except flags.IllegalFlagValueError as error:
     sys.exit(f"FATAL Flags parsing error:\n  {error}")
   return rest
+
+
+def _used(
+  binary: str, shared: Collection[str] | None = None
+) -> list[flags.Flag]:
+  """The flags of this project that a binary uses; see `run`."""
+  own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[binary]}
+  used = []
+  for flag in experiment_flags():
+    is_used = flag.name in own or shared is None or flag.name in shared
+    if flag.name == presets.NAME:
+      is_used = presets.has_some(binary)
+    if is_used:
+      used.append(flag)
+  return used
 
 
 def _fault(value: Any) -> str | None:

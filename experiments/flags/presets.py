@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from absl import flags
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "presets"
-_FLAG = flags.DEFINE_string(
-  "preset",
+NAME = "preset"
+flags.DEFINE_string(
+  NAME,
   None,
   "Name of a preset of this binary, such as digits: the same as --flagfile "
   "with its file in experiments/presets.",
@@ -45,8 +46,7 @@ def expand(words: Sequence[str]) -> list[str]:
     flags.IllegalFlagValueError: if the binary has no preset of that name.
   """
   binary, *rest = words
-  stem = pathlib.Path(binary).stem.split()[-1]  # of `capjax train_vae` too
-  folder = _FOLDER / stem.removeprefix("train_")
+  stem, folder = _stem(binary), _folder(binary)
   given = {
     word.lstrip("-").partition("=")[0] for word in rest if word[:1] == "-"
   }
@@ -57,11 +57,16 @@ def expand(words: Sequence[str]) -> list[str]:
   expanded, rest = [binary], iter(rest)
   for word in rest:
     name, equals, value = word.partition("=")
-    if name.lstrip("-") == _FLAG.name and name.startswith("-"):
+    if name.lstrip("-") == NAME and name.startswith("-"):
       value = value if equals else next(rest, "")
       word = f"--flagfile={_file(folder, value)}"
     expanded.append(word)
   return expanded
+
+
+def has_some(binary: str) -> bool:
+  """Whether the binary of this path has presets."""
+  return _folder(binary).is_dir()
 
 
 def quick(binary: str) -> str | None:
@@ -90,6 +95,15 @@ def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
   if path.is_file():
     return path
   names = ", ".join(sorted(path.stem for path in folder.glob("*.cfg")))
-  raise flags.IllegalFlagValueError(
-    f"flag --preset={name}: give one of {names or 'another binary: none here'}"
-  )
+  remedy = f"give one of {names}" if names else "this command has no presets"
+  raise flags.IllegalFlagValueError(f"flag --{NAME}={name}: {remedy}")
+
+
+def _stem(binary: str) -> str:
+  """The name of a binary, of `capjax train_vae` too."""
+  return pathlib.Path(binary).stem.split()[-1]
+
+
+def _folder(binary: str) -> pathlib.Path:
+  """Where the presets of a binary are, if it has any."""
+  return _FOLDER / _stem(binary).removeprefix("train_")

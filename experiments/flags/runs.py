@@ -120,13 +120,20 @@ DETERMINISTIC = flags.DEFINE_bool(
   True,
   "Use deterministic operations, so that a seed gives the same numbers on "
   "GPUs too. There --nodeterministic is faster for models whose gradients are "
-  "added to scattered places; none of this package has many.",
+  "added to scattered places; the models of this package have few such.",
 )
 COMPILATION_CACHE = flags.DEFINE_string(
   "compilation_cache",
   "~/.cache/capjax/xla",
   "Folder where compiled programs are kept between runs; empty for none.",
 )
+
+# The flags that a binary uses which reads a finished run, of those here and of
+# the data; the run has its own values of the others.
+OF_READERS = (
+  "workdir", "dataset", "data_dir", "stream", "image_size", "grayscale",
+  "cpu_devices", "compilation_cache",
+)  # fmt: skip
 
 _FIGURE_FORMAT = flags.DEFINE_enum(
   "figure_format", "png", ["png", "pdf"], "Format of figures."

@@ -20,12 +20,15 @@ _GROUPS = {
   "Data": (
     "dataset", "data_dir", "stream", "image_size", "grayscale",
     "num_validation",
-    "viewpoints", "pad", "binary",
+    "viewpoints", "pad", "binary", "invert", "mirror", "results", "runs",
   ),
   "Evaluation": (
     "eval_every", "stop_accuracy", "average_decay", "suite", "views", "images",
     "compare_with", "ensemble", "other_data", "source", "allow_other_data",
-    "figure_format",
+  ),
+  "Output": (
+    "out", "format", "graph", "half", "pretrained", "json", "figure_format",
+    "folder", "only", "check", "page", "pages",
   ),
   "Training": (
     "num_steps", "batch_size", "num_micro_batches", "model_parallel",
@@ -45,7 +48,7 @@ _OF_MODULES = {
   "scenes": "Data",
 }
 _MODEL = "Model and loss"
-_ORDER = ("Run", "Data", _MODEL, "Training", "Evaluation")
+_ORDER = ("Run", "Data", _MODEL, "Training", "Evaluation", "Output")
 
 
 def is_asked(words: Iterable[str]) -> bool:

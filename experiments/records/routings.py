@@ -16,7 +16,7 @@ _CONTROL = "uniform"
 # Heading; suite; metric; factor; format.
 _COLUMNS = (
   ("entropy of shares", "parse_tree", "routing_entropy", 1, ".3f"),
-  ("told by the image", "parse_tree", "image_information", 1, ".3f"),
+  ("mutual information", "parse_tree", "image_information", 1, ".3f"),
   ("share to the class (%)", "parse_tree", "share_to_class", 100, ".1f"),
   ("same parents when rotated", "parse_tree", "rotation_kappa", 1, ".2f"),
   ("when shifted", "parse_tree", "shift_kappa", 1, ".2f"),
@@ -91,7 +91,7 @@ def plotted(named: Named) -> dict[str, dict[str, list[float]]]:
   wanted = {
     "error (%)": ("", "test_error_percent", 1),
     "entropy of shares": ("parse_tree", "routing_entropy", 1),
-    "told by the image": ("parse_tree", "image_information", 1),
+    "mutual information": ("parse_tree", "image_information", 1),
     "same parents,\nrotated": ("parse_tree", "rotation_kappa", 1),
     "classes changed\nby rotation (%)": ("moved", "rotation_changed", 100),
   }

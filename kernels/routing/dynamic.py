@@ -1,4 +1,4 @@
-"""Routing: how the capsules of one layer choose parents in the next.
+"""Dynamic routing by agreement (Sabour, Frosst and Hinton, 2017).
 
 Axes: I parts (children) below, J objects (parents) above, C pose of a part,
 D pose of an object. One example, no batch axis: `jax.vmap` adds it.

@@ -92,6 +92,17 @@ def test_moves_change_classes_and_poses(run, quarter_turns):
   assert scores["shift_invariance_error"] < 1e-6
 
 
+def test_moves_go_both_ways_and_are_compared_with_the_answers(
+  run, quarter_turns
+):
+  """Of labels that are all wrong, one way of two makes the answers right."""
+  wrong = dots()._replace(labels=(dots().labels + 1) % len(PLACES))
+  some = trained_on(Sides(), wrong, load_train=lambda: dots(16))
+  scores = sceptics.moved(run, some)
+  assert scores["accuracy"] == 0 and scores["rotation_accuracy"] == 0.5
+  assert scores["rotation_changed"] == 1 and scores["shift_changed"] == 0
+
+
 def capsnet(**options):
   return capjax.CapsNet(
     (8, 8, 1), 3, conv_features=4, conv_kernel=3, num_types=2, part_size=4,

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import saved_cases
 
 import capjax
-from capjax import data, pretrained
+from capjax import data, pretrained, saved
+from capjax.data.transforms.preprocessing import Preprocessing
 from experiments.evaluation import classifiers, models, transfer
 
 
@@ -53,6 +55,22 @@ def test_losses_are_those_of_the_other_model():
   )
   np.testing.assert_allclose(losses(model, images, labels), want, rtol=1e-5)
   assert isinstance(model, capjax.CapsNet)
+
+
+def test_the_other_model_sees_images_as_in_its_training(tmp_path):
+  given = saved_cases.trained("matrix", steps=Preprocessing(standardise=True))
+  path = str(tmp_path / "other.safetensors")
+  saved.save(given, path)
+  shape = saved_cases.image_shape("matrix")
+  losses, other = transfer.source(path, shape)
+  images = jax.random.uniform(jax.random.key(0), (3, *shape))
+  labels = jnp.array([0, 1, 2])
+  mean = jnp.mean(images, axis=(1, 2, 3), keepdims=True)
+  spread = jnp.std(images, axis=(1, 2, 3), keepdims=True)
+  want = optax.softmax_cross_entropy_with_integer_labels(
+    given.model((images - mean) / spread).activations, labels
+  )
+  np.testing.assert_allclose(losses(other, images, labels), want, rtol=1e-4)
 
 
 def test_other_models_are_refused():

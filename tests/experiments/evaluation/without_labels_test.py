@@ -1,0 +1,131 @@
+"""Probes and clusters of constructed models, whose presences are known."""
+
+import itertools
+from types import SimpleNamespace
+
+import golden_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from capjax import data
+from experiments.evaluation import linear_probes, models, scae
+from experiments.training import train_step
+
+SIDE = 9
+# Of a dot to the right, below, to the left, above.
+PLACES = ((4, 7), (7, 4), (4, 1), (1, 4))
+
+
+class Sides(nnx.Module):
+  """Objects are the sides of an image; one is present as it has ink."""
+
+  def __call__(self, images):
+    ink = jax.lax.reduce_window(
+      images[..., 0], 0.0, jax.lax.add, (1, 3, 3), (1, 1, 1), "SAME"
+    )
+    ink = jnp.stack([ink[:, *place] for place in PLACES], axis=1)
+    objects = SimpleNamespace(
+      prior_presence=lambda: ink, posterior_presence=lambda: ink
+    )
+    return SimpleNamespace(objects=objects)
+
+
+def dots(count=40):
+  """Images of one dot, as often on each side, which is the label."""
+  labels = np.arange(count, dtype=np.int32) % len(PLACES)
+  images = np.zeros((count, SIDE, SIDE, 1), np.uint8)
+  for image, label in zip(images, labels, strict=True):
+    image[PLACES[label]] = 255
+  return data.Dataset(images, labels, len(PLACES), {})
+
+
+def unchanged(key, index, images, labels):
+  del key
+  return train_step.as_intensities(images[index]), labels[index]
+
+
+@pytest.fixture
+def trained():
+  found = golden_cases.classifier(dots(), Sides())
+  task = found.task._replace(
+    sample_test=unchanged,
+    features=lambda model, images: linear_probes.features(
+      model(images).objects.prior_presence(), jnp.zeros((len(images), 1, 6))
+    ),
+    options={"placement": SimpleNamespace(max_rotation=0.0)},
+  )
+  config = found.config._replace(num_validation=0)
+  return found._replace(task=task, config=config, load_train=dots)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_probes_are_tested_on_each_kind_of_images(
+  run, trained, monkeypatch, turned
+):
+  """One kind is upside down, where each side is taken for the opposite one."""
+  names = ("_turn", "_see") if turned else ("_see", "_turn")
+  monkeypatch.setattr(linear_probes, names[0], lambda _, x: x[::-1, ::-1])
+  monkeypatch.setattr(linear_probes, names[1], lambda _, x: x)
+  scores = linear_probes.linear(run, trained, models.Options())
+  for name in ("presence", "presence_and_pose"):
+    assert scores[f"{name}_accuracy"] == 1
+    assert scores[f"rotated_{name}_accuracy"] == (not turned)
+    assert scores[f"affnist_like_{name}_accuracy"] == turned
+  assert scores["num_images"] == 40 and scores["num_rows"] == SIDE
+  assert not any(name.startswith("validation_") for name in scores)
+
+
+def test_rotations_are_by_any_angle():
+  image = jnp.float32(dots(1).images[0]) / 255  # to the right
+  keys = jax.random.split(jax.random.key(0), 400)
+  turned = jax.vmap(linear_probes._turn, (0, None))(keys, image)
+  across = np.arange(SIDE) - SIDE // 2
+  x = jnp.einsum("bhwc, w -> b", turned, across)
+  y = jnp.einsum("bhwc, h -> b", turned, across)
+  angles = np.degrees(np.arctan2(y, x))
+  counts, _ = np.histogram(angles, np.linspace(-180, 180, 9))
+  # Of 50 in each eighth the standard deviation is 6.6.
+  assert counts.min() > 24 and counts.max() < 76
+
+
+def test_labels_go_with_the_views_of_their_images(run, trained, monkeypatch):
+  monkeypatch.setattr(models, "sample_affine_view", lambda trained: unchanged)
+  monkeypatch.setattr(
+    scae.scae, "shares_won", lambda objects: objects.prior_presence()
+  )
+  options = models.Options(views=3, images=6)
+  scores = scae.affnist_like_clusters(run, trained, options)
+  for kind in ("prior", "posterior"):
+    assert scores[f"affnist_like_{kind}_match_accuracy"] == 1
+  assert (scores["views"], scores["num_images"]) == (3, 6)
+
+
+def test_objects_that_win_nowhere_are_idle(run, trained, monkeypatch):
+  won = np.tile([[1.0, 0, 0], [0, 0.5, 0]], (20, 1))
+  prior = np.tile([[1.0, 1, 0], [1, 0, 0]], (20, 1))
+  found = {"won": won, "prior": prior, "posterior": prior}
+  monkeypatch.setattr(scae, "_features", lambda *_: found)
+  monkeypatch.setattr(scae.embedding, "embed", lambda x: x[:, :2])
+  scores = scae.objects(run, trained, models.Options())
+  assert scores["idle_objects"] == pytest.approx(1 / 3)
+  assert scores["present_objects"] == 1.5
+
+
+def test_clusters_are_matched_on_what_they_name(run, trained, monkeypatch):
+  """Of test images that are turned, only clusters of their own are right."""
+  calls = itertools.count()
+
+  def upside_down(trained, sample, images, **options):
+    seen = images if next(calls) == 0 else images[:, ::-1, ::-1]
+    ink = trained.model(jnp.float32(seen) / 255).objects.prior_presence()
+    return dict.fromkeys(("prior", "posterior"), np.asarray(ink))
+
+  monkeypatch.setattr(scae, "_features", upside_down)
+  scores = scae.clusters(run, trained, models.Options())
+  for kind in ("prior", "posterior"):
+    assert scores[f"{kind}_match_accuracy"] == 0
+    assert scores[f"{kind}_probe_accuracy"] == 0
+    assert scores[f"{kind}_refit_accuracy"] == 1
