@@ -33,9 +33,16 @@ def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
     num_classes: J.
 
   Raises:
+    TypeError: if the labels are no whole numbers.
     ValueError: if a label is outside of 0 .. J - 1.
   """
   checks.counts(num_classes=num_classes)
+  dtype = labels.dtype if hasattr(labels, "dtype") else np.asarray(labels).dtype
+  if not jnp.issubdtype(dtype, jnp.integer):
+    raise TypeError(
+      f"labels hold {dtype}; give whole numbers of classes, such as "
+      "jnp.int32(labels)."
+    )
   if isinstance(labels, jax.core.Tracer):
     return
   known = np.asarray(labels)  # works while other arguments are traced
@@ -348,7 +355,11 @@ def capsnet_loss(
 
   Returns:
     The mean over the batch of the loss, and of its terms by name.
+
+  Raises:
+    ValueError: as `overlap_loss`.
   """
+  checks.same_shape(images.shape[:1], labels=labels)
   return overlap_loss(
     model,
     images,

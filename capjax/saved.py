@@ -131,18 +131,29 @@ class TrainedModel:
       images = images[..., None]
     wanted = f"[N {height} {width} {channels}]"
     if images.dtype != np.uint8:
-      of_floats = jnp.issubdtype(images.dtype, jnp.floating)
-      remedy = "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
       raise ValueError(
         f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
-        f"{wanted}{remedy if of_floats else ''}."
+        f"{wanted}{_as_uint8(images)}."
       )
-    if images.shape[1:] != (height, width, channels) or not len(images):
+    if images.shape[1:] != (height, width, channels):
       remedy = ", such as images[None]" if one else ""
-      raise ValueError(
-        f"images are [{shape}]; give at least one as {wanted}{remedy}."
-      )
+      if images.shape[1:] == (channels, height, width):
+        remedy = ", such as images.transpose(0, 2, 3, 1)"
+      raise ValueError(f"images are [{shape}]; give {wanted}{remedy}.")
+    if not len(images):
+      raise ValueError(f"images are [{shape}]; give at least one as {wanted}.")
     return images
+
+
+def _as_uint8(images: np.ndarray) -> str:
+  """How to convert images of another dtype, where that can be told."""
+  if images.dtype.kind not in "fiu" or not images.size:
+    return ""
+  if 0 <= images.min() and images.max() <= 1:
+    return "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
+  if 0 <= images.min() and images.max() <= 255:
+    return "; convert numbers in [0, 255] by np.uint8(images + 0.5)"
+  return ""
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -163,5 +163,5 @@ def _about_now(summary: dict[str, object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("workdir")
+  limits.require_folder_of_run()
   limits.run(main, shared=[*runs.OF_READERS, "figure_format"])

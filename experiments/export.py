@@ -123,6 +123,12 @@ def main(argv: Sequence[str]) -> None:
   source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
   with errors.clear_errors():
     hosts.refuse("export", "cpu_devices")
+    if not is_graph and _SOURCE.value:
+      raise ValueError(
+        "--format=safetensors writes weights into the folder of their run; "
+        "name it as --workdir, or give --format=stablehlo or --format=onnx for "
+        "a graph of any --source"
+      )
     if source is None:
       raise ValueError(
         "no model is given; name a run as --workdir"
@@ -130,7 +136,7 @@ def main(argv: Sequence[str]) -> None:
       )
     limits.refuse(
       f"--format={_FORMAT.value}",
-      ["pretrained", "half"] if is_graph else ["out", "graph", "source"],
+      ["pretrained", "half"] if is_graph else ["out", "graph"],
     )
     if _SOURCE.value and runs.WORKDIR.value:
       raise ValueError("--source and --workdir both name a model; give one")

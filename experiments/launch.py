@@ -4,6 +4,7 @@ Flags are turned into arguments by the binaries and here; `training`, `tasks`,
 `evaluation` and `figures` do not read flags.
 """
 
+import pathlib
 from collections.abc import Callable
 
 from capjax import data, pretrained
@@ -64,11 +65,27 @@ def _has_state(run: directory.Run, task: tasks.Task) -> bool:
   return tasks.saved_by(run, task, runs.loop_config()).has_state()
 
 
+def _refuse_data_folder() -> None:
+  """Raises a ValueError if the run would write into the folder of the data."""
+  name, folder = datasets.place()
+  if folder is None:
+    return
+  data_path = (folder / name).resolve()
+  workdir = pathlib.Path(runs.WORKDIR.value).expanduser().resolve()
+  if data_path.is_dir() and workdir.is_relative_to(data_path):
+    raise ValueError(
+      f"--workdir={runs.WORKDIR.value} is in the folder of the data "
+      f"{data_path}, where the files of a run would be read as data; give "
+      "another folder"
+    )
+
+
 def _prepare(
   make_task: Callable[[], tasks.Task],
 ) -> tuple[tasks.Task, data.Dataset, data.Dataset]:
   """The task, and both sets: what is missing is told before training."""
   task = make_task()
+  _refuse_data_folder()
   if runs.loop_config().num_validation == 0:
     limits.refuse("--num_validation=0", ["stop_accuracy"])
   return task, datasets.load("train"), datasets.load("test")

@@ -156,7 +156,9 @@ def main(argv: Sequence[str]) -> None:
         images.append(image)
       if images:
         writer.writerows(rows(trained, read, np.stack(images)))
-    if _OUT.value:
+    if len(faults) == len(paths):
+      print("no image was read; nothing is written", file=sys.stderr)
+    elif _OUT.value:
       path = pathlib.Path(_OUT.value).expanduser()
       atomic_files.write_whole(path, table.getvalue())
       count = len(paths) - len(faults)
@@ -170,5 +172,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("model")
+  flags.register_validator(
+    "model", bool, "give a run, a file of weights or a name, as --model=NAME"
+  )
   limits.run(main)

@@ -134,5 +134,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("workdir")
+  limits.require_folder_of_run()
   limits.run(main)

@@ -147,6 +147,10 @@ def images(
   if intensities and _are_known(array):
     values = np.asarray(array)  # not staged where a function is traced
     low, high = float(values.min()), float(values.max())
+    if not math.isfinite(low + high):
+      raise ValueError(
+        "images hold NaN or infinite values; give finite intensities in [0, 1]."
+      )
     if not (-_ROUNDING <= low and high <= 1 + _ROUNDING):
       raise ValueError(
         f"images hold values from {low:g} to {high:g}; give intensities in "

@@ -78,6 +78,13 @@ def require_above_zero(*given: flags.FlagHolder) -> None:
     )
 
 
+def require_folder_of_run() -> None:
+  """Makes the binary ask for --workdir where it is not given."""
+  flags.register_validator(
+    "workdir", bool, "give the folder of the run, as --workdir=DIR"
+  )
+
+
 def require_counts(
   *given: flags.FlagHolder,
   example: str,
@@ -188,7 +195,9 @@ def _used(
   binary: str, shared: Collection[str] | None = None
 ) -> list[flags.Flag]:
   """The flags of this project that a binary uses; see `run`."""
-  own = {flag.name for flag in flags.FLAGS.flags_by_module_dict()[binary]}
+  own = {
+    flag.name for flag in flags.FLAGS.flags_by_module_dict().get(binary, ())
+  }
   used = []
   for flag in experiment_flags():
     is_used = flag.name in own or shared is None or flag.name in shared

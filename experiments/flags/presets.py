@@ -34,8 +34,9 @@ _OPEN = frozenset(
 
 
 def expand(words: Sequence[str]) -> list[str]:
-  """A command line with `--flagfile=FILE` for each `--preset=NAME`.
+  """A command line that begins with `--flagfile=FILE` for each `--preset=NAME`.
 
+  So the other flags replace those of a preset, wherever it is named.
   A command line of a training binary that says nothing of data, model or
   optimiser gets the binary's quick preset.
 
@@ -54,14 +55,15 @@ def expand(words: Sequence[str]) -> list[str]:
   if name and given - {"no" + x for x in _OPEN} <= _OPEN:
     print(f"no model or data given: --preset={name}", flush=True)
     rest.insert(0, f"--preset={name}")
-  expanded, rest = [binary], iter(rest)
+  files, others, rest = [], [], iter(rest)
   for word in rest:
     name, equals, value = word.partition("=")
     if name.lstrip("-") == NAME and name.startswith("-"):
       value = value if equals else next(rest, "")
-      word = f"--flagfile={_file(folder, value)}"
-    expanded.append(word)
-  return expanded
+      files.append(f"--flagfile={_file(folder, value)}")
+    else:
+      others.append(word)
+  return [binary, *files, *others]
 
 
 def has_some(binary: str) -> bool:

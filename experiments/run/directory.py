@@ -150,6 +150,12 @@ class Run:
       start = self._provenance(remedy)
     except ValueError as error:
       lost = str(error)
+    binary = start.get("experiment") if start else None
+    if binary not in (None, invocation.experiment):
+      raise ValueError(
+        f"{self.workdir} holds a run of {binary}, not of "
+        f"{invocation.experiment}; give another --workdir"
+      )
     try:
       old = {name_of(x): x for x in self.flag_lines(invocation, remedy)}
     except ValueError as error:
@@ -180,8 +186,8 @@ class Run:
     else:
       raise ValueError(
         f"{self.workdir} holds a run with other flags: "
-        f"{'; '.join(changed or told)}. Give the old flags to resume it, or "
-        "another --workdir"
+        f"{'; '.join(changed or told)}. Give the old flags to resume it, which "
+        f"are in {self.workdir / 'flags.cfg'}, or another --workdir"
       )
 
   def _lengthen(self, invocation: Invocation, remedy: str) -> None:

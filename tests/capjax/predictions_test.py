@@ -110,11 +110,12 @@ def test_images_with_any_number_of_labels(name):
       np.float32,
       r"hold float32; give uint8 .* \[N 12 12 1\]; convert .*255 \* images",
     ),
-    ((2, 12, 12, 1), np.int32, r"hold int32; give uint8 .* \[N 12 12 1\]\.$"),
-    ((2, 12, 12, 3), np.uint8, r"\[2 12 12 3\]; give at least one as \[N 12"),
-    ((2, 13, 12), np.uint8, r"\[2 13 12\]; give at least one as \[N 12"),
+    ((2, 12, 12, 1), np.int32, r"hold int32; give uint8 .* \[N 12 12 1\]; con"),
+    ((2, 12, 12, 3), np.uint8, r"\[2 12 12 3\]; give \[N 12 12 1\]\.$"),
+    ((2, 13, 12), np.uint8, r"\[2 13 12\]; give \[N 12 12 1\]\.$"),
+    ((2, 1, 12, 12), np.uint8, r"; give .*, such as images.transpose\(0, 2, 3"),
     ((0, 12, 12, 1), np.uint8, r"\[0 12 12 1\]; give at least one"),
-    ((12, 12), np.uint8, r"\[12 12\]; give at least .*as images\[None\]\.$"),
+    ((12, 12), np.uint8, r"\[12 12\]; give .*as images\[None\]\.$"),
     ((12, 12, 1), np.uint8, r"\[12 12 1\]; give .*as images\[None\]\.$"),
   ],
 )
@@ -123,6 +124,22 @@ def test_other_images_are_refused(shape, dtype, words):
   for method in (trained.predict, trained.preprocess):
     with pytest.raises(ValueError, match=words):
       method(np.zeros(shape, dtype))
+
+
+@pytest.mark.parametrize(
+  ("low", "high", "words"),
+  [
+    (0, 1, r"convert floats in \[0, 1\] by np\.uint8\(255 \*"),
+    (0, 255, r"convert numbers in \[0, 255\] by np\.uint8\(images"),
+    (-1, 1, r"\[N 12 12 1\]\.$"),
+    (0, np.nan, r"\[N 12 12 1\]\.$"),
+  ],
+)
+def test_the_remedy_for_floats_is_that_of_their_range(low, high, words):
+  images = np.full((2, 12, 12, 1), low, np.float32)
+  images[0, 0, 0, 0] = high
+  with pytest.raises(ValueError, match=words):
+    saved_cases.trained("capsnet").predict(images)
 
 
 @pytest.mark.long

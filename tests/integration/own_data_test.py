@@ -54,6 +54,16 @@ def test_records_hold_a_name_and_no_path(letters):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("inside", [".", "new/run"])
+def test_a_run_is_not_written_into_its_data(train, letters, inside):
+  folder = letters / "letters"
+  before = sorted(folder.rglob("*"))
+  code, printed = train(folder / inside, *SMALL, f"--dataset={folder}")
+  assert code == 1 and "is in the folder of the data" in printed
+  assert "Traceback" not in printed and sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.long
 def test_the_same_command_resumes(train, letters, tmp_path):
   shutil.copytree(letters / "run", tmp_path / "run")
   before = processes.metrics_of(tmp_path / "run")

@@ -66,6 +66,16 @@ def test_other_files_are_resized_or_named(folder):
 
 
 @pytest.mark.long
+def test_where_no_file_is_read_an_older_table_stays(folder):
+  out = folder / "kept.csv"
+  out.write_text("old")
+  words = [str(folder / "absent.png"), f"--out={out}"]
+  code, printed = predict(folder, f"--model={folder}", *words)
+  assert code == 1 and "nothing is written" in printed
+  assert out.read_text() == "old"
+
+
+@pytest.mark.long
 def test_presences_have_columns(folder):
   model = folder / "rbm.safetensors"
   code, printed = predict(folder, f"--model={model}", str(folder / "0.png"))

@@ -195,6 +195,14 @@ def _check_images(make, side=8):
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_images_that_are_not_finite_are_told_from_those_not_divided(value):
+  with pytest.raises(ValueError, match=r"hold NaN or infinite values; give"):
+    checks.images(np.full((1, 2, 2, 1), value), (2, 2, 1), intensities=True)
+  with pytest.raises(ValueError, match="from 9 to 9; .* images / 255"):
+    checks.images(np.full((1, 2, 2, 1), 9.0), (2, 2, 1), intensities=True)
+
+
 def test_other_models_refuse_other_images():
   shape = (8, 8, 1)
 
@@ -257,6 +265,16 @@ def test_labels_outside_the_classes_are_one_thing_in_all_losses(name, label):
   assert np.isnan(got).any()
   if got.ndim:  # of each example
     assert np.isfinite(got[0]).all() and np.isnan(got[1]).any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_that_are_no_whole_numbers_are_refused(name):
+  for function in (LOSSES[name], jax.jit(LOSSES[name])):
+    with pytest.raises(TypeError, match="labels hold float32; give whole"):
+      function(jnp.full((2, 3), 0.3), jnp.array([0.0, 1.5]))
+  for labels in (jnp.array([0.0]), np.array([True]), [1.5]):
+    with pytest.raises(TypeError, match="give whole numbers of classes"):
+      losses.one_hot(labels, 3)
 
 
 def test_known_labels_are_checked_while_others_are_traced():

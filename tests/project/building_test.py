@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import processes
 import pytest
+from flax import nnx
 
 from capjax import data
 
@@ -57,12 +58,25 @@ def test_a_routing_of_ones_own_routes(scopes):
   assert np.any(gradient.classes.bias[...])
 
 
+def test_weights_of_a_network_with_a_function_are_kept(scopes):
+  scope = scopes[2]
+  kept, now = (
+    [np.asarray(x) for x in leaves]
+    for leaves in (scope["leaves"], scope["restored"])
+  )
+  assert len(now) == len(kept) > 3
+  for was, came in zip(kept, now, strict=True):
+    np.testing.assert_array_equal(was, came)
+  again = jax.tree.leaves(nnx.state(scope["capsnet"]))
+  np.testing.assert_array_equal(again[0], kept[0])
+
+
 def test_poses_are_matrices(scopes):
-  assert scopes[2]["matrices"].shape == (2, 6, 6, 3, 4, 4)
+  assert scopes[3]["matrices"].shape == (2, 6, 6, 3, 4, 4)
 
 
 def test_members_of_an_ensemble_differ_and_learn(scopes):
-  scope = scopes[3]
+  scope = scopes[4]
   values = np.asarray(scope["values"])
   assert values.shape == (3, 60)
   assert np.all(np.mean(values[:, -5:], axis=1) < values[:, 0] / 2)
@@ -79,4 +93,4 @@ def test_members_of_an_ensemble_differ_and_learn(scopes):
 
 
 def test_sizes_are_known_without_memory(scopes):
-  assert scopes[4]["number"] > 9e9
+  assert scopes[5]["number"] > 9e9

@@ -15,12 +15,13 @@ FILE = FOLDER / "capsnet" / "digits.cfg"
 @pytest.mark.parametrize(
   "words", [["--preset=digits"], ["-preset=digits"], ["--preset", "digits"]]
 )
-def test_a_name_stands_for_its_flagfile(words):
+def test_a_name_stands_for_its_flagfile_before_other_flags(words):
+  """So they replace those of the preset, wherever it is named."""
   expanded = presets.expand(["a/train_capsnet.py", "--seed=1", *words, "x"])
   assert expanded == [
-    "a/train_capsnet.py", "--seed=1", f"--flagfile={FILE}", "x"
+    "a/train_capsnet.py", f"--flagfile={FILE}", "--seed=1", "x"
   ]  # fmt: skip
-  path = expanded[2].partition("=")[2]
+  path = expanded[1].partition("=")[2]
   assert presets.portable(path) == "experiments/presets/capsnet/digits.cfg"
 
 
@@ -32,6 +33,13 @@ def test_other_flagfiles_are_recorded_as_given(path):
 def test_a_preset_of_another_binary_is_refused():
   with pytest.raises(flags.IllegalFlagValueError, match="give one of .*scae"):
     presets.expand(["train_scae", "--preset=digits"])
+
+
+def test_commands_without_presets_say_so():
+  assert presets.has_some("train_scae.py")
+  assert not presets.has_some("evaluate.py")
+  with pytest.raises(flags.IllegalFlagValueError, match="has no presets"):
+    presets.expand(["evaluate.py", "--preset=digits"])
 
 
 @pytest.mark.parametrize(

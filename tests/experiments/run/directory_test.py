@@ -78,6 +78,16 @@ def test_changed_flags_are_named(tmp_path):
   assert "seed" not in str(caught.value) and "_dir" not in str(caught.value)
 
 
+def test_a_run_of_another_binary_is_named(tmp_path):
+  claim(tmp_path)
+  path = tmp_path / "provenance.json"
+  recorded = json.loads(path.read_text())
+  path.write_text(json.dumps({**recorded, "experiment": "train_vae"}))
+  with pytest.raises(ValueError, match="a run of train_vae, not of ") as caught:
+    claim(tmp_path, "--checkpoint_every=5")
+  assert "checkpoint_every" not in str(caught.value)
+
+
 def test_a_larger_number_of_steps_lengthens_a_run(tmp_path):
   claim(tmp_path, "--num_steps=5")
   assert claim(tmp_path, "--num_steps=5").lengthened_from == []
