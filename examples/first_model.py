@@ -9,9 +9,9 @@ from PIL import Image
 
 import capjax
 
-flags = ["--workdir=run", f"--dataset={sys.argv[1]}", *sys.argv[2:]]
-binary = "capjax.experiments.train_capsnet"
-subprocess.run([sys.executable, "-m", binary, *flags], check=True)
+words = ["-m", "capjax.experiments.train_capsnet", "--workdir=run", "--dataset"]
+if subprocess.run([sys.executable, *words, *sys.argv[1:]]).returncode:
+  sys.exit(1)  # The binary has said why.
 trained = capjax.load("run")
 images = capjax.data.load(sys.argv[1], "test").images[:4]
 print([trained.class_names[n] for n in trained.predict(images).classes])

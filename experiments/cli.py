@@ -77,6 +77,8 @@ def _binary(words: list[str]) -> tuple[str, list[str]]:
     return f"{_TRAIN}{rest[0]}", rest[1:]
   if command in _COMMANDS:
     return command, rest
+  if words == ["train"]:
+    sys.exit(f"capjax train: give a model, one of {', '.join(models())}")
   said = words[:2] if command == "train" else words[:1]
   known = models() if len(said) > 1 else [*_COMMANDS, "train"]
   near = difflib.get_close_matches(said[-1], known, 1)

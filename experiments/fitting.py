@@ -249,6 +249,7 @@ def _finish(
   for name in task.after_training:
     if name in suites.fitting(trained):
       allocator.trim()  # Training, or another suite, has just freed memory.
+      print(f"suite {name} of the test images", flush=True)
       scores = suites.SUITES[name](run, trained, models.Options())
       counts = suites.SUITES[name].counts
       num_images |= models.images_of(trained, scores, counts)

@@ -128,9 +128,9 @@ def require_a_batch(count: int, batch_size: int) -> None:
   """Raises a ValueError where there are too few examples for an update."""
   if count < batch_size:
     raise ValueError(
-      f"{count} training examples, without those for validation and test, make "
-      f"no batch of {batch_size}; give more, or a smaller batch_size "
-      "(--batch_size)"
+      f"{count} training examples are left after those for validation and "
+      f"test, fewer than a batch of {batch_size}; give more, or a smaller "
+      "batch_size (--batch_size)"
     )
 
 

@@ -36,7 +36,6 @@ def test_words_name_a_binary(monkeypatch, words, module):
 @pytest.mark.parametrize(
   "words",
   [
-    ["train"],
     ["train", "x"],
     ["x"],
     ["../x"],
@@ -50,6 +49,12 @@ def test_other_words_end_with_the_usage(monkeypatch, words):
   with pytest.raises(SystemExit, match="unknown command\n.*usage") as error:
     cli.main()
   assert "train_" not in str(error.value)
+
+
+def test_a_model_is_asked_for(monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["capjax", "train"])
+  with pytest.raises(SystemExit, match="give a model, one of .*capsnet"):
+    cli.main()
 
 
 @pytest.mark.parametrize(
