@@ -1,7 +1,7 @@
-"""Suites for classifiers: images that differ from the training images.
+"""Suites for classifiers: accuracy, also on images unlike those of training.
 
-Each suite plots into the run's folder, together with the curves of the runs
-that the user compares with.
+Each suite but `accuracy` plots into the run's folder, together with the curves
+of the runs that the user compares with.
 """
 
 import functools
@@ -39,6 +39,14 @@ _MOVES = {
 _NUM_SHOWN = 10  # images in each row of a sheet
 _DIGITS = tuple("0123456789")  # the names of affNIST's classes
 _SHOWN_VIEWS = 4  # rows of the sheet of affine views
+
+
+@suite()
+def accuracy(run: directory.Run, trained: Trained, options: Options) -> Scores:
+  """Reports the mean scores on the test set and on the validation set."""
+  del run, options
+  scores = models.means(trained)
+  return {**scores, "test_error_percent": 100 * (1 - scores["test_accuracy"])}
 
 
 @suite(
@@ -253,6 +261,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 
 SUITES = (
+  accuracy,
   affnist_like,
   attacks,
   views,
