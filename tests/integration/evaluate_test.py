@@ -76,11 +76,12 @@ def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   word, name = {
     "flag": ("--seed=1", "seed"),
     "negated": ("--nodeterministic", "deterministic"),
-    "flagfile": (f"--flagfile={tmp_path / 'a.cfg'}", "flagfile"),
+    "flagfile": (f"--flagfile={tmp_path / 'a.cfg'}", "seed"),
   }[kind]
   code, printed = train(pair[0], word, binary="evaluate")
   assert code == 1
-  assert f"--{name}: the run" in printed and "Traceback" not in printed
+  assert f"--{name}: this command does not use it" in printed
+  assert "takes the value of the run" in printed and "Trace" not in printed
 
 
 @pytest.mark.long
