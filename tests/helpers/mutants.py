@@ -61,6 +61,7 @@ _TILES = (
 _LOSSES = "capjax/losses.py", "capjax/losses_test.py"
 _ATTACKS = "capjax/evaluation/attacks.py", "capjax/evaluation/attacks_test.py"
 _SUITES = "experiments/evaluation", "experiments/evaluation/golden_test.py"
+_PROBES = "experiments/evaluation/without_labels_test.py"
 _STEP = (
   "experiments/training/train_step.py",
   "experiments/training/train_step_test.py",
@@ -201,6 +202,25 @@ MUTANTS = [
     (f"{_SUITES[0]}/viewpoints.py", _SUITES[1]),
     ('"test_novel_accuracy": float(np.mean(right[~known]))',
      '"test_novel_accuracy": float(np.mean(right[known]))'),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/scae.py", _PROBES),
+    ("np.repeat(labels, options.views)", "np.tile(labels, options.views)"),
+    ('features["won"].max(axis=0)', 'features["won"].min(axis=0)'),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/linear_probes.py", _PROBES),
+    ('("rotated_", _moved(trained, _turn)',
+     '("rotated_", _moved(trained, _see)'),
+    ("minval=-180.0, maxval=180.0", "minval=-18.0, maxval=18.0"),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/sceptics.py", "experiments/evaluation/sceptics_test.py"),
+    ("after != classes", "after != labels"),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/transfer.py", "experiments/evaluation/transfer_test.py"),
+    ("normalise(images)", "images"),
   ),
   *_of(
     ("capjax/evaluation/views.py", "capjax/evaluation/views_test.py"),
