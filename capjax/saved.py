@@ -81,7 +81,8 @@ class TrainedModel:
     Raises:
       ValueError: if they have another dtype or shape.
     """
-    return _prepare(self._checked(images), self.preprocessing)
+    images = preprocessing.stored(images, self.card["image_shape"])
+    return _prepare(images, self.preprocessing)
 
   def predict(
     self, images: np.ndarray | jax.Array, *, batch_size: int = 128
@@ -100,7 +101,7 @@ class TrainedModel:
       ValueError: if the images have another dtype or shape, or the model does
         not take images.
     """
-    images = self._checked(images)
+    images = preprocessing.stored(images, self.card["image_shape"])
     if batch_size < 1:
       raise ValueError(f"batch_size is {batch_size}; give at least 1.")
     predictions.scores_name(self.model)  # raises without predictions
@@ -120,40 +121,6 @@ class TrainedModel:
       batches.append({n: np.asarray(x)[: len(batch)] for n, x in found.items()})
     joined = {n: np.concatenate([x[n] for x in batches]) for n in batches[0]}
     return predictions.prediction(self.model, joined, num_labels=num_labels)
-
-  def _checked(self, images) -> np.ndarray:
-    images = np.asarray(images)
-    height, width, channels = self.card["image_shape"]
-    shape = " ".join(map(str, images.shape))
-    one = images.shape == (height, width, channels)
-    one |= channels == 1 and images.shape == (height, width)
-    if images.ndim == 3 and channels == 1:
-      images = images[..., None]
-    wanted = f"[N {height} {width} {channels}]"
-    if images.dtype != np.uint8:
-      raise ValueError(
-        f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
-        f"{wanted}{_as_uint8(images)}."
-      )
-    if images.shape[1:] != (height, width, channels):
-      remedy = ", such as images[None]" if one else ""
-      if images.shape[1:] == (channels, height, width):
-        remedy = ", such as images.transpose(0, 2, 3, 1)"
-      raise ValueError(f"images are [{shape}]; give {wanted}{remedy}.")
-    if not len(images):
-      raise ValueError(f"images are [{shape}]; give at least one as {wanted}.")
-    return images
-
-
-def _as_uint8(images: np.ndarray) -> str:
-  """How to convert images of another dtype, where that can be told."""
-  if images.dtype.kind not in "fiu" or not images.size:
-    return ""
-  if 0 <= images.min() and images.max() <= 1:
-    return "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
-  if 0 <= images.min() and images.max() <= 255:
-    return "; convert numbers in [0, 255] by np.uint8(images + 0.5)"
-  return ""
 
 
 @functools.partial(jax.jit, static_argnums=1)

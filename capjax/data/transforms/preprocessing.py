@@ -4,11 +4,12 @@ Training, evaluation and `capjax.load` prepare images by the same description,
 which is kept with the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Num
 
 from capjax.data.transforms import augment, stereo
@@ -91,3 +92,52 @@ def from_json(described: Mapping[str, Any]) -> Preprocessing:
   except (TypeError, ValueError) as error:
     raise ValueError(f"preprocessing {dict(described)}: {error}.") from None
   return Preprocessing(**steps)
+
+
+def stored(
+  images: np.ndarray | jax.Array, image_shape: Sequence[int]
+) -> np.ndarray:
+  """Checks images as data sets hold them.
+
+  Args:
+    images: uint8 [N H W C]; [N H W] for one channel.
+    image_shape: H, W, C.
+
+  Returns:
+    The images as [N H W C].
+
+  Raises:
+    ValueError: if they have another dtype or shape, or there is none.
+  """
+  images = np.asarray(images)
+  height, width, channels = image_shape
+  shape = " ".join(map(str, images.shape))
+  one = images.shape == (height, width, channels)
+  one |= channels == 1 and images.shape == (height, width)
+  if images.ndim == 3 and channels == 1:
+    images = images[..., None]
+  wanted = f"[N {height} {width} {channels}]"
+  if images.dtype != np.uint8:
+    raise ValueError(
+      f"images hold {images.dtype}; give uint8 intensities in 0 to 255 "
+      f"{wanted}{_as_uint8(images)}."
+    )
+  if images.shape[1:] != (height, width, channels):
+    remedy = ", such as images[None]" if one else ""
+    if images.shape[1:] == (channels, height, width):
+      remedy = ", such as images.transpose(0, 2, 3, 1)"
+    raise ValueError(f"images are [{shape}]; give {wanted}{remedy}.")
+  if not len(images):
+    raise ValueError(f"images are [{shape}]; give at least one as {wanted}.")
+  return images
+
+
+def _as_uint8(images: np.ndarray) -> str:
+  """How to convert images of another dtype, where that can be told."""
+  if images.dtype.kind not in "fiu" or not images.size:
+    return ""
+  if 0 <= images.min() and images.max() <= 1:
+    return "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
+  if 0 <= images.min() and images.max() <= 255:
+    return "; convert numbers in [0, 255] by np.uint8(images + 0.5)"
+  return ""
