@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
@@ -63,7 +64,7 @@ class CapsNetBaseline(nnx.Module):
     """
     if pool < 1:
       raise ValueError(f"pool is {pool}; give at least 1.")
-    if isinstance(conv_kernels, int):
+    if not np.iterable(conv_kernels):
       conv_kernels = (conv_kernels,) * len(conv_features)
     if len(conv_kernels) != len(conv_features):
       raise ValueError(

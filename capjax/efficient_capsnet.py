@@ -83,6 +83,7 @@ class EfficientCapsNet(nnx.Module):
       raise ValueError(
         f"conv_strides is {tuple(conv_strides)}; give 1 or more."
       )
+    checks.counts(part_size=part_size)
     if conv_features[-1] % part_size:
       raise ValueError(
         f"{conv_features[-1]} channels cannot be cut into capsules of "

@@ -155,6 +155,11 @@ class MatrixCapsules(nnx.Module):
     temperatures = em.inverse_temperature_schedule(
       num_iterations, final=final_inverse_temperature
     )
+    if len(types) != 3:
+      raise ValueError(
+        f"types is {tuple(types)}; give three numbers, of the primary capsules "
+        "and of two layers of convolutional ones."
+      )
     primary, *upper = types
     constants, betas, cooling = FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING
     if form == "paper":

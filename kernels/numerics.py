@@ -212,7 +212,8 @@ def softmax(
   """
   checks.floats({"x": x})
   weights = exp_below(x, _largest(x, axis), scale=scale)
-  return share(weights, jnp.sum(weights, axis, keepdims=True))
+  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
+  return share(weights, total).astype(x.dtype)
 
 
 def logsumexp(
@@ -232,8 +233,10 @@ def logsumexp(
   largest = _largest(x, axis)
   nothing = largest == -jnp.inf
   top = jnp.where(nothing, 0.0, largest)
-  total = jnp.sum(exp_below(x, top), axis, keepdims=True)
+  weights = exp_below(x, top)
+  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
   total = jnp.where(nothing, largest, top + jnp.log(_positive(total)))
+  total = total.astype(x.dtype)
   return total if keepdims else jnp.squeeze(total, axis)
 
 
@@ -255,8 +258,9 @@ def log_softmax(
   checks.floats({"x": x})
   below = x - _largest(x, axis)
   below = jnp.where(below > 0, 0.0, below)  # the gradient at 0 stays whole
-  total = jnp.sum(jnp.exp(below), axis, keepdims=True)
-  return below - jnp.log(_positive(total))
+  weights = jnp.exp(below)
+  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
+  return (below - jnp.log(_positive(total))).astype(x.dtype)
 
 
 def safe_log(x: Float[Array, "..."]) -> Float[Array, "..."]:

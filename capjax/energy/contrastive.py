@@ -93,7 +93,7 @@ def contrastive_loss(
     0,
     count,
     sweep,
-    (start, jnp.zeros((len(start.switches), *model.image_shape))),
+    (start, jnp.zeros((len(start.switches), *model.image_shape), images.dtype)),
   )
   chains = None
   if kept is not None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
+from capjax import layers
 from capjax.kernels import checks, energy
 from capjax.kernels.energy import families
 
@@ -126,8 +127,11 @@ class CapsuleRBM(nnx.Module):
   def parameters(self) -> energy.Parameters:
     """The parameters, as the kernels take them."""
     bias = energy.Bias(self.hidden[...], _value(self.switches))
+    visible = self.visible[...]
+    if isinstance(self.visible, layers.Fixed):  # those of the machine below
+      visible = jax.lax.stop_gradient(visible)
     return energy.Parameters(
-      self.visible[...], bias, self.weights[...], _value(self.interaction)
+      visible, bias, self.weights[...], _value(self.interaction)
     )
 
   def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
@@ -177,7 +181,9 @@ class CapsuleRBM(nnx.Module):
       )(drive)
     logits = jnp.broadcast_to(bias.switches, drive.switches.shape)
     if key is not None:
-      logits += _START_NOISE * jax.random.normal(key, logits.shape)
+      logits += _START_NOISE * jax.random.normal(
+        key, logits.shape, logits.dtype
+      )
     return jax.vmap(
       lambda start, drive: energy.mean_field(
         start, bias, drive, num_iterations=num_iterations, hidden=hidden

@@ -123,5 +123,6 @@ def random_targets(
   """
   if num_classes < 2:
     raise ValueError(f"num_classes={num_classes}; targets need at least 2.")
-  steps = jax.random.randint(key, labels.shape, 1, num_classes, labels.dtype)
-  return (labels + steps) % num_classes
+  steps = jax.random.randint(key, labels.shape, 1, num_classes, jnp.int32)
+  targets = (labels.astype(jnp.int32) + steps) % num_classes
+  return targets.astype(labels.dtype)  # narrow types would overflow before

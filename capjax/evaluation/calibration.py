@@ -98,6 +98,9 @@ def _check(scores, labels) -> None:
       f"labels have shape {list(labels.shape)}; give one for each of the "
       f"{len(scores)} rows of scores."
     )
+  wrong = labels[(labels < 0) | (labels >= scores.shape[1])]
+  if wrong.size:
+    raise ValueError(f"labels hold {wrong[0]}; give 0..{scores.shape[1] - 1}.")
   if not np.all((scores >= 0) & (scores <= 1)):
     raise ValueError(
       f"scores hold values from {np.min(scores):g} to {np.max(scores):g}; give "

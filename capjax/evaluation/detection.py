@@ -54,7 +54,7 @@ def detection(
     raise ValueError("scores are not finite; give finite numbers.")
   is_familiar = np.repeat([1, 0], [len(familiar), len(other)])
   # The smallest number of familiar images that is at least this share.
-  count = int(np.ceil(kept * len(familiar) - 1e-9))
+  count = max(1, int(np.ceil(kept * len(familiar) - 1e-9)))
   threshold = np.sort(familiar)[len(familiar) - count]
   return Detection(
     float(metrics.roc_auc_score(is_familiar, scores)),

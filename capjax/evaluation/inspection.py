@@ -68,6 +68,7 @@ def iterations(
   poses = poses.reshape(len(images), layer.num_parts, -1)
   if activations is None:
     activations = numerics.safe_norm(poses)
+  activations = activations.reshape(len(images), layer.num_parts)
   transforms = layer.transforms[...]
   bias = None if layer.bias is None else layer.bias[...]
   outputs = []

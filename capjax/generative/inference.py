@@ -117,6 +117,8 @@ def bound(
 ) -> Float[Array, " B"]:
   """The objective of `guides.elbo` at the posteriors of each image.
 
+  Presences are sampled at the temperature of the model, not of a guide.
+
   Like `guides.elbo` it bounds log p(x) only if poses are Gaussian.
 
   Args:

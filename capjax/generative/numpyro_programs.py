@@ -81,7 +81,8 @@ def guide(
 ) -> None:
   """The recognition as a NumPyro program, with the sites of `model`.
 
-  `functools.partial(guide, recognition)` takes the arguments of the model.
+  `functools.partial(guide, recognition)` takes the positional arguments of the
+  model. Bind `num_images` and `summed` to the model, for which alone they are.
 
   Args:
     recognition: q.

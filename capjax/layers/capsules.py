@@ -28,7 +28,11 @@ BIAS_INIT = nnx.initializers.constant(0.1)
 
 
 class Fixed(nnx.Variable):
-  """Constants of a module, which are not trained."""
+  """Constants of a module, which are not trained.
+
+  The modules here stop their gradients, so that an optimiser of all arrays
+  leaves them too, unless it decays weights.
+  """
 
 
 class Conv(nnx.Module):

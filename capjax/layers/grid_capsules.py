@@ -119,8 +119,13 @@ class GridCaps(nnx.Module):
     checks.arrays({"poses": (poses, wanted)})
     count, height, width, num_below, size = poses.shape
     by_type = jnp.moveaxis(poses, 3, 1).reshape(-1, height, width, size)
+    transforms = self.transforms[...]
+    dtype = jnp.promote_types(poses.dtype, transforms.dtype)
     votes = convolution.conv2d(
-      by_type, self.transforms[...], stride=self.stride, padding=self.padding
+      by_type.astype(dtype),
+      transforms.astype(dtype),
+      stride=self.stride,
+      padding=self.padding,
     )
     bias = self.bias[...]
     votes = votes.reshape(count, num_below, *votes.shape[1:3], *bias.shape)
@@ -133,4 +138,5 @@ class GridCaps(nnx.Module):
         gradient=self.gradient,
       )
 
-    return jax.vmap(route)(votes)
+    output = jax.vmap(route)(votes)
+    return jax.tree.map(lambda x: x.astype(poses.dtype), output)

@@ -294,7 +294,8 @@ class ClassMatrixCaps(nnx.Module):
   def _votes(self, poses):
     votes = numerics.einsum("hwipq,ijqr->hwijpr", poses, self.transforms[...])
     votes = votes.reshape(*votes.shape[:4], -1)
-    votes += self.offsets[...][:, :, None, None]
+    offsets = jax.lax.stop_gradient(self.offsets[...])
+    votes += offsets[:, :, None, None]
     return votes.reshape(-1, *votes.shape[-2:])
 
 

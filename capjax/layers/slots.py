@@ -230,10 +230,15 @@ class SlotAttention(nnx.Module):
     Raises:
       ValueError: as the call.
     """
-    if self.place is not None and (points is None or frames is None):
+    if self.place is not None and points is None:
       raise ValueError(
         "these slots have frames of reference; give points [B I 2], the places "
         "of the members."
+      )
+    if self.place is not None and frames is None:
+      raise ValueError(
+        "these slots have frames of reference; give frames, as `start` returns "
+        "them."
       )
     members = self.member_norm(members)
     keys, values = self.key(members), self.value(members)

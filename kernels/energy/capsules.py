@@ -240,7 +240,7 @@ def mean_field(
   def renew(_, switches):
     return jax.nn.sigmoid(switch_logits(statistics(switches)[0], bias, drive))
 
-  dtype = numerics.accumulation_dtype(switches, drive.hidden)
+  dtype = numerics.accumulation_dtype(switches, *bias, *drive)
   switches = jax.lax.fori_loop(0, num_iterations, renew, switches.astype(dtype))
   return _capsules(statistics(switches), switches)
 

@@ -298,6 +298,8 @@ def infer(
   def start(key):
     return normalise(_shares(key, (num_points, size), dtype))
 
+  first = jnp.minimum(jnp.asarray(first_precision, dtype), last)
+
   def settle(carry: _Search) -> _Search:
     """Updates once; after convergence doubles the precision or starts again."""
     new = step(carry.log_assignments, precision=carry.precision)
@@ -319,7 +321,7 @@ def infer(
     doubled = jnp.minimum(2 * carry.precision, last)
     precision = jnp.select(
       [lonely, shaken, settled & ~done],
-      [jnp.asarray(first_precision, dtype), carry.precision / 2, doubled],
+      [first, carry.precision / 2, doubled],
       carry.precision,
     )
     elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
@@ -329,9 +331,8 @@ def infer(
 
   def search(key):
     first_key, key = jax.random.split(key)
-    precision = jnp.minimum(jnp.asarray(first_precision, dtype), last)
     begin = _Search(
-      key, start(first_key), precision, jnp.asarray(-jnp.inf, dtype),
+      key, start(first_key), first, jnp.asarray(-jnp.inf, dtype),
       jnp.int32(0), jnp.array(False),
     )  # fmt: skip
     found = jax.lax.while_loop(
@@ -415,7 +416,7 @@ def _shares(key, shape, dtype):
 def _lonely(assigned, members):
   """Whether an object has one point with certainty, but fewer than two."""
   points = jnp.sum(assigned, axis=0) @ members.T
-  peaks = jnp.max(jnp.max(assigned, axis=0) * members, axis=1)
+  peaks = jnp.max(jnp.max(assigned, axis=0, initial=0.0) * members, axis=1)
   return jnp.any((peaks > _DECIDED) & (points < 2))
 
 

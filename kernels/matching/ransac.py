@@ -86,9 +86,11 @@ def match(
   x = jax.lax.complex(points[:, 0], points[:, 1])
   p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
   pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))
-  # The first two points of each template.
-  order = jnp.argsort(-template.members, axis=1, stable=True)
-  base = p[order[:, :2]]
+  # The first point of each template, and the next that differs from it.
+  first = jnp.argmax(template.members > 0, axis=1)
+  apart = jnp.abs(p[None] - p[first][:, None]) > 0
+  next_ = jnp.argmax((template.members > 0) & apart, axis=1)
+  base = p[jnp.stack([first, next_], axis=1)]
   start, end = x[pairs[0]], x[pairs[1]]
   turn = (end - start)[None] / (base[:, 1] - base[:, 0])[:, None]
   offset = start[None] - base[:, :1] * turn  # [K C]

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from .. import checks, geometry, numerics
 
-Temperature = float | Float[Array, ""]
+Scale = Temperature = float | Float[Array, ""]
 
 
 class Capsules(NamedTuple):
@@ -118,7 +118,7 @@ def pose_scales(
   logits: Float[Array, "*#batch"],
   scales: Float[Array, "*#batch"],
   *,
-  off_scale: float,
+  off_scale: Scale,
 ) -> Float[Array, "..."]:
   """Standard deviation of the pose of a partly present child, eqs. 5 and 6.
 
@@ -132,7 +132,9 @@ def pose_scales(
   """
   checks.floats({"logits": logits, "scales": scales})
   on = jax.nn.log_sigmoid(logits) - 2 * jnp.log(scales)
-  off = jax.nn.log_sigmoid(-logits) - 2 * math.log(off_scale)
+  is_known = isinstance(off_scale, int | float)
+  log_off = math.log(off_scale) if is_known else jnp.log(off_scale)
+  off = jax.nn.log_sigmoid(-logits) - 2 * log_off
   return jnp.exp(-jnp.logaddexp(on, off) / 2)
 
 
@@ -165,8 +167,8 @@ def select(
   relations: Relations,
   *,
   temperature: Temperature,
-  off_scale: float,
-  dummy_scale: float,
+  off_scale: Scale,
+  dummy_scale: Scale,
 ) -> Selection:
   """Sums out which parent each child belongs to (Smith et al., 2020, eq. 9).
 
@@ -214,9 +216,8 @@ def select(
   )
   logits = children.logits[:, None]
   priors = selection_logits(parents.logits, relations.log_affinities)
-  scales = jnp.pad(
-    relations.scales, ((0, 0), (1, 0)), constant_values=dummy_scale
-  )
+  dummy = jnp.full((len(relations.scales), 1), dummy_scale, accumulation)
+  scales = jnp.concatenate([dummy, relations.scales], axis=1)
   terms = numerics.log_softmax(priors)
   terms += binary_concrete(
     logits, relations.presence_logits, temperature=temperature
@@ -243,7 +244,7 @@ def gaussian(
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
 
 
-def check_scales(*scales: Temperature) -> None:
+def check_scales(*scales: Scale) -> None:
   """Raises a ValueError if a scale is not above 0; traced ones are skipped."""
   if any(not x > 0 for x in scales if not isinstance(x, jax.core.Tracer)):
     raise ValueError(

@@ -307,6 +307,7 @@ def maximise(
   cost = form.beta_u_scale * means.shape[-2] * beta_u
   cost += form.log_variance_scale * jnp.sum(jnp.log(variances), axis=-2)
   cost *= form.cost_scale * mass
+  inverse_temperature = jnp.asarray(inverse_temperature, mass.dtype)
   logits = inverse_temperature * (form.beta_a_scale * beta_a - cost)
   return Gaussians(means, variances, logits)
 

@@ -354,6 +354,7 @@ class HardInputsTest(parameterized.TestCase):
     (dict(start="random"), "start is 'random'"),
     (dict(data_amount=0.0), "data_amount is 0.0; give a finite number above 0"),
     (dict(num_iterations=0), "num_iterations is 0"),
+    (dict(types=(8, 16)), r"types is \(8, 16\); give three numbers"),
     *(
       (
         dict(final_inverse_temperature=value, form=form),
@@ -366,6 +367,14 @@ class HardInputsTest(parameterized.TestCase):
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       _model(**options)
+
+  def test_coordinates_have_no_gradient(self):
+    """So optimisers of all arrays leave them."""
+    model = _model(coordinates="relative")
+    gradient = jax.grad(lambda x: jnp.sum(_call(x, _images(2)).poses))(model)
+    self.assertGreater(np.abs(model.classes.offsets[...]).max(), 0.1)
+    np.testing.assert_array_equal(gradient.classes.offsets[...], 0)
+    self.assertGreater(np.abs(gradient.classes.transforms[...]).max(), 0)
 
   def test_images_that_are_too_small_are_refused(self):
     with self.assertRaisesRegex(ValueError, "images of 14x30 are too small"):

@@ -95,6 +95,15 @@ class SoftmaxTest(parameterized.TestCase):
       numerics.logsumexp(x), jax.nn.logsumexp(x), rtol=1e-6
     )
 
+  def test_sums_exceed_float16(self):
+    x = jnp.zeros(70_000, jnp.float16)
+    self.assertAlmostEqual(
+      float(numerics.softmax(x).astype(jnp.float32).sum()), 1, delta=0.01
+    )
+    for value in (numerics.logsumexp(x), -numerics.log_softmax(x)[0]):
+      self.assertEqual(value.dtype, jnp.float16)
+      self.assertAlmostEqual(float(value), np.log(70_000), delta=0.01)
+
   def test_nothing_is_in_a_sum(self):
     x = jnp.array([[-jnp.inf, -jnp.inf], [-jnp.inf, 2.0]])
     got, slopes = jax.value_and_grad(lambda x: numerics.logsumexp(x, 1)[1])(x)

@@ -264,6 +264,10 @@ class StackTest(parameterized.TestCase):
     gradient = jax.grad(lambda p: loss(nnx.merge(graph, p, rest, copy=True)))(
       parameters
     )
+    whole = jax.grad(loss, allow_int=True)(
+      stack
+    )  # of all arrays, as a short recipe has it
+    np.testing.assert_array_equal(whole.top.visible[...], 0)
     *lower, top = gradient["machines"].values()
     self.assertNotIn("visible", top)
     self.assertGreater(float(jnp.max(jnp.abs(top["weights"][...]))), 0)

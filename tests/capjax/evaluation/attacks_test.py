@@ -359,6 +359,20 @@ class RandomTargetsTest(parameterized.TestCase):
     with self.assertRaises(AssertionError):
       check_targets_are_all_others(_with_randint(change))
 
+  @parameterized.parameters(np.int8, np.uint8)
+  def test_narrow_labels_do_not_overflow(self, dtype):
+    count = 100 if dtype is np.int8 else 200
+    labels = jnp.arange(count, dtype=dtype)
+    keys = jax.random.split(jax.random.key(0), 300)
+    targets = jax.vmap(attacks.random_targets, (0, None, None))(
+      keys, labels, count
+    )
+    self.assertEqual(targets.dtype, dtype)
+    self.assertFalse((targets == labels).any())
+    counts = np.bincount(np.asarray(targets).ravel(), minlength=count)
+    # Of 300 for each class the standard deviation is 17.
+    self.assertLess(np.abs(counts - 300).max(), 90)
+
   def test_two_classes(self):
     labels = jnp.array([0, 1, 1, 0])
     got = attacks.random_targets(jax.random.key(0), labels, 2)

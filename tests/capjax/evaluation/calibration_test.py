@@ -74,6 +74,8 @@ def test_known_values():
     ([[0.5, 1.5]], [0], "scores hold values from 0.5 to 1.5; give scores in"),
     ([[0.5, np.nan]], [0], "scores hold values"),
     ([[0.5, 0.5]], [0, 1], "labels have shape .2.; give one for each of the 1"),
+    ([[0.5, 0.5]], [-1], "labels hold -1; give 0..1"),
+    ([[0.5, 0.5]], [2], "labels hold 2; give 0..1"),
     ([0.5, 0.5], [0, 1], "scores have shape .2.; give one row"),
     (np.zeros((0, 3)), [], "scores have shape .0, 3.; give one row"),
   ],

@@ -28,6 +28,11 @@ def test_matches_counts_of_pairs(seed, kept):
   assert reverse.auroc == pytest.approx(1 - found.auroc)
 
 
+def test_a_tiny_share_keeps_one_image():
+  found = detection.detection([1.0, 2.0], [1.5, 3.0], kept=1e-12)
+  assert found.false_positive_rate == 0.5
+
+
 def test_the_ends():
   assert detection.detection([2, 3], [0, 1]) == (1.0, 0.0)
   assert detection.detection([0, 1], [2, 3]) == (0.0, 1.0)

@@ -44,6 +44,26 @@ def test_the_last_iteration_is_that_of_the_network(name):
   assert np.ptp(found.coefficients[1]) > 1e-4
 
 
+@pytest.mark.parametrize("name", ["dynamic", "sinkhorn", "em", "grid"])
+@pytest.mark.long_after_first
+def test_capsules_below_may_be_in_windows(name):
+  """Their grid becomes one axis of parts."""
+  options = {"conv_competition": "grid"} if name == "grid" else {}
+  routing = "dynamic" if name == "grid" else name
+  model = cases.capsnet(
+    routing=routing, conv_capsules=(3,), conv_capsules_kernel=2, **options
+  )
+  images, _ = cases.batch()
+  found, output = _follow(cases.perturbed(model), images)
+  num_parts = model.classes.num_parts
+  assert found.activations.shape == (len(images), num_parts)
+  np.testing.assert_allclose(
+    found.coefficients[-1], output.coefficients, atol=1e-5
+  )
+  distances = inspection.vote_distances(found)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(distances))
+
+
 @pytest.mark.long
 def test_matrix_capsules_are_followed():
   model = cases.perturbed(_matrix())

@@ -120,6 +120,16 @@ def test_options_that_do_not_fit_are_refused(options, words):
     _layer(**options)
 
 
+def test_narrow_poses_keep_their_type():
+  layer, poses = _layer(), _poses()
+  narrow = jnp.bfloat16(poses)
+  for output, same in ((layer(narrow), layer(jnp.float32(narrow))),):
+    assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(output))
+    np.testing.assert_allclose(
+      jnp.float32(output.poses), same.poses, rtol=0.02, atol=0.01
+    )
+
+
 def test_poses_that_do_not_fit_are_refused():
   # Without the checks of annotations, which only tests make.
   jaxtyping.config.update("jaxtyping_disable", True)

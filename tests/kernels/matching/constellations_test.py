@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import unittest.mock
 
 import cases
 import chex
@@ -262,6 +263,35 @@ class InferTest(chex.TestCase):
     np.testing.assert_allclose(found.objects.sum(1), presence, atol=1e-4)
 
   @pytest.mark.long
+  @parameterized.parameters(*_MATCHINGS)
+  def test_without_points_nothing_is_assigned(self, matching):
+    found = gcm.infer(
+      jax.random.key(0), jnp.zeros((0, 2)), jnp.zeros(0), _TEMPLATES,
+      matching=matching,
+    )  # fmt: skip
+    self.assertEqual(found.objects.shape, (0, 3))
+    self.assertTrue(np.isfinite(found.elbo))
+    self.assertTrue(np.isfinite(found.poses).all())
+
+  def test_no_search_exceeds_the_last_precision(self):
+    """Not where it starts again either."""
+    seen = []
+    update = gcm.update
+
+    def watched(*arguments, precision, **options):
+      jax.debug.callback(lambda x: seen.append(float(x)), precision)
+      return update(*arguments, precision=precision, **options)
+
+    drawn = _image(noise=0.1)
+    with unittest.mock.patch.object(gcm, "update", watched):
+      for seed in range(3):
+        gcm.infer(
+          jax.random.key(seed), drawn.points, drawn.presence, _TEMPLATES,
+          last_precision=100.0, num_restarts=1,
+        )  # fmt: skip
+    jax.effects_barrier()
+    self.assertEqual(max(seen), 100)
+
   def test_batch_is_a_loop(self):
     keys = jax.random.split(jax.random.key(0), 3)
     drawn = jax.jit(jax.vmap(constellations.sample))(keys)

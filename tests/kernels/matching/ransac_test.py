@@ -53,6 +53,17 @@ class RansacTest(chex.TestCase):
       np.asarray(found.objects)[drawn.presence == 0], -1
     )
 
+  def test_the_first_two_points_of_a_template_may_be_one(self):
+    pattern = np.array([[0.0, 0], [0, 0], [1, 0], [1, 1]])
+    for shift in range(4):
+      points = np.roll(pattern, shift, axis=0)
+      template = gcm.templates([points])
+      found = ransac.match(
+        jnp.float32(points), jnp.ones(4), template=template, tolerance=0.1
+      )
+      np.testing.assert_array_equal(found.objects, 0)
+      np.testing.assert_allclose(found.scores, 4, rtol=1e-4)
+
   def test_poses_put_templates_on_the_points(self):
     drawn = _drawn()
     found = _run(0.1)(drawn.points, drawn.presence)

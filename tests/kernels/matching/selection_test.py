@@ -287,6 +287,18 @@ class SelectionTest(chex.TestCase):
 
       check_grads(select, case, 1, rtol=1e-4)
 
+  @parameterized.parameters(*OPTIONS)
+  def test_scales_may_be_traced(self, name):
+    def value(scale):
+      options = {**OPTIONS, name: scale}
+      return jnp.sum(selection.select(*layers(0), **options).log_densities)
+
+    low, high = (value(OPTIONS[name] * (1 + x)) for x in (-1e-2, 1e-2))
+    want = (high - low) / (2e-2 * OPTIONS[name])
+    got, slope = jax.value_and_grad(value)(jnp.float32(OPTIONS[name]))
+    np.testing.assert_allclose(got, value(OPTIONS[name]), rtol=1e-5)
+    np.testing.assert_allclose(slope, want, rtol=0.02, atol=1e-3)
+
   @parameterized.product(
     logit=(-1e4, -50.0, 0.0, 50.0, 1e4),
     parent=(-1e4, 1e4),
