@@ -141,6 +141,11 @@ class MatrixCapsules(nnx.Module):
           f"{name} is {number}; give a finite number above 0, such as {usual}."
         )
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
+    if len(types) != 3:
+      raise ValueError(
+        f"types is {tuple(types)}; give three numbers, of the primary capsules "
+        "and of two layers of convolutional ones."
+      )
     checks.image_shape(image_shape)
     checks.counts(num_classes=num_classes, features=features)
     self.image_shape = tuple(image_shape)
@@ -155,11 +160,6 @@ class MatrixCapsules(nnx.Module):
     temperatures = em.inverse_temperature_schedule(
       num_iterations, final=final_inverse_temperature
     )
-    if len(types) != 3:
-      raise ValueError(
-        f"types is {tuple(types)}; give three numbers, of the primary capsules "
-        "and of two layers of convolutional ones."
-      )
     primary, *upper = types
     constants, betas, cooling = FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING
     if form == "paper":

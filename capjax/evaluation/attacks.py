@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray
 
 Loss = Callable[[Float[Array, "B H W C"], Int[Array, " B"]], Float[Array, " B"]]
 
@@ -106,8 +106,8 @@ def bim(
 
 
 def random_targets(
-  key: PRNGKeyArray, labels: Int[Array, " B"], num_classes: int
-) -> Int[Array, " B"]:
+  key: PRNGKeyArray, labels: Integer[Array, " B"], num_classes: int
+) -> Integer[Array, " B"]:
   """Samples for each label another class, all equally likely.
 
   Args:

