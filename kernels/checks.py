@@ -149,7 +149,7 @@ def images(
     low, high = float(values.min()), float(values.max())
     if not math.isfinite(low + high):
       raise ValueError(
-        "images hold NaN or infinite values; give finite intensities in [0, 1]."
+        "images hold NaN or infinite values; give intensities in [0, 1]."
       )
     if not (-_ROUNDING <= low and high <= 1 + _ROUNDING):
       raise ValueError(
