@@ -534,17 +534,23 @@ suites.scae_mnist_40_cpu := label_curve,linear,affnist_like_clusters,equivarianc
 minutes.scae_mnist_40_cpu := 90
 $(call seeds,scae_mnist_40_cpu,0)
 
+# The same settings at the length of scae_mnist_40.
+train.scae_mnist_40_long := $(train.scae_mnist_40_cpu) --num_steps=60000
+suites.scae_mnist_40_long := $(suites.scae_mnist_40)
+minutes.scae_mnist_40_long := 260
+$(call seeds,scae_mnist_40_long,0 1 2)
+
 # Which of the settings of scae_mnist_40_cpu matter. `whole` has all of them; `posterior`,
 # `prior`, `parts` and `rate` take one group from scae_mnist_40; `paper` weighs all terms
-# as scae_mnist_paper does.
-# $(call pilot,CELL,FLAGS)
+# as scae_mnist_paper does; `optimiser` is that of the authors; `fast` doubles the rate.
+# $(call pilot,CELL,FLAGS,SEEDS)
 define pilot
 train.scae_pilot_$(1) := train_scae $(presets)/scae/scae_mnist_40_cpu.cfg \
   --num_steps=8000 --eval_every=2000 $(2)
 minutes.scae_pilot_$(1) := 30
-$$(call seeds,scae_pilot_$(1),0)
+$$(call seeds,scae_pilot_$(1),$(or $(3),0))
 endef
-$(eval $(call pilot,whole))
+$(eval $(call pilot,whole,,0 1 2))
 $(eval $(call pilot,posterior,\
   --posterior_within_weight=0.7 --posterior_between_weight=0.2))
 $(eval $(call pilot,prior,--prior_within_weight=2 --prior_between_weight=0.35))
@@ -553,6 +559,9 @@ $(eval $(call pilot,paper,--parts_weight=1 --dynamics_weight=10 \
   --prior_within_weight=1 --prior_between_weight=1 \
   --posterior_within_weight=10 --posterior_between_weight=10))
 $(eval $(call pilot,rate,--learning_rate=0.002 --warmup_steps=500))
+$(eval $(call pilot,fast,--learning_rate=0.01))
+$(eval $(call pilot,optimiser,\
+  --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential --decay_rate=1))
 
 train.scae_mnist_cpu := train_scae $(presets)/scae/scae_mnist_cpu.cfg
 suites.scae_mnist_cpu := label_curve,linear,equivariance
