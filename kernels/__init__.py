@@ -19,6 +19,7 @@ from . import (  # noqa: E402
   numerics,
   rendering,
   routing,
+  sharding,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
   "numerics",
   "rendering",
   "routing",
+  "sharding",
 ]

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax.energy import rbm
+from capjax.kernels import sharding
 
 # At the first call, chains run this many times longer.
 _BURN_IN = 10
@@ -89,11 +90,9 @@ def contrastive_loss(
     key = jax.random.fold_in(chain_key, index)
     return still.sweep(key, carry[0], block=block)
 
+  blank = jnp.zeros((len(start.switches), *model.image_shape), images.dtype)
   samples, sampled_images = jax.lax.fori_loop(
-    0,
-    count,
-    sweep,
-    (start, jnp.zeros((len(start.switches), *model.image_shape), images.dtype)),
+    0, count, sweep, sharding.vary_alike((start, blank))
   )
   chains = None
   if kept is not None:

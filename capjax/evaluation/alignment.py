@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import geometry, rendering
+from capjax.kernels import geometry, rendering, sharding
 
 _DAMPING = 1e-2  # damping of the first step
 
@@ -86,6 +86,7 @@ def align(
 
   def climb(start):
     begin = start, jnp.sum(jnp.square(errors(start))), jnp.float32(_DAMPING)
+    begin = sharding.vary_alike(begin)
     (numbers, left, _), _ = jax.lax.scan(step, begin, length=num_steps)
     return numbers, left
 

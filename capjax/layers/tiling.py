@@ -234,8 +234,8 @@ def _multiply_tiles(images, kernel, *, stride, tile, matrices, in_turn=False):
     def add(outputs, group):
       return outputs + outputs_of(group), None
 
-    shape = jax.eval_shape(outputs_of, jax.tree.map(lambda x: x[0], matrices))
-    zeros = jnp.zeros(shape.shape, shape.dtype)
+    first = jax.tree.map(lambda x: x[0], matrices)
+    zeros = jnp.zeros_like(jax.eval_shape(outputs_of, first))
     outputs, _ = jax.lax.scan(add, zeros, matrices)
   else:
     groups = [

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 from .families import BERNOULLI, Family
 
 
@@ -241,7 +241,8 @@ def mean_field(
     return jax.nn.sigmoid(switch_logits(statistics(switches)[0], bias, drive))
 
   dtype = numerics.accumulation_dtype(switches, *bias, *drive)
-  switches = jax.lax.fori_loop(0, num_iterations, renew, switches.astype(dtype))
+  switches = sharding.vary_alike(switches.astype(dtype), bias, drive)
+  switches = jax.lax.fori_loop(0, num_iterations, renew, switches)
   return _capsules(statistics(switches), switches)
 
 

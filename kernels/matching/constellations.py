@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 _DECIDED = 0.9  # least probability of an assignment that counts as certain
@@ -331,12 +331,16 @@ def infer(
 
   def search(key):
     first_key, key = jax.random.split(key)
-    begin = _Search(
-      key, start(first_key), first, jnp.asarray(-jnp.inf, dtype),
-      jnp.int32(0), jnp.array(False),
+    assignments = start(first_key)
+    begin = (
+      assignments, first, jnp.asarray(-jnp.inf, dtype), jnp.int32(0),
+      jnp.array(False),
     )  # fmt: skip
+    inputs = (assignments, points, presence, template, last)
     found = jax.lax.while_loop(
-      lambda x: ~x.done & (x.num_updates < max_updates), settle, begin
+      lambda x: ~x.done & (x.num_updates < max_updates),
+      settle,
+      _Search(key, *sharding.vary_alike(begin, inputs)),
     )
     end = step(found.log_assignments, precision=last)
     return end, found.num_updates

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 from . import constellations
 
 _SMALLEST = 1e-6  # scale of a template
@@ -135,6 +135,7 @@ def match(
     jnp.zeros(num_templates, jnp.int32),
     jnp.zeros(num_templates, dtype),
   )
+  first = sharding.vary_alike(first, presence, offset, template)
   (_, _, found, scores), _ = jax.lax.scan(take, first, length=num_templates)
   was_found = scores > 0
   rows = jnp.arange(num_templates)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 
 
 class Picture(NamedTuple):
@@ -71,6 +71,7 @@ def composite_over(pictures: Picture) -> Picture:
   accumulation = numerics.accumulation_dtype(colours, alphas)
   pictures = jax.tree.map(lambda x: x.astype(accumulation), pictures)
   blank = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), pictures)
+  blank = sharding.vary_alike(blank, pictures)
 
   def add(canvas, picture):
     return over(picture, canvas), None

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 from . import linear_votes
 from .output import RoutingOutput
 
@@ -178,6 +178,7 @@ def transform_and_route(
       return total + chunk_input(*chunk, consensus), None
 
     start = jnp.zeros((num_parents, pose_size), accumulation)
+    start = sharding.vary_alike(start, chunks, consensus)
     return jax.lax.scan(add, start, chunks)[0]
 
   def coefficients(consensus):

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 from . import em, em_moments
 from . import windows as em_windows
 
@@ -140,9 +140,8 @@ def em_convolution(
 
     if len(chunks.poses) == 1:
       return function(first)
-    start = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, first)
-    )
+    # Zeros of these types, which under `jax.shard_map` have axes of the mesh.
+    start = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, first))
     return jax.lax.scan(add, start, chunks)[0]
 
   def in_windows(chunk):
@@ -186,7 +185,8 @@ def em_convolution(
       centre = jax.lax.stop_gradient(beliefs.means)
 
     def moments(chunk, beliefs=beliefs, centre=centre):
-      return sums_of(in_windows(chunk), beliefs, centre, even, layout, last)
+      arguments = (in_windows(chunk), beliefs, centre, even)
+      return sums_of(*sharding.vary_alike(arguments), layout, last)
 
     sums = pass_over(moments)
     flat = (windows.shape[1], -1, num_parents)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, numerics
+from .. import checks, numerics, sharding
 from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
@@ -144,7 +144,7 @@ def householder(vectors: Float[Array, "K D"]) -> Float[Array, "D D"]:
     along = numerics.einsum("de,e->d", matrix, unit)
     return matrix - 2 * along[:, None] * unit, None
 
-  start = jnp.eye(vectors.shape[1], dtype=dtype)
+  start = sharding.vary_alike(jnp.eye(vectors.shape[1], dtype=dtype), units)
   return jax.lax.scan(reflect, start, units)[0].astype(given)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import numerics
+from .. import numerics, sharding
 from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
@@ -82,6 +82,7 @@ def sinkhorn_routing(
   def couple(scores):
     logits = scores / temperature
     offsets = jnp.zeros(logits.shape[1], logits.dtype)
+    offsets = sharding.vary_alike(offsets, logits, masses)
 
     def sweep(_, offsets):
       shares = numerics.log_softmax(logits + offsets, 1)

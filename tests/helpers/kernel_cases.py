@@ -32,5 +32,5 @@ NOT_OF_ARRAYS = {
   "windows.over", "windows.same_padding", "constellations.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
   "numerics.accumulation_dtype", "numerics.full_products",
-  "numerics.precision", "selection.check_scales",
+  "numerics.precision", "selection.check_scales", "sharding.vary_alike",
 }  # fmt: skip

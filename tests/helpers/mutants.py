@@ -247,6 +247,11 @@ MUTANTS = [
     "experiments/training/loop.py", "patience = 0.0 if restart else 60 *",
     "patience = 60 *", _PROTOCOL,
   ),
+  Mutant(
+    "kernels/routing/em_convolution.py",
+    "sums_of(*sharding.vary_alike(arguments), layout, last)",
+    "sums_of(*arguments, layout, last)", "kernels/shard_map_test.py",
+  ),
   *_of(
     _DAMAGE,
     ('hashlib.file_digest(file, "sha256").hexdigest()', '"0"'),
