@@ -62,8 +62,6 @@ class CapsNetBaseline(nnx.Module):
       ValueError: if the numbers of kernels and of convolutions differ, `pool`
         is below 1, or pooling leaves nothing of the images.
     """
-    if pool < 1:
-      raise ValueError(f"pool is {pool}; give at least 1.")
     if not np.iterable(conv_kernels):
       conv_kernels = (conv_kernels,) * len(conv_features)
     if len(conv_kernels) != len(conv_features):
@@ -72,7 +70,7 @@ class CapsNetBaseline(nnx.Module):
         f"{tuple(conv_kernels)}; give one size for each, or one for all."
       )
     checks.image_shape(image_shape)
-    checks.counts(num_classes=num_classes)
+    checks.counts(num_classes=num_classes, pool=pool)
     self.image_shape = tuple(image_shape)
     height, width, _ = image_shape
     for _ in conv_features:

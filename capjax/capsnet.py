@@ -129,11 +129,10 @@ class CapsNet(nnx.Module):
         below 1, or the routing or `decoder_init` is unknown or has no such
         options; or if the matrices W_ij do not fit the memory.
     """
-    if primary_stride < 1:
-      raise ValueError(f"primary_stride is {primary_stride}; give at least 1.")
     checks.image_shape(image_shape)
     checks.counts(
       num_classes=num_classes,
+      primary_stride=primary_stride,
       conv_features=conv_features,
       num_types=num_types,
       part_size=part_size,

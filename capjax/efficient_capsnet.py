@@ -79,11 +79,8 @@ class EfficientCapsNet(nnx.Module):
         f"{tuple(conv_kernels)} and conv_strides {tuple(conv_strides)} must be "
         "as many; give one of each for every convolution."
       )
-    if min(conv_strides) < 1:
-      raise ValueError(
-        f"conv_strides is {tuple(conv_strides)}; give 1 or more."
-      )
-    checks.counts(part_size=part_size)
+    for stride in conv_strides:
+      checks.counts(part_size=part_size, conv_strides=stride)
     if conv_features[-1] % part_size:
       raise ValueError(
         f"{conv_features[-1]} channels cannot be cut into capsules of "

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from capjax import predictions, specs, weights
 from capjax.data.transforms import preprocessing
 from capjax.data.transforms.preprocessing import Preprocessing
+from capjax.kernels import checks
 
 # What other weights can start from: what training changes.
 _TRAINED = (nnx.Param, nnx.BatchStat)
@@ -102,8 +103,7 @@ class TrainedModel:
         not take images.
     """
     images = preprocessing.stored(images, self.card["image_shape"])
-    if batch_size < 1:
-      raise ValueError(f"batch_size is {batch_size}; give at least 1.")
+    checks.counts(batch_size=batch_size)
     predictions.scores_name(self.model)  # raises without predictions
     size = min(batch_size, len(images))
     num_labels = self.card["num_labels"]

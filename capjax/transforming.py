@@ -84,14 +84,11 @@ class TransformingAutoencoder(nnx.Module):
     Raises:
       ValueError: if a number is below 1, or a name is not one of these.
     """
-    sizes = dict(
+    checks.counts(
       num_capsules=num_capsules,
       recognition_units=recognition_units,
       generation_units=generation_units,
     )
-    for name, size in sizes.items():
-      if size < 1:
-        raise ValueError(f"{name}={size}; give 1 or more.")
     for name, given, known in (
       ("pose", pose, POSES),
       ("output", output, OUTPUTS),

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax.energy import rbm
-from capjax.kernels import sharding
+from capjax.kernels import checks, sharding
 
 # At the first call, chains run this many times longer.
 _BURN_IN = 10
@@ -64,8 +64,7 @@ def contrastive_loss(
   Raises:
     ValueError: if there are no sweeps.
   """
-  if num_sweeps < 1:
-    raise ValueError(f"num_sweeps is {num_sweeps}; give at least 1.")
+  checks.counts(num_sweeps=num_sweeps)
   field_key, start_key, chain_key = jax.random.split(key, 3)
   graph, values = nnx.split(model)
   still = nnx.merge(graph, jax.lax.stop_gradient(values))

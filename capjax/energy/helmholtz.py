@@ -94,11 +94,8 @@ class CapsuleHM(nnx.Module):
     """
     if not num_capsules:
       raise ValueError("num_capsules is empty; give one number for each layer.")
-    if min(*num_capsules, capsule_size) < 1:
-      raise ValueError(
-        f"{tuple(num_capsules)} capsules of {capsule_size} units; give at "
-        "least 1."
-      )
+    for count in num_capsules:
+      checks.counts(num_capsules=count, capsule_size=capsule_size)
     self.families = rbm.family(visible), rbm.family(hidden)
     self.image_shape = tuple(image_shape)
     size = math.prod(image_shape)

@@ -91,14 +91,8 @@ class CapsuleRBM(nnx.Module):
     Differs from the authors' scripts: Gaussian models there start with W = 0
     and b1 sampled from N(0, 1).
     """
-    if min(num_capsules, capsule_size) < 1:
-      raise ValueError(
-        f"{num_capsules} capsules of {capsule_size} units; give at least 1."
-      )
-    if num_chains < 0:
-      raise ValueError(
-        f"num_chains is {num_chains}; give at least 1, or 0 for no chains."
-      )
+    checks.counts(num_capsules=num_capsules, capsule_size=capsule_size)
+    checks.counts(0, num_chains=num_chains)
     if interaction and not switches:
       raise ValueError("interaction needs switches; give switches=True.")
     self.image_shape = tuple(image_shape)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray
 
+from capjax.kernels import checks
+
 Loss = Callable[[Float[Array, "B H W C"], Int[Array, " B"]], Float[Array, " B"]]
 
 
@@ -85,8 +87,7 @@ def bim(
   Differs from paper: the default step. Theirs is 1/255, taken about 255 eps
     times, so that eps could not be traced.
   """
-  if num_steps < 1:
-    raise ValueError(f"num_steps={num_steps}; take at least 1.")
+  checks.counts(num_steps=num_steps)
   if step_size is None:
     step_size = eps / num_steps
   for name, size in (("eps", eps), ("step_size", step_size)):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from capjax.kernels import checks
+
 
 class Reliability(NamedTuple):
   """The reliability diagram of a classifier, and two numbers that sum it up.
@@ -46,8 +48,7 @@ def reliability(
       are not one for each image, or `num_bins` is below 1.
   """
   scores, labels = np.asarray(scores, float), np.asarray(labels)
-  if num_bins < 1:
-    raise ValueError(f"num_bins is {num_bins}; give at least 1.")
+  checks.counts(num_bins=num_bins)
   _check(scores, labels)
   confidence = np.max(scores, axis=1)
   right = np.argmax(scores, axis=1) == labels

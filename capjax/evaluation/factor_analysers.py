@@ -12,6 +12,7 @@ from etils import epy
 from jaxtyping import Float
 
 from capjax.evaluation import clustering
+from capjax.kernels import checks
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from scipy import special
@@ -91,8 +92,7 @@ def fit_factor_analysers(
       f"num_factors={num_factors} of {features.shape[1]} features; give fewer, "
       "and at least 1."
     )
-  if num_iterations < 1:
-    raise ValueError(f"num_iterations={num_iterations}; give at least 1.")
+  checks.counts(num_iterations=num_iterations)
   if least_noise <= 0:
     raise ValueError(f"least_noise={least_noise}; give a variance above 0.")
   features = features.astype(np.float64)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 from capjax import losses
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules, Layers
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 from capjax.kernels.matching.selection import Temperature
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
@@ -93,8 +93,7 @@ def importance_bound(
       "the guide has point estimates of poses, so there is no bound; make "
       "them Gaussian by guide.add_scales, in training --gaussian_poses."
     )
-  if num_samples < 1:
-    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
+  checks.counts(num_samples=num_samples)
   keys = key[None] if num_samples == 1 else jax.random.split(key, num_samples)
 
   @jax.checkpoint
@@ -173,8 +172,7 @@ def free_form(
   Raises:
     ValueError: if there is no sample.
   """
-  if num_samples < 1:
-    raise ValueError(f"num_samples is {num_samples}; give at least 1.")
+  checks.counts(num_samples=num_samples)
 
   def climb(start, image, image_key):
     def loss(posteriors, noise):

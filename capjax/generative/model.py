@@ -131,11 +131,10 @@ class GenerativeCapsules(nnx.Module):
     Differs from paper: its numerical values were not available to us; these are
     ours.
     """
-    if not num_capsules or min(num_capsules) < 1:
-      raise ValueError(
-        f"num_capsules={tuple(num_capsules)}; give at least one layer of at "
-        "least one."
-      )
+    if not num_capsules:
+      raise ValueError("num_capsules is empty; give one number for each layer.")
+    for count in num_capsules:
+      checks.counts(num_capsules=count)
     selection.check_scales(
       temperature, pixel_scale, scale_floor, off_scale, dummy_scale, top_scale,
       dummy_affinity, *([] if scale_prior is None else [scale_prior]),

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 from capjax.layers.dense import Linear
 
 Masking = Literal["log_presence", "near_hard"]
@@ -62,8 +62,7 @@ class MultiHeadAttention(nnx.Module):
     Raises:
       ValueError: if `num_heads` is below 1 or `masking` is neither of the two.
     """
-    if num_heads < 1:
-      raise ValueError(f"num_heads is {num_heads}; give at least 1.")
+    checks.counts(num_heads=num_heads)
     if masking not in ("log_presence", "near_hard"):
       raise ValueError(
         f"masking={masking!r}; pass 'log_presence' or 'near_hard'."

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from capjax.kernels import checks
 from capjax.layers.attention import Masking, MultiHeadAttention, norm
 from capjax.layers.dense import Linear
 
@@ -92,8 +93,7 @@ class ISAB(nnx.Module):
     Raises:
       ValueError: if `num_inducing` is below 1.
     """
-    if num_inducing < 1:
-      raise ValueError(f"num_inducing is {num_inducing}; give at least 1.")
+    checks.counts(num_inducing=num_inducing)
     self.inducing = nnx.Param(_initial_seeds(rngs, num_inducing, width))
     self.gather, self.scatter = (
       MultiHeadAttention(
@@ -149,8 +149,7 @@ class PMA(nnx.Module):
     Raises:
       ValueError: if `num_seeds` is below 1.
     """
-    if num_seeds < 1:
-      raise ValueError(f"num_seeds is {num_seeds}; give at least 1.")
+    checks.counts(num_seeds=num_seeds)
     self.seeds = nnx.Param(_initial_seeds(rngs, num_seeds, features))
     self.attention = MultiHeadAttention(
       features,

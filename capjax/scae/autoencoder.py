@@ -105,8 +105,7 @@ class SCAE(nnx.Module):
     checks.counts(
       num_classes=num_classes, num_parts=num_parts, num_objects=num_objects
     )
-    if num_features < 0:
-      raise ValueError(f"num_features is {num_features}; give at least 0.")
+    checks.counts(0, num_features=num_features)
     self.image_shape = tuple(image_shape)
     self.encoder = part_capsules.PartEncoder(
       image_shape,

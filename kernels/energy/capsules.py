@@ -226,10 +226,10 @@ def mean_field(
     The expectations under q(h) q(z), a fixed point after enough iterations.
 
   Raises:
-    ValueError: if `num_iterations` is below 0.
+    TypeError: if `num_iterations` is no whole number, or is traced.
+    ValueError: if it is below 0.
   """
-  if num_iterations < 0:
-    raise ValueError(f"num_iterations is {num_iterations}; give 0 or more")
+  checks.counts(0, num_iterations=num_iterations)
 
   if bias.switches is None:
     return posterior(bias, drive, hidden=hidden)

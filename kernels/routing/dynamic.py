@@ -131,11 +131,7 @@ def transform_and_route(
       "bias": (bias, "J D"),
     }
   )
-  if min(chunk_size, parents_at_once) < 1:
-    raise ValueError(
-      f"chunk_size is {chunk_size} and parents_at_once is {parents_at_once}; "
-      "give at least 1."
-    )
+  checks.counts(chunk_size=chunk_size, parents_at_once=parents_at_once)
   dtype = jnp.result_type(poses)
   accumulation = numerics.accumulation_dtype(poses, transforms)
   poses, transforms = (

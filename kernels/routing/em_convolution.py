@@ -97,8 +97,8 @@ def em_convolution(
     }
   )
   em.require_iterations(inverse_temperatures, gradient=gradient)
-  if types_at_once is not None and types_at_once < 1:
-    raise ValueError(f"types_at_once is {types_at_once}; give at least 1.")
+  if types_at_once is not None:
+    checks.counts(types_at_once=types_at_once)
   dtype = jnp.result_type(poses)
   accumulation = numerics.accumulation_dtype(poses, activations, transforms)
   poses, activations, transforms, beta_a, beta_u = (

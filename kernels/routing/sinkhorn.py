@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import numerics, sharding
+from .. import checks, numerics, sharding
 from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
@@ -67,11 +67,9 @@ def sinkhorn_routing(
   linear_votes.check(
     votes, {"activations": (activations, "I"), "bias": (bias, "J D")}
   )
-  if num_sweeps < 0 or temperature <= 0:
-    raise ValueError(
-      f"num_sweeps is {num_sweeps} and temperature is {temperature}; give at "
-      "least 0, and more than 0."
-    )
+  checks.counts(0, num_sweeps=num_sweeps)
+  if temperature <= 0:
+    raise ValueError(f"temperature is {temperature}; give more than 0.")
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))
   if activations is None:
     masses = jnp.ones(votes.shape[0], dtype)

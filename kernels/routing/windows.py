@@ -93,8 +93,7 @@ def over(
     ValueError: if the stride is below 1, the padding is unknown, or no window
       fits.
   """
-  if stride < 1:
-    raise ValueError(f"stride is {stride}; give at least 1.")
+  checks.counts(stride=stride)
   if padding not in ("VALID", "SAME"):
     raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
   above, beside = (0, 0), (0, 0)

@@ -293,7 +293,7 @@ class EfficientCapsNetTest(chex.TestCase):
     (dict(image_shape=(12, 5, 1)), "12x5 are too small"),
     (dict(part_size=3), "8 channels .*capsules of 3; give a multiple"),
     (dict(conv_strides=(1,)), r"\(1,\) must be as many"),
-    (dict(conv_strides=(1, 0)), r"conv_strides is \(1, 0\); give 1"),
+    (dict(conv_strides=(1, 0)), "conv_strides is 0; give at least 1"),
     (dict(conv_features=()), "one of each"),
   )
   def test_bad_arguments_are_refused(self, options, message):

@@ -181,9 +181,9 @@ class ForwardTest(parameterized.TestCase):
     np.testing.assert_allclose(metrics["loss"], want, rtol=1e-5)
 
   @parameterized.parameters(
-    (dict(num_capsules=0), "num_capsules=0"),
-    (dict(recognition_units=0), "recognition_units=0"),
-    (dict(generation_units=-1), "generation_units=-1"),
+    (dict(num_capsules=0), "num_capsules is 0; give"),
+    (dict(recognition_units=0), "recognition_units is 0; give"),
+    (dict(generation_units=-1), "generation_units is -1; give"),
     (dict(pose="rotation"), "pose='rotation'; give one of shift, affine"),
     (dict(output="relu"), "output='relu'; give one of linear, sigmoid"),
   )

@@ -23,6 +23,7 @@ from jaxtyping import Array, UInt8
 
 from capjax.data.dataset import Dataset
 from capjax.data.viewpoint_solids import raytracing, toys
+from capjax.kernels import checks
 
 NUM_AZIMUTHS, NUM_ELEVATIONS, NUM_LIGHTINGS = 18, 9, 6
 _INSTANCES = {"train": range(5), "test": range(5, 10)}
@@ -83,8 +84,7 @@ def generate(
   ):
     if not len(values) or not set(values) <= set(range(count)):
       raise ValueError(f"{name}={list(values)}; pass some of 0..{count - 1}.")
-  if size < 1:
-    raise ValueError(f"size={size}; pass at least 1 pixel.")
+  checks.counts(size=size)
   categories, instances = range(len(toys.CATEGORIES)), _INSTANCES[split]
   turns = np.float32(np.radians(20.0 * np.array(azimuths)))
   heights = np.float32(np.radians(30.0 + 5.0 * np.array(elevations)))

@@ -168,8 +168,8 @@ class ModelTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"num_capsules": ()}, "num_capsules is empty"),
-    ({"num_capsules": (0, 3)}, r"\(0, 3\) capsules of 16 units; give"),
-    ({"capsule_size": 0}, r"\(40, 40\) capsules of 0 units; give"),
+    ({"num_capsules": (0, 3)}, "num_capsules is 0; give at least 1"),
+    ({"capsule_size": 0}, "capsule_size is 0; give at least 1"),
     ({"hidden": "normal"}, "unknown family 'normal'"),
   )
   def test_bad_sizes_are_refused(self, options, message):

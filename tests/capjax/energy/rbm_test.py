@@ -127,7 +127,7 @@ class ModelTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"visible": "binary"}, "unknown family 'binary'; known"),
-    ({"num_capsules": 0}, "0 capsules of 16 units"),
+    ({"num_capsules": 0}, "num_capsules is 0; give at least 1"),
     ({"num_chains": -1}, "num_chains is -1; give"),
     ({"interaction": True, "switches": False}, "needs switches"),
   )

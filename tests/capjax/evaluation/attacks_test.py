@@ -312,7 +312,7 @@ class AttacksTest(chex.TestCase):
     (dict(eps=-0.1), "eps=-0.1"),
     (dict(eps=np.float32(-0.5)), "eps=-0.5"),
     (dict(eps=np.int32(-1)), "eps=-1"),
-    (dict(eps=0.1, num_steps=0), "num_steps=0"),
+    (dict(eps=0.1, num_steps=0), "num_steps is 0; give"),
     (dict(eps=0.1, step_size=-1.0), "step_size=-1"),
   )
   def test_bad_options_are_refused(self, options, message):

@@ -115,7 +115,7 @@ class FactorAnalysersTest(parameterized.TestCase):
     (dict(num_factors=4), "num_factors=4 of 4"),
     (dict(num_factors=0), "num_factors=0"),
     (dict(least_noise=0.0), "least_noise=0.0"),
-    (dict(num_iterations=0), "num_iterations=0; give"),
+    (dict(num_iterations=0), "num_iterations is 0; give"),
     (dict(num_analysers=601), "600 examples cannot form 601"),
   )
   def test_bad_options_are_refused(self, options, message):

@@ -239,8 +239,8 @@ class GenerativeTest(chex.TestCase):
       chex.assert_tree_all_finite(energy((_model(), extreme)))
 
   @parameterized.parameters(
-    ({"num_capsules": ()}, "at least one layer"),
-    ({"num_capsules": (3, 0)}, "at least one layer"),
+    ({"num_capsules": ()}, "give one number for each layer"),
+    ({"num_capsules": (3, 0)}, "num_capsules is 0; give at least 1"),
     ({"scale_floor": 0.0}, "above 0"),
     ({"dummy_affinity": -1.0}, "above 0"),
   )

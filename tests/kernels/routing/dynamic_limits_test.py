@@ -141,7 +141,7 @@ class RoutingLimitsTest(chex.TestCase):
 
   @parameterized.parameters(0, -1)
   def test_empty_chunks_are_refused(self, chunk_size):
-    with self.assertRaisesRegex(ValueError, f"chunk_size is {chunk_size} "):
+    with self.assertRaisesRegex(ValueError, f"chunk_size is {chunk_size};"):
       routing_forms.through_transforms(cases.votes(), chunk_size=chunk_size)
 
   def test_wrong_shapes_are_refused(self):

@@ -189,7 +189,7 @@ def test_factors_make_the_votes():
 def test_options_out_of_range_are_refused():
   for options, words in (
     ({"temperature": 0.0}, "temperature is 0.0; give"),
-    ({"num_sweeps": -1}, "num_sweeps is -1 and"),
+    ({"num_sweeps": -1}, "num_sweeps is -1; give at least 0"),
     ({"num_iterations": 0}, "num_iterations is 0; give at least 1"),
     ({"gradient": "first"}, "gradient is 'first'; give 'all' or 'last'"),
   ):

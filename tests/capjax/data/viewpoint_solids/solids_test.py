@@ -207,7 +207,7 @@ def test_size_and_place_of_a_figure():
     (dict(azimuths=(18,)), r"azimuths=\[18\].*0..17"),
     (dict(azimuths=()), "azimuths"),
     (dict(elevations=(-1, 0)), r"elevations=\[-1, 0\].*0..8"),
-    (dict(size=0), "size=0"),
+    (dict(size=0), "size is 0; give"),
   ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
