@@ -172,12 +172,12 @@ def image_shape(shape: Any) -> None:
     )
 
 
-def counts(least: int = 1, /, **numbers: Any) -> None:
-  """Checks that counts are whole numbers, at least `least`.
+def counts(*, at_least: int = 1, **numbers: Any) -> None:
+  """Checks that counts are whole numbers, at least `at_least`.
 
   Raises:
     TypeError: if one is no whole number, or is traced.
-    ValueError: if a number is below `least`.
+    ValueError: if a number is below `at_least`.
   """
   for name, number in numbers.items():
     if isinstance(number, jax.core.Tracer):
@@ -187,8 +187,8 @@ def counts(least: int = 1, /, **numbers: Any) -> None:
       )
     if not _is_whole(number):
       raise TypeError(f"{name} is {number!r}; give a whole number.")
-    if number < least:
-      raise ValueError(f"{name} is {number}; give at least {least}.")
+    if number < at_least:
+      raise ValueError(f"{name} is {number}; give at least {at_least}.")
 
 
 def _is_whole(number: Any) -> bool:

@@ -92,7 +92,7 @@ class CapsuleRBM(nnx.Module):
     and b1 sampled from N(0, 1).
     """
     checks.counts(num_capsules=num_capsules, capsule_size=capsule_size)
-    checks.counts(0, num_chains=num_chains)
+    checks.counts(at_least=0, num_chains=num_chains)
     if interaction and not switches:
       raise ValueError("interaction needs switches; give switches=True.")
     self.image_shape = tuple(image_shape)

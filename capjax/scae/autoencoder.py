@@ -105,7 +105,7 @@ class SCAE(nnx.Module):
     checks.counts(
       num_classes=num_classes, num_parts=num_parts, num_objects=num_objects
     )
-    checks.counts(0, num_features=num_features)
+    checks.counts(at_least=0, num_features=num_features)
     self.image_shape = tuple(image_shape)
     self.encoder = part_capsules.PartEncoder(
       image_shape,

@@ -127,13 +127,9 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   names = {name for peer in peers for name in peer["flags"]}
   found = {}
   for name in sorted(names - set(published.FREE_FLAGS)):
-    known = [p["flags"][name] for p in peers if name in p["flags"]]
-    # A record that lacks the flag did what the flag does when it is off.
-    offs = [value for value in known if _is_off(name, value)]
-    off, has_off = next(iter(offs), None), bool(offs)
-    values = [_value(peer, name, off, has_off) for peer in peers]
+    values = _values(name, peers)
     if any(value != values[0] for value in values):
-      found[name] = _value(record, name, off, has_off)
+      found[name] = values[_index(record, peers)]
   return found
 
 
@@ -272,6 +268,11 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
   given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
   given |= {name: str(x) for name, x in record.get("filled", {}).items()}
   given |= differing(record, peers)
+  given = {
+    name: value
+    for name, value in given.items()
+    if value is None or not _is_of_preset(name, record, peers)
+  }
   if given.get("stop_accuracy"):
     given["stop_accuracy"] = ""  # Seeds may each have their own.
   return tuple(
@@ -292,10 +293,32 @@ def _word(name: str, value: str | None) -> str:
   return f"`{name}={value}`" if value else f"`{name}`"
 
 
-def _value(record: dict, name: str, off: object, has_off: bool) -> str | None:
-  if name in record["flags"]:
-    return str(record["flags"][name])
-  return str(off) if has_off else None
+def _index(record: dict, peers: Sequence[dict]) -> int:
+  return next(i for i, peer in enumerate(peers) if peer is record)
+
+
+def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
+  """The values of a flag; None where a record is older and it is not off."""
+  known = [p["flags"][name] for p in peers if name in p["flags"]]
+  # A record that lacks the flag did what the flag does when it is off.
+  offs = [str(value) for value in known if _is_off(name, value)]
+  off = next(iter(offs), None)
+  return [
+    str(peer["flags"][name]) if name in peer["flags"] else off for peer in peers
+  ]
+
+
+def _is_of_preset(name: str, record: dict, peers: Sequence[dict]) -> bool:
+  """Whether a flag has the value of all runs whose commands do not give it."""
+  if name not in record["flags"]:
+    return False
+  left = {
+    value
+    for value, peer in zip(_values(name, peers), peers, strict=True)
+    if not {f"--{name}", f"--no{name}"}
+    & {word.partition("=")[0] for word in published.changes(peer["command"])}
+  }
+  return left == {str(record["flags"][name])}
 
 
 def _steps(records: Sequence[dict]) -> str:

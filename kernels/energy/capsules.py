@@ -229,7 +229,7 @@ def mean_field(
     TypeError: if `num_iterations` is no whole number, or is traced.
     ValueError: if it is below 0.
   """
-  checks.counts(0, num_iterations=num_iterations)
+  checks.counts(at_least=0, num_iterations=num_iterations)
 
   if bias.switches is None:
     return posterior(bias, drive, hidden=hidden)

@@ -206,7 +206,7 @@ def sinkhorn(
     Logarithms of weights whose rows sum to 1, and whose columns nearly do.
   """
   checks.arrays({"log_weights": (log_weights, "R N")}, empty="R")
-  checks.counts(0, num_sweeps=num_sweeps)
+  checks.counts(at_least=0, num_sweeps=num_sweeps)
 
   def sweep(_, x):
     return numerics.log_softmax(numerics.log_softmax(x, 0), 1)
@@ -271,7 +271,7 @@ def infer(
   num_points, size = len(points), len(template.points)
   num_rows = _num_rows(matching, num_points, size)
   checks.counts(num_restarts=num_restarts, max_updates=max_updates)
-  checks.counts(0, num_sweeps=num_sweeps)
+  checks.counts(at_least=0, num_sweeps=num_sweeps)
   dtype = numerics.accumulation_dtype(points)
   points, presence = points.astype(dtype), presence.astype(dtype)
   last = jnp.asarray(last_precision, dtype)

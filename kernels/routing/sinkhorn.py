@@ -67,7 +67,7 @@ def sinkhorn_routing(
   linear_votes.check(
     votes, {"activations": (activations, "I"), "bias": (bias, "J D")}
   )
-  checks.counts(0, num_sweeps=num_sweeps)
+  checks.counts(at_least=0, num_sweeps=num_sweeps)
   if temperature <= 0:
     raise ValueError(f"temperature is {temperature}; give more than 0.")
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))

@@ -73,6 +73,30 @@ def test_flags_tell_rows_of_one_preset_apart():
   ]
 
 
+def test_values_of_the_preset_need_no_words():
+  of_preset = "train_capsnet --flagfile=mnist_paper.cfg"
+  records = [
+    make_record(0, command=of_preset, flags={"num_iterations": 3}),
+    make_record(
+      1, command=f"{of_preset} --num_iterations=3", flags={"num_iterations": 3}
+    ),
+    make_record(
+      0, command=f"{of_preset} --num_iterations=1", flags={"num_iterations": 1}
+    ),
+  ]
+  rows = rows_of(records)[1:]
+  assert [(row[2], row[7]) for row in rows] == [
+    ("mnist_paper", "2"), ("mnist_paper `num_iterations=1`", "1")
+  ]  # fmt: skip
+  # The preset itself was changed: both are told apart.
+  records.append(make_record(2, command=of_preset, flags={"num_iterations": 5}))
+  assert [(row[2], row[7]) for row in rows_of(records)[1:]] == [
+    ("mnist_paper `num_iterations=1`", "1"),
+    ("mnist_paper `num_iterations=3`", "2"),
+    ("mnist_paper `num_iterations=5`", "1"),
+  ]
+
+
 @pytest.mark.parametrize(
   ("name", "off"), [("newer", None), ("viewpoints", "all")]
 )
