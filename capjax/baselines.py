@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 from capjax import layers, losses
 from capjax.kernels import checks
 from capjax.kernels.matching import selection
+from capjax.layers import convolution
 
 
 class CapsNetBaseline(nnx.Module):
@@ -305,10 +306,10 @@ class ConvVAE(nnx.Module):
   def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
     """Decodes latents to the log odds of the pixels' means."""
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
-    x = jax.nn.relu(_unfold(self.up[0](x)))
+    x = jax.nn.relu(convolution.depth_to_space(self.up[0](x)))
     height, width, _ = self.image_shape
     odds = self.up[1](x).astype(jnp.float32)
-    return _unfold(odds)[:, :height, :width]
+    return convolution.depth_to_space(odds)[:, :height, :width]
 
   def activities(
     self, images: Float[Array, "B H W C"]
@@ -363,11 +364,3 @@ class ConvVAE(nnx.Module):
       jax.random.split(key, num_samples),
     )
     return losses.likelihood_bound(weights.T)
-
-
-def _unfold(images):
-  """Moves every four channels to a square of 2x2 pixels."""
-  count, height, width, channels = images.shape
-  x = images.reshape(count, height, width, 2, 2, channels // 4)
-  x = x.transpose(0, 1, 3, 2, 4, 5)
-  return x.reshape(count, 2 * height, 2 * width, channels // 4)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from capjax import layers
 from capjax.kernels import checks, geometry, numerics, routing
-from capjax.layers import attention, slots
+from capjax.layers import attention, convolution, slots
 
 _KERNEL = 5  # taps of the encoder's convolutions along each axis
 _DECODER_KERNEL = 3
@@ -205,7 +205,7 @@ class SlotAutoencoder(nnx.Module):
     grid = contents[:, :, None] + places
     grid = grid.reshape(batch * num_slots, rows, columns, size)
     for conv in self.doublings:
-      grid = _doubled(jax.nn.relu(conv(grid)))
+      grid = convolution.depth_to_space(jax.nn.relu(conv(grid)))
     decoded = self.last(grid)[:, :height, :width].astype(jnp.float32)
     decoded = decoded.reshape(batch, num_slots, *decoded.shape[1:])
     parts = jax.nn.sigmoid(decoded[..., :channels])
@@ -220,13 +220,6 @@ class SlotAutoencoder(nnx.Module):
     # Cells start with the first pixel, and may reach beyond the last.
     middles = cells + jnp.array([columns - 1, rows - 1]) / 2 + 0.5
     return middles * jnp.array([2 * step / width, 2 * step / height]) - 1
-
-
-def _doubled(grid: Float[Array, "B h w D"]) -> Float[Array, "B h2 w2 E"]:
-  """Turns groups of four channels into squares of 2x2 places."""
-  batch, rows, columns, channels = grid.shape
-  grid = grid.reshape(batch, rows, columns, 2, 2, channels // 4)
-  return grid.swapaxes(2, 3).reshape(batch, 2 * rows, 2 * columns, -1)
 
 
 def loss(

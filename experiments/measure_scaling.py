@@ -88,4 +88,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  limits.run(main)
+  limits.run(main, shared=())

@@ -172,6 +172,16 @@ def image_shape(shape: Any) -> None:
     )
 
 
+def padding(padding: str) -> None:
+  """Checks the name of a padding.
+
+  Raises:
+    ValueError: if it is neither "VALID" nor "SAME".
+  """
+  if padding not in ("VALID", "SAME"):
+    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+
+
 def counts(*, at_least: int = 1, **numbers: Any) -> None:
   """Checks that counts are whole numbers, at least `at_least`.
 

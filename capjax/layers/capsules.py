@@ -75,7 +75,7 @@ class Conv(nnx.Module):
       kernel_size=kernel_size,
       stride=stride,
     )
-    convolution.check_padding(padding)
+    checks.padding(padding)
     shape = (kernel_size, kernel_size, in_features, out_features)
     self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
     self.bias = nnx.Param(

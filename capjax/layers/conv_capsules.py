@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from capjax.kernels import checks, routing
 from capjax.kernels.routing import windows
-from capjax.layers import capsules, convolution
+from capjax.layers import capsules
 
 
 class ConvCaps(nnx.Module):
@@ -78,7 +78,7 @@ class ConvCaps(nnx.Module):
       ValueError: as `DenseCaps`, or if the padding is unknown.
     """
     checks.counts(num_below=num_below, kernel_size=kernel_size, stride=stride)
-    convolution.check_padding(padding)
+    checks.padding(padding)
     self.window = capsules.DenseCaps(
       kernel_size**2 * num_below,
       part_size,

@@ -214,14 +214,21 @@ def _fastest(images, kernel, stride, *, channels, **factors):
   return min(costs, key=costs.__getitem__)
 
 
-def check_padding(padding: str) -> None:
-  """Checks the name of a padding.
+def depth_to_space(
+  images: Float[Array, "B H W C"],
+) -> Float[Array, "B H2 W2 D"]:
+  """Spreads every four channels over 2x2 pixels, as W. Shi et al. (2016).
 
-  Raises:
-    ValueError: if it is neither "VALID" nor "SAME".
+  Args:
+    images: of any range; C is a multiple of 4.
+
+  Returns:
+    [B, 2H, 2W, C / 4]: pixel (2y + v, 2x + u) has the channels from
+    (2v + u) C / 4 on of pixel (y, x).
   """
-  if padding not in ("VALID", "SAME"):
-    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+  count, rows, columns, channels = images.shape
+  images = images.reshape(count, rows, columns, 2, 2, channels // 4)
+  return images.swapaxes(2, 3).reshape(count, 2 * rows, 2 * columns, -1)
 
 
 def _check(images, kernel, stride, padding):
@@ -240,7 +247,7 @@ def _check(images, kernel, stride, padding):
       f"kernel {kernel.shape} is empty; give at least one tap and channel."
     )
   checks.counts(stride=stride)
-  check_padding(padding)
+  checks.padding(padding)
   fits = all(
     size >= taps
     for size, taps in zip(images.shape[1:3], kernel.shape, strict=False)

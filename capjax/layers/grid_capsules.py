@@ -74,8 +74,7 @@ class GridCaps(nnx.Module):
       kernel_size=kernel_size,
       stride=stride,
     )
-    if padding not in ("VALID", "SAME"):
-      raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+    checks.padding(padding)
     self.num_iterations = 3 if num_iterations is None else num_iterations
     linear_votes.require_iterations(
       self.num_iterations, gradient=routing_gradient

@@ -94,8 +94,7 @@ def over(
       fits.
   """
   checks.counts(stride=stride)
-  if padding not in ("VALID", "SAME"):
-    raise ValueError(f"padding is {padding!r}; give 'VALID' or 'SAME'.")
+  checks.padding(padding)
   above, beside = (0, 0), (0, 0)
   if padding == "SAME":
     above, beside = same_padding(size, kernel, stride=stride)

@@ -22,9 +22,9 @@ CASES: dict[str, Case] = (
 # of one kernel, which has the row.
 NOT_OF_ARRAYS = {
   "checks.arrays", "checks.counts", "checks.floats", "checks.image_shape",
-  "checks.images", "checks.same_shape", "compilation.keep_reductions",
-  "em.amount_of_data_scale", "em_moments.plain_moments",
-  "em_moments.shares",
+  "checks.images", "checks.padding", "checks.same_shape",
+  "compilation.keep_reductions", "em.amount_of_data_scale",
+  "em_moments.plain_moments", "em_moments.shares",
   "em.inverse_temperature_schedule",
   "em.pixel_coordinates", "em.relative_coordinates", "em.require_iterations",
   "linear_votes.check", "linear_votes.contractions", "linear_votes.output",

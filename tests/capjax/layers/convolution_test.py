@@ -382,5 +382,16 @@ class ConvolutionTest(chex.TestCase):
       conv2d(images, kernel.astype(jnp.int32))
 
 
+def test_four_channels_are_spread_over_2x2_pixels():
+  images = np.random.default_rng(0).normal(size=(2, 3, 5, 8))
+  images = jnp.float32(images)
+  got = convolution.depth_to_space(images)
+  for y, x, v, u in np.ndindex(3, 5, 2, 2):
+    start = 2 * (2 * v + u)
+    np.testing.assert_array_equal(
+      got[:, 2 * y + v, 2 * x + u], images[:, y, x, start : start + 2]
+    )
+
+
 if __name__ == "__main__":
   absltest.main()
