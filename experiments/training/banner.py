@@ -42,12 +42,15 @@ def lines(
   words = [f"{part} {count:,}" for part, count in parts[:_PARTS]]
   rest = sum(count for _, count in parts[_PARTS:])
   words += [f"{len(parts) - _PARTS} others {rest:,}"] if rest else []
-  shape = "x".join(map(str, train.images.shape[1:]))
+  height, width, channels = train.images.shape[1:]
+  kind = f"images of {height}x{width}x{channels}"
+  if height * width * channels == 1:
+    kind = "examples"  # Constellations, which are sampled by their number.
   epoch = len(train.images) // config.batch_size
   return [
     f"device: {device}{_determinism()}",
     f"model: {name} of {sum(counts.values()):,} parameters: {', '.join(words)}",
-    f"data: {dataset}, {len(train.images):,} images of {shape} to train on, "
+    f"data: {dataset}, {len(train.images):,} {kind} to train on, "
     f"{len(validation.images):,} for validation, {len(test.images):,} to test; "
     f"{train.num_classes} classes",
     f"training: {config.num_steps:,} steps of {config.batch_size}, {epoch:,} "

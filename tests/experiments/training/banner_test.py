@@ -16,8 +16,8 @@ class Net(nnx.Module):
     self.seen = nnx.BatchStat(jnp.ones(7))  # no parameter
 
 
-def examples(count):
-  images = np.zeros((count, 4, 6, 1), np.uint8)
+def examples(count, shape=(4, 6, 1)):
+  images = np.zeros((count, *shape), np.uint8)
   return data.Dataset(images, np.zeros(count, np.int32), 3, {})
 
 
@@ -25,13 +25,13 @@ def test_parameters_are_counted_by_layer():
   assert banner.parameters(Net()) == {"first": 9, "blocks.0": 12, "scale": 5}
 
 
-def lines():
+def lines(shape=(4, 6, 1)):
   return banner.lines(
     device="CPU, 2 cores",
     model=Net(),
     name="Net",
     dataset="mine",
-    train=examples(1200),
+    train=examples(1200, shape),
     validation=examples(30),
     test=examples(40),
     config=loop.LoopConfig(5000, 50),
@@ -56,3 +56,7 @@ def test_device_model_data_and_steps_are_told():
     "test; 3 classes"
   )
   assert training == "training: 5,000 steps of 50, 24 steps an epoch"
+
+
+def test_constellations_are_no_images():
+  assert "1,200 examples to train on" in lines((1, 1, 1))[2]
