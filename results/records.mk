@@ -561,7 +561,8 @@ $(eval $(call pilot,paper,--parts_weight=1 --dynamics_weight=10 \
 $(eval $(call pilot,rate,--learning_rate=0.002 --warmup_steps=500))
 $(eval $(call pilot,fast,--learning_rate=0.01))
 $(eval $(call pilot,optimiser,\
-  --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential --decay_rate=1))
+  --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential \
+  --decay_rate=1 --max_gradient=1e9))
 
 train.scae_mnist_cpu := train_scae $(presets)/scae/scae_mnist_cpu.cfg
 suites.scae_mnist_cpu := label_curve,linear,equivariance
