@@ -158,8 +158,10 @@ class MultiHeadAttention(nnx.Module):
   def _after(self, first, second):
     """Kernel [T S D] and bias [S D] of two layers, one after the other."""
     kernel = numerics.matmul(first.kernel[...], second.kernel[...])
-    bias = numerics.matmul(first.bias[...], second.kernel[...])
-    return self._heads(kernel), self._heads(bias + second.bias[...])
+    bias = second.bias[...]
+    if first.bias is not None:
+      bias += numerics.matmul(first.bias[...], second.kernel[...])
+    return self._heads(kernel), self._heads(bias)
 
   def _weigh(self, products, presence):
     """Weights [S Q N] of tokens, from products of queries and keys."""

@@ -8,7 +8,7 @@ import pytest
 from absl.testing import absltest, parameterized
 from flax import nnx
 
-from capjax.layers import attention, set_transformer
+from capjax.layers import attention, dense, set_transformer
 
 _MASKINGS = ("log_presence", "near_hard")
 _FORMS = {
@@ -308,6 +308,19 @@ class SetTransformerTest(chex.TestCase):
     np.testing.assert_allclose(
       model.pool(narrow, absent, widen=model.widen),
       model.pool(model.widen(narrow), absent),
+      atol=2e-5,
+    )
+
+  def test_tokens_may_be_widened_without_a_bias(self):
+    model, (tokens, presence) = _model(), _set()
+    narrow = model.embed(tokens)
+    widen = dense.Linear(
+      narrow.shape[-1], model.widen.out_features, use_bias=False,
+      rngs=nnx.Rngs(1),
+    )  # fmt: skip
+    np.testing.assert_allclose(
+      model.pool(narrow, presence, widen=widen),
+      model.pool(widen(narrow), presence),
       atol=2e-5,
     )
 
