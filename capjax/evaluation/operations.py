@@ -1,8 +1,9 @@
 """Floating-point operations of a function, counted in its traced form.
 
-Counts do not depend on the device. Where a function has several forms for
-several platforms, the general one counts, so that a convolution counts as its
-direct sum however it is computed.
+Counts do not depend on the device: where a layer has several forms for several
+platforms, that for GPUs counts. There a convolution is its direct sum, and
+dynamic routing forms the votes of an image once (where they are at most 2^27
+numbers); other forms save memory or time by other operations.
 """
 
 import math
@@ -12,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend import core
+
+from capjax.layers import platforms
 
 # One operation for each number of the result.
 _OF_RESULT = frozenset(
@@ -48,7 +51,10 @@ def count(function: Callable[..., Any], *arguments: Any) -> int:
   Raises:
     ValueError: if the function has a loop whose length depends on numbers.
   """
-  return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+  with platforms.known("gpu"):
+    # A new function: JAX may have kept the trace of another platform's forms.
+    traced = jax.make_jaxpr(lambda *x: function(*x))(*arguments)
+  return _of_jaxpr(traced.jaxpr)
 
 
 def _of_jaxpr(jaxpr) -> int:
@@ -64,8 +70,14 @@ def _of_equation(equation) -> int:
     )
   if name == "cond":
     costs = [_of_jaxpr(branch.jaxpr) for branch in given["branches"]]
-    # Of forms for platforms, the last is the general one.
-    return costs[-1] if given.get("branches_platforms") else max(costs)
+    of_platforms = given.get("branches_platforms")
+    if not of_platforms:
+      return max(costs)
+    # The last is the general one.
+    for cost, names in zip(costs, of_platforms, strict=True):
+      if names is not None and "cuda" in names:
+        return cost
+    return costs[-1]
   inner = sum(_of_jaxpr(x) for x in _inside(given))
   if name == "scan":
     return given["length"] * inner
