@@ -213,12 +213,16 @@ def cross_entropy(
     logits: unnormalised log probabilities of the classes.
     labels: the class of each example.
 
+  Returns:
+    For each example, in float32 or wider.
+
   Raises:
     ValueError: as `check_labels`.
   """
   checks.arrays({"logits": (logits, "... J")})
   checks.same_shape(logits.shape[:-1], labels=labels)
   check_labels(labels, logits.shape[-1])
+  logits = logits.astype(numerics.accumulation_dtype(logits))
   entropies = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   known = (labels >= 0) & (labels < logits.shape[-1])
   return jnp.where(known, entropies, jnp.nan)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray
 
-from capjax.kernels import checks
+from capjax.kernels import checks, numerics
 
 Loss = Callable[[Float[Array, "B H W C"], Int[Array, " B"]], Float[Array, " B"]]
 
@@ -41,8 +41,8 @@ def fgsm(
     targeted: whether to decrease the loss instead; may be traced too.
 
   Returns:
-    Images in [0, 1] within eps of `images`, in their dtype. Pixels with
-    zero gradient are not changed.
+    Images in [0, 1] in the dtype of `images`, and within eps of them up to the
+    rounding of that dtype. Pixels with zero gradient are not changed.
 
   Raises:
     ValueError: if `eps` is a negative number.
@@ -93,17 +93,20 @@ def bim(
   for name, size in (("eps", eps), ("step_size", step_size)):
     if isinstance(size, numbers.Real) and size < 0:
       raise ValueError(f"{name}={size}; pass 0 or more.")
-  # An eps of a wider dtype would widen the images on the way.
-  eps, step = (jnp.asarray(x, images.dtype) for x in (eps, step_size))
-  lowest, highest = jnp.maximum(images - eps, 0), jnp.minimum(images + eps, 1)
+  # Steps are taken in float32 or wider: in bfloat16 small ones would be lost.
+  dtype = numerics.accumulation_dtype(images)
+  eps, step, start = (jnp.asarray(x, dtype) for x in (eps, step_size, images))
+  lowest, highest = jnp.maximum(start - eps, 0), jnp.minimum(start + eps, 1)
   step = jnp.where(targeted, -step, step)
   slopes = jax.grad(lambda images: jnp.sum(loss(images, labels)))
 
   def move(attacked, _):
-    attacked = attacked + step * jnp.sign(slopes(attacked))
+    slope = slopes(attacked.astype(images.dtype)).astype(dtype)
+    attacked = attacked + step * jnp.sign(slope)
     return jnp.clip(attacked, lowest, highest), None
 
-  return jax.lax.scan(move, images, length=num_steps)[0]
+  attacked, _ = jax.lax.scan(move, start, length=num_steps)
+  return attacked.astype(images.dtype)
 
 
 def random_targets(

@@ -57,17 +57,54 @@ def image_information(coefficients: Float[Array, "N I J"]) -> Float[Array, ""]:
 
   Returns:
     In [0, 1]; 1 if each part sends all to one parent, and to every parent in
-    as many images. Images in which a part sends nothing do not count for it.
+    as many images. Images in which a part sends nothing do not count for it,
+    and parts that send nothing in any image do not count; 0 if none counts.
+
+  Raises:
+    ValueError: if there are fewer than two parents to choose from.
+  """
+  return information_of_sums(share_sums(coefficients))
+
+
+class ShareSums(NamedTuple):
+  """Sums over images, which may be added up over batches.
+
+  Attributes:
+    shares: [I J], of the shares of each part.
+    entropies: [I], of their entropies in nats.
+    images: [I], the images in which a part sends anything.
+  """
+
+  shares: Float[Array, "I J"]
+  entropies: Float[Array, " I"]
+  images: Float[Array, " I"]
+
+
+def share_sums(coefficients: Float[Array, "N I J"]) -> ShareSums:
+  """Sums what `image_information` needs of some images.
+
+  Args:
+    coefficients: c_nij, as for `image_information`.
 
   Raises:
     ValueError: if there are fewer than two parents to choose from.
   """
   shares, sends = _shares(coefficients)
-  images = jnp.maximum(jnp.sum(sends, axis=0), 1)
-  mean = jnp.sum(shares, axis=0) / images[:, None]
+  return ShareSums(
+    jnp.sum(shares, axis=0),
+    -jnp.sum(shares * numerics.safe_log(shares), axis=(0, -1)),
+    jnp.sum(sends.astype(shares.dtype), axis=0),
+  )
+
+
+def information_of_sums(sums: ShareSums) -> Float[Array, ""]:
+  """Computes `image_information` of all images whose sums were added up."""
+  images = jnp.maximum(sums.images, 1)
+  mean = sums.shares / images[:, None]
   of_mean = -jnp.sum(mean * numerics.safe_log(mean), axis=-1)
-  of_each = -jnp.sum(shares * numerics.safe_log(shares), axis=(0, -1)) / images
-  return jnp.mean(of_mean - of_each) / math.log(coefficients.shape[-1])
+  information = jnp.sum(of_mean - sums.entropies / images)
+  num_sending = jnp.maximum(jnp.sum(sums.images > 0), 1)
+  return information / num_sending / math.log(sums.shares.shape[-1])
 
 
 def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:

@@ -18,6 +18,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 _PENALTY = 1.0  # of the squares of weights of standardised features
 _HIDDEN = 64  # units of the small network
+_STOPPED = 20  # examples from which on some validate
 
 
 class Readout(NamedTuple):
@@ -49,8 +50,13 @@ def readouts(
 
   Returns:
     `linear`: ridge regression on standardised features; `mlp`: a network with
-    one hidden layer of 64 units, stopped early on a tenth of the examples.
+    one hidden layer of 64 units, stopped early on a tenth of the examples
+    where there are 20 or more.
+
+  Raises:
+    ValueError: if there are fewer than two other examples.
   """
+  _require_two(test_values=test_values)
   mean, deviation = np.mean(values), max(np.std(values), 1e-12)
   regressions = {
     "linear": _ridge(),
@@ -58,7 +64,7 @@ def readouts(
       preprocessing.StandardScaler(),
       neural_network.MLPRegressor(
         hidden_layer_sizes=(_HIDDEN,),
-        early_stopping=True,
+        early_stopping=len(features) >= _STOPPED,
         max_iter=300,
         random_state=0,
       ),
@@ -109,9 +115,13 @@ def change(
     test_before: poses of other images.
     test_after: their poses after the same transformation.
 
+  Raises:
+    ValueError: if there are fewer than two other images.
+
   Differs from paper: the map is judged by the poses themselves, not by the loss
   of the layers above them.
   """
+  _require_two(test_after=test_after)
   predicted = _ridge().fit(before, after).predict(test_before)
   total = np.sum(np.square(test_after - np.mean(test_after, axis=0)))
   total = max(total, 1e-12)
@@ -120,6 +130,16 @@ def change(
     for guess in (predicted, test_before)
   )
   return Change(*errors)
+
+
+def _require_two(**examples):
+  """Checks that numbers have a variance, of which errors are shares."""
+  for name, values in examples.items():
+    if len(values) < 2:
+      raise ValueError(
+        f"{name} is of {len(values)} examples; give at least 2, since errors "
+        "are shares of their variance."
+      )
 
 
 def _ridge():

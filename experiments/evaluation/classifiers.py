@@ -205,7 +205,9 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   own = trained.task.losses, trained.model
   sources = {"": own}
   if options.source is not None:
-    sources["transfer_"] = transfer.source(options.source, images.shape[1:])
+    sources["transfer_"] = transfer.source(
+      options.source, images.shape[1:], trained.test
+    )
   scores = {"eps": list(_EPSILONS), "num_images": len(images)}
   for prefix, source in sources.items():
     for name in _ATTACKS:

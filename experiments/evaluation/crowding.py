@@ -37,10 +37,11 @@ def crowding(run: directory.Run, trained: Trained, options: Options) -> Scores:
     (`crowded_accuracy`) and at the largest (`alone_accuracy`).
 
   Raises:
-    ValueError: if all test images are of one class.
+    ValueError: if all these test images are of one class.
   """
-  images, labels = models.first(trained, options.images or _NUM_IMAGES)
-  overlap.require_two_classes(labels)
+  images, labels = models.first(
+    trained, options.images or _NUM_IMAGES, num_classes=2
+  )
   width = models.canvas(trained)[1]
   distances = np.unique(np.linspace(0, width, _NUM_DISTANCES).round())
   steps = trained.task.steps(trained.test.images.shape[1:])

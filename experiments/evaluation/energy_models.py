@@ -137,12 +137,11 @@ def log_likelihood(
   _, dreams = _dream(model, jax.random.key(2), train_images[:_NUM_SAMPLES])
   above = estimate(jax.random.key(3), model, base, backwards_from=dreams)
   energies = jax.jit(lambda model, x: model.free_energy(x))(model, images)
-  mean = float(jnp.mean(energies))
+  energy = np.asarray(energies)
+  backwards = float(np.mean(-energy)) - float(above.estimate)
   return {
-    "log_likelihood": -mean - float(below.estimate),
-    "log_likelihood_backwards": -mean - float(above.estimate),
-    "log_likelihood_standard_error": float(jnp.std(energies))
-    / len(images) ** 0.5,
+    **models.mean_and_error("log_likelihood", -energy - float(below.estimate)),
+    "log_likelihood_backwards": backwards,
     "log_partition": float(below.estimate),
     "log_partition_standard_error": float(below.error),
     "log_partition_backwards": float(above.estimate),

@@ -48,6 +48,9 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
         f"{every[0].shape[1]} classes; give runs of one data set and one kind "
         "of network"
       )
+    models.require_classes(
+      trained.test, other.class_names, f"--ensemble={path}"
+    )
     every.append(found.scores)
   right = np.argmax(np.mean(every, axis=0), axis=1) == labels
   classes = np.argmax(every, axis=2)

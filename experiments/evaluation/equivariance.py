@@ -67,7 +67,7 @@ def equivariance(
     `measuring.Change`. `num_poses`, the numbers of a pose.
   """
   del run
-  tests = trained.test.images[: options.images or _NUM_TESTED]
+  tests, _ = models.first(trained, options.images or _NUM_TESTED, at_least=2)
   fitted = trained.load_train().images[:_NUM_FITTED]
   scores: Scores = {"num_images": len(tests), "num_fitted": len(fitted)}
   side = min(models.canvas(trained)[:2])

@@ -108,8 +108,7 @@ def importance(
     ]
     bounds, effective = (np.concatenate(x) for x in zip(*found, strict=True))
     scores |= {
-      f"bound_{number}": float(np.mean(bounds)),
-      f"bound_{number}_standard_error": float(np.std(bounds) / count**0.5),
+      **models.mean_and_error(f"bound_{number}", bounds),
       f"effective_samples_{number}": float(np.mean(effective)),
     }
   return scores

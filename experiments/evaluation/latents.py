@@ -187,9 +187,7 @@ def _bounds(
     ("elbo", "importance_bound"), zip(*parts, strict=True), strict=True
   ):
     values = np.concatenate(bounds)
-    error = np.std(values) / len(values) ** 0.5
-    scores[f"{name}{suffix}"] = float(np.mean(values))
-    scores[f"{name}{suffix}_standard_error"] = float(error)
+    scores |= models.mean_and_error(f"{name}{suffix}", values)
   return scores
 
 
@@ -258,4 +256,5 @@ def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
   prepare = trained.task.prepare
   sample = train_step.sample_labelled(lambda key, image: prepare(image))
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  return evaluate(trained.model, images, np.zeros(len(images), np.int32))
+  found = evaluate(trained.model, images, np.zeros(len(images), np.int32))
+  return {str(n): found[str(n)] for n in range(len(found))}

@@ -234,7 +234,8 @@ def measure_layers(
     trained.config.batch_size,
   )
   labels = np.zeros(len(images), np.int32)
-  return list(evaluate(trained.model, images, labels).values())
+  found = evaluate(trained.model, images, labels)
+  return [found[str(n)] for n in range(len(found))]  # "10" is before "2" there
 
 
 def sample_affine_view(trained: Trained) -> train_step.Sample:
@@ -255,9 +256,67 @@ def canvas(trained: Trained) -> tuple[int, ...]:
   return jax.eval_shape(trained.task.prepare, image).shape
 
 
-def first(trained: Trained, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-  """The first test images and labels; None for all."""
-  return trained.test.images[:count], trained.test.labels[:count]
+def first(
+  trained: Trained,
+  count: int | None,
+  *,
+  at_least: int = 1,
+  num_classes: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+  """The first test images and labels.
+
+  Args:
+    trained: the model, and its data.
+    count: of images; None for all.
+    at_least: images that the suite needs.
+    num_classes: classes that it needs among these images.
+
+  Raises:
+    ValueError: if there are fewer.
+  """
+  images, labels = trained.test.images[:count], trained.test.labels[:count]
+  if len(labels) < at_least:
+    raise ValueError(
+      f"{len(labels)} test images are too few for this suite; give at least "
+      f"{at_least}, as --images"
+    )
+  if num_classes > 1 and len(np.unique(labels)) < num_classes:
+    raise ValueError(
+      f"the first {len(labels)} test images are of one class, and this suite "
+      "needs two, since it lays an image over one of another class; give more "
+      "as --images, or another data set"
+    )
+  return images, labels
+
+
+def require_classes(
+  dataset: data.Dataset, others: list[str], given: str
+) -> None:
+  """Checks that another model tells the classes of a data set.
+
+  Args:
+    dataset: the data set.
+    others: the names of the classes of the other model.
+    given: the flag that names it.
+
+  Raises:
+    ValueError: if the names or their order differ.
+  """
+  names = [str(x) for x in dataset.named(np.arange(dataset.num_classes))]
+  if names != others:
+    raise ValueError(
+      f"the classes of {given} are {', '.join(others)}, those of this run "
+      f"{', '.join(names)}; give a run of the same data"
+    )
+
+
+def mean_and_error(name: str, values: np.ndarray) -> dict[str, float]:
+  """The mean of numbers [N], and its standard error where N is 2 or more."""
+  found = {name: float(np.mean(values))}
+  if len(values) > 1:
+    error = np.std(values, ddof=1) / len(values) ** 0.5
+    found[f"{name}_standard_error"] = float(error)
+  return found
 
 
 def make_examples(

@@ -26,6 +26,12 @@ _NUM_SHOWN = 10
   main=Main(
     "affnist_like_rand_index", "ARI of two affNIST-like digits, {canvas}"
   ),
+  counts={
+    "multimnist_reconstruction": "num_images",
+    "affnist_like_reconstruction": "num_images",
+    "multimnist": "multimnist_num_images",
+    "affnist_like": "affnist_like_num_images",
+  },
 )
 def object_masks(
   run: directory.Run, trained: Trained, options: Options
@@ -84,7 +90,8 @@ def _measure(
     }
 
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  return evaluate(trained.model, *models.first(trained, count))
+  images, labels = models.first(trained, count, num_classes=2)
+  return evaluate(trained.model, images, labels)
 
 
 def _picture(

@@ -134,19 +134,20 @@ def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
   def sample(key, index, images, labels):
     del labels
     image = steps.prepare(train_step.as_intensities(images[index]))
-    drawn = jax.random.bernoulli(key, image) if binary else image
-    return (steps.normalise(image), drawn.astype(image.dtype)), 0
+    pixel_key, noise_key = jax.random.split(key)
+    drawn = jax.random.bernoulli(pixel_key, image) if binary else image
+    inputs = steps.normalise(image), drawn.astype(image.dtype)
+    return inputs, noise_key
 
-  def of_pair(model, pair, targets):
-    del targets
-    return measure(model, *pair)
+  def of_inputs(model, inputs, keys):
+    return measure(model, *inputs, keys)
 
-  evaluate = tasks.make_evaluate(of_pair, sample, trained.config.batch_size)
+  evaluate = tasks.make_evaluate(of_inputs, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 
 def measure(
-  model: nnx.Module, images: jax.Array, drawn: jax.Array
+  model: nnx.Module, images: jax.Array, drawn: jax.Array, keys: jax.Array
 ) -> dict[str, jax.Array]:
   """The scores of images, by name.
 
@@ -155,6 +156,7 @@ def measure(
     images: [B H W C], its input.
     drawn: the same for a free energy or a bound, whose pixels are 0 or 1 where
       the visible units of the model are.
+    keys: [B], sample what a bound averages, for each image.
 
   Returns:
     Each [B].
@@ -180,24 +182,30 @@ def measure(
     scores["reconstruction_error"] = jnp.sum(squares, axis=(1, 2, 3))
   if isinstance(model, rbm.CapsuleRBM):
     scores["free_energy"] = model.free_energy(drawn)
-  return scores | _log_densities(model, images, drawn)
+  return scores | _log_densities(model, images, drawn, keys)
 
 
 def _log_densities(
-  model: nnx.Module, images: jax.Array, drawn: jax.Array
+  model: nnx.Module, images: jax.Array, drawn: jax.Array, keys: jax.Array
 ) -> dict[str, jax.Array]:
   """Bounds on the log density of images, or terms of it, of models with any."""
-  key = jax.random.key(0)  # the same noise for all batches
   if isinstance(model, (helmholtz.CapsuleHM, baselines.ConvVAE)):
-    found = model.bound(key, drawn, _NUM_SAMPLES)
-    return {"bound": found.importance}
+
+    def bound(key, image):
+      return model.bound(key, image[None], _NUM_SAMPLES).importance[0]
+
+    return {"bound": jax.vmap(bound)(keys, drawn)}
   if isinstance(model, guides.AmortisedCapsules):
     if not model.guide.has_scales:
       return {}
-    found = inference.importance_bound(
-      model.capsules, model.guide, images, key, num_samples=_NUM_SAMPLES
-    )
-    return {"bound": found.bounds}
+
+    def importance_bound(key, image):
+      found = inference.importance_bound(
+        model.capsules, model.guide, image[None], key, num_samples=_NUM_SAMPLES
+      )
+      return found.bounds[0]
+
+    return {"bound": jax.vmap(importance_bound)(keys, images)}
   if isinstance(model, scae.SCAE):
     output = model(images)
     targets = model.targets(images)

@@ -5,6 +5,7 @@ Everett et al. (2023): is there a parse tree, do capsules starve, does more
 routing help, and what does a network of the same size do without capsules.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -67,7 +68,6 @@ def parse_tree(
     total = jnp.sum(sent, axis=(1, 2))
     return {
       **parse._asdict(),
-      "coefficients": upright.coefficients,
       "routing_entropy": diagnostics.routing_entropy(upright.coefficients),
       "share_to_class": jnp.sum(to_class, axis=(1, 2))
       / jnp.where(total > 0, total, 1),
@@ -85,10 +85,7 @@ def parse_tree(
   upright = found[0]
   for kind in ("routing_entropy", "share_to_class"):
     scores[kind] = float(np.mean(upright[kind]))
-  information = diagnostics.image_information(
-    jnp.asarray(upright["coefficients"])
-  )
-  return {**scores, "image_information": float(information)}
+  return {**scores, "image_information": _information(trained, images)}
 
 
 @suite("images")
@@ -105,7 +102,9 @@ def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
     (`_changed`), and the errors of `measuring.Change`.
   """
   del run
-  images, labels = models.first(trained, options.images or _NUM_IMAGES)
+  images, labels = models.first(
+    trained, options.images or _NUM_IMAGES, at_least=2
+  )
   fitted = trained.load_train().images[:_NUM_FITTED]
   steps = trained.task.steps(images.shape[1:])
 
@@ -258,6 +257,24 @@ def costs(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 
 SUITES = (parse_tree, moved, starvation, more_routing, costs)
+
+
+def _information(trained: Trained, images: np.ndarray) -> float:
+  """The image information, by batches: all coefficients take much memory."""
+  steps = trained.task.steps(images.shape[1:])
+
+  @jax.jit
+  def sums_of(model, images):
+    inputs = jax.vmap(lambda x: steps(train_step.as_intensities(x)))(images)
+    return diagnostics.share_sums(model(inputs).coefficients)
+
+  size = trained.config.batch_size
+  parts = (
+    sums_of(trained.model, images[start : start + size])
+    for start in range(0, len(images), size)
+  )
+  sums = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), parts)
+  return float(diagnostics.information_of_sums(sums))
 
 
 def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:

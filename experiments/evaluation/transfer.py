@@ -7,17 +7,20 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from capjax import predictions, saved
+from capjax import data, predictions, saved
+
+from . import models
 
 
 def source(
-  path: str, image_shape: Sequence[int]
+  path: str, image_shape: Sequence[int], test: data.Dataset
 ) -> tuple[Callable[..., jax.Array], nnx.Module]:
   """The losses that attacks on another trained model follow, and the model.
 
   Args:
     path: the folder of its run, or its weights.
     image_shape: [H W C] of the images in [0, 1] that are attacked.
+    test: the data set that they are from, whose classes it must tell.
 
   Returns:
     `(model, images [B H W C], labels [B]) -> [B]`, the cross-entropy of the
@@ -41,6 +44,7 @@ def source(
       f"the model of --source={path} takes images of {found}, this one of "
       f"{wanted}; give one of the same data"
     )
+  models.require_classes(test, trained.class_names, f"--source={path}")
   normalise = jax.vmap(trained.preprocessing.normalise)
 
   def losses(model, images, labels):

@@ -220,5 +220,12 @@ class BoundTest(parameterized.TestCase):
       losses.likelihood_bound(jnp.zeros((2, 0)))
 
 
+def test_entropies_of_bfloat16_are_summed_in_float32():
+  logits = jnp.array([[5.0, 0, 0, 0, 0]], jnp.bfloat16)
+  want = losses.cross_entropy(logits.astype(jnp.float32), jnp.array([0]))
+  got = losses.cross_entropy(logits, jnp.array([0]))
+  assert got.dtype == jnp.float32 and got == want
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -174,7 +174,7 @@ MUTANTS = [
   *_of(
     _ATTACKS,
     ("jnp.where(targeted, -step, step)", "jnp.where(targeted, step, -step)"),
-    ("jnp.minimum(images + eps, 1)", "images + eps"),
+    ("jnp.minimum(start + eps, 1)", "start + eps"),
     ("labels.shape, 1, num_classes", "labels.shape, 0, num_classes"),
   ),
   *_of(
@@ -188,8 +188,11 @@ MUTANTS = [
      "jax.vmap(views.rotate)(after, degrees)"),
   ),
   *_of(
+    (f"{_SUITES[0]}/models.py", _SUITES[1]),
+    ("ddof=1) / len(values) ** 0.5", "ddof=1)"),
+  ),
+  *_of(
     (f"{_SUITES[0]}/latents.py", _SUITES[1]),
-    ("np.std(values) / len(values) ** 0.5", "np.std(values)"),
     ("_entropy(shares @ given) - shares", "_entropy(shares @ given) + shares"),
   ),
   *_of(

@@ -384,5 +384,20 @@ class RandomTargetsTest(parameterized.TestCase):
       attacks.random_targets(jax.random.key(0), jnp.zeros(3, jnp.int32), 1)
 
 
+@pytest.mark.parametrize("eps", [0.01, 0.05])
+def test_small_steps_of_bfloat16_images_are_not_lost(eps):
+  images = jnp.array([0.9, 0.6, 0.1], jnp.bfloat16).reshape(1, 1, 3, 1)
+
+  def loss(images, labels):
+    return jnp.sum(images, axis=(1, 2, 3))
+
+  for attack in (attacks.fgsm, attacks.bim):
+    got = attack(loss, images, _LABELS[:1], eps)
+    assert got.dtype == jnp.bfloat16
+    moved = np.float64(got) - np.float64(images)
+    # Numbers below 1 are 2^-8 apart.
+    np.testing.assert_allclose(moved, eps, atol=2**-9)
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -239,10 +239,26 @@ class DiagnosticsTest(chex.TestCase):
     # Where a part sends nothing, or less than nothing, it does not count.
     ([[[1.0, 0.0]], [[0.0, 1.0]], [[0.0, 0.0]]], 1.0),
     ([[[1.0, -3.0]], [[0.0, 1.0]]], 1.0),
+    ([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]], 1.0),
+    ([[[0.0, 0.0]], [[0.0, 0.0]]], 0.0),
   )
   def test_image_information(self, coefficients, want):
     got = diagnostics.image_information(jnp.array(coefficients))
     np.testing.assert_allclose(got, want, atol=1e-6)
+
+  def test_sums_of_batches_add_up(self):
+    coefficients = jnp.float32(_coefficients(0, (5, *_SHAPE)))
+    coefficients = coefficients.at[1:, 0].set(0)
+    sums = jax.tree.map(
+      jnp.add,
+      diagnostics.share_sums(coefficients[:2]),
+      diagnostics.share_sums(coefficients[2:]),
+    )
+    np.testing.assert_allclose(
+      diagnostics.information_of_sums(sums),
+      diagnostics.image_information(coefficients),
+      rtol=1e-5,
+    )
 
   def test_image_information_is_mutual_information(self):
     """Of the joint distribution of an image, drawn evenly, and the parent."""

@@ -52,3 +52,14 @@ def test_a_linear_change_has_no_error():
   noise = np.random.default_rng(4).normal(size=(2, *before.shape))
   lost = equivariance.change(before, noise[0], seen, noise[1])
   assert lost.equivariance_error > 0.95
+
+
+def test_few_examples():
+  random = np.random.default_rng(0)
+  poses, seen = random.normal(size=(2, 9, 3))
+  found = equivariance.readouts(poses, poses[:, 0], seen, seen[:, 0])
+  assert found["linear"].r2 > 0.9 and np.isfinite(found["mlp"].r2)
+  with pytest.raises(ValueError, match="test_values is of 1 examples; give at"):
+    equivariance.readouts(poses, poses[:, 0], seen[:1], seen[:1, 0])
+  with pytest.raises(ValueError, match="test_after is of 1 examples; give at"):
+    equivariance.change(poses, poses, seen[:1], seen[:1])

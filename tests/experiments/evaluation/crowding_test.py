@@ -42,5 +42,7 @@ def test_the_brighter_object_hides_the_other_where_they_overlap(run):
 
 def test_images_of_one_class_are_refused(run):
   some = golden_cases.classifier(dots([1, 1]), MiddlePixel())
-  with pytest.raises(ValueError, match="the only class is"):
+  with pytest.raises(
+    ValueError, match="the first 2 test images are of one class"
+  ):
     crowding.crowding(run, some)

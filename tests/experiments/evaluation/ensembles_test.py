@@ -35,9 +35,9 @@ def some():
   return golden_cases.classifier(test, Says(OWN))
 
 
-def given(monkeypatch, **prediction):
+def given(monkeypatch, *, names=("0", "1"), **prediction):
   found = SimpleNamespace(**{"kind": "probabilities", **prediction})
-  other = SimpleNamespace(predict=lambda images: found)
+  other = SimpleNamespace(predict=lambda images: found, class_names=list(names))
   monkeypatch.setattr(ensembles.saved, "load", lambda path: other)
 
 
@@ -60,5 +60,8 @@ def test_other_kinds_are_refused(run, monkeypatch, some):
     given(monkeypatch, **prediction)
     with pytest.raises(ValueError, match="no probabilities of 2 classes; give"):
       ensembles.ensemble(run, some, options)
+  given(monkeypatch, scores=OTHER, names=("1", "0"))
+  with pytest.raises(ValueError, match="=other are 1, 0, those of this run 0"):
+    ensembles.ensemble(run, some, options)
   with pytest.raises(ValueError, match="give them as --ensemble"):
     ensembles.ensemble(run, some)

@@ -160,10 +160,14 @@ def test_standard_errors_are_of_the_mean_over_images():
       return jnp.asarray(bounds), jnp.asarray(bounds) + 1
 
   scores = latents._bounds(Constant(), jnp.zeros((8, 1)), "_of")
-  want = np.std(bounds) / np.sqrt(8)
+  want = np.std(bounds, ddof=1) / np.sqrt(8)
   assert scores["elbo_of"] == 3.5 and scores["importance_bound_of"] == 4.5
   for name in ("elbo", "importance_bound"):
     assert scores[f"{name}_of_standard_error"] == pytest.approx(want)
+  # One image has no spread.
+  bounds = bounds[:1]
+  scores = latents._bounds(Constant(), jnp.zeros((1, 1)), "_of")
+  assert scores.keys() == {"elbo_of", "importance_bound_of"}
 
 
 @pytest.mark.parametrize("degrees", [30.0, -30.0, 90.0])

@@ -11,7 +11,7 @@ from flax import nnx
 from capjax import data, specs
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.slot_autoencoder import SlotAutoencoder
-from experiments.evaluation import multimnist, object_masks
+from experiments.evaluation import models, multimnist, object_masks
 from experiments.figures import object_masks as mask_figures
 from experiments.tasks import scenes, slots
 
@@ -82,6 +82,10 @@ def test_images_that_show_one_object_alone_do_not_count(run):
 
   scores = _scores(run, explain, dataset)
   assert scores["multimnist_rand_index"] == pytest.approx(1)
+  some = golden_cases.classifier(dataset, nnx.Module())
+  counts = models.images_of(some, scores, object_masks.object_masks.counts)
+  assert counts["multimnist_rand_index"] == scores["multimnist_num_images"] < 24
+  assert counts["multimnist_reconstruction_error"] == 24
 
 
 def test_one_object_and_any_objects_score_nothing(run):

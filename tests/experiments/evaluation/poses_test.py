@@ -150,6 +150,21 @@ def test_bounds_of_other_data_are_low(run, monkeypatch):
   assert -(SIDE**2) <= scores["bound_other_mean"] < 2 - SIDE**2
 
 
+def test_bounds_of_images_do_not_depend_on_the_batch():
+  model = baselines.ConvVAE(
+    (SIDE, SIDE, 1), num_latents=2, features=(2, 2), rngs=nnx.Rngs(0)
+  )
+  test = dots(6, 0)
+  some = trained_on(model, test)
+  one, other = (
+    out_of_distribution._scores(
+      some._replace(config=some.config._replace(batch_size=size)), test.images
+    )["bound"]
+    for size in (2, 3)
+  )
+  np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
 def test_other_data_must_be_named_and_of_the_same_shape(run):
   small = data.Dataset(
     np.zeros((2, 8, 8, 1), np.uint8), np.zeros(2, np.int32), 2, {}

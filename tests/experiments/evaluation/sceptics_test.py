@@ -137,6 +137,19 @@ def test_capsules_without_inputs_starve(run):
   np.testing.assert_allclose(scores["layer_mean"], want, rtol=1e-4)
 
 
+def test_many_layers_stay_in_order(run):
+  hidden = (4, 5, 6, 7, 9, 10, 11, 12, 13, 14)
+  model = capsnet(hidden_capsules=hidden)
+  scores = sceptics.starvation(run, trained_on(model, noise()))
+  assert scores["layer_capsules"] == [8, *hidden, 3]
+
+
+def test_one_image_tells_no_errors_of_poses(run):
+  some = trained_on(Sides(), dots(), load_train=lambda: dots(16))
+  with pytest.raises(ValueError, match="1 test images are too few .* --images"):
+    sceptics.moved(run, some, models.Options(images=1))
+
+
 def test_accuracy_is_that_of_networks_with_each_number_of_iterations(run):
   test = noise()
   model = cases.perturbed(capsnet(num_iterations=2))

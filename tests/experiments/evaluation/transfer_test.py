@@ -35,7 +35,7 @@ def test_attacks_of_another_model_may_miss(run, monkeypatch, make, is_same):
   some = golden_cases.classifier(test, golden_cases.Brightness())
   monkeypatch.setattr(classifiers, "_EPSILONS", (0.0, 0.05, 0.2))
   monkeypatch.setattr(
-    transfer, "source", lambda path, shape: (some.task.losses, make())
+    transfer, "source", lambda path, shape, test: (some.task.losses, make())
   )
   options = models.Options(source="other")
   scores = classifiers.attacks(run, some, options)
@@ -46,8 +46,14 @@ def test_attacks_of_another_model_may_miss(run, monkeypatch, make, is_same):
   assert (run.workdir / "figures" / "attacks_transfer.png").exists()
 
 
+def _test(num_classes):
+  """A data set whose classes have numbers as names."""
+  images = np.zeros((1, 8, 8, 1), np.uint8)
+  return data.Dataset(images, np.zeros(1, np.int32), num_classes, {})
+
+
 def test_losses_are_those_of_the_other_model():
-  losses, model = transfer.source(weights_of("digits"), (8, 8, 1))
+  losses, model = transfer.source(weights_of("digits"), (8, 8, 1), _test(10))
   images = jax.random.uniform(jax.random.key(0), (3, 8, 8, 1))
   labels = jnp.array([1, 2, 3])
   want = optax.softmax_cross_entropy_with_integer_labels(
@@ -62,7 +68,8 @@ def test_the_other_model_sees_images_as_in_its_training(tmp_path):
   path = str(tmp_path / "other.safetensors")
   saved.save(given, path)
   shape = saved_cases.image_shape("matrix")
-  losses, other = transfer.source(path, shape)
+  test = _test(3)._replace(class_names=tuple("abc"))
+  losses, other = transfer.source(path, shape, test)
   images = jax.random.uniform(jax.random.key(0), (3, *shape))
   labels = jnp.array([0, 1, 2])
   mean = jnp.mean(images, axis=(1, 2, 3), keepdims=True)
@@ -75,8 +82,10 @@ def test_the_other_model_sees_images_as_in_its_training(tmp_path):
 
 def test_other_models_are_refused():
   with pytest.raises(ValueError, match="8x8x1, this one of 28x28x1; give one"):
-    transfer.source(weights_of("digits"), (28, 28, 1))
+    transfer.source(weights_of("digits"), (28, 28, 1), _test(10))
   with pytest.raises(ValueError, match="no scores of classes; give a class"):
-    transfer.source(weights_of("boltzmann_mnist"), (28, 28, 1))
+    transfer.source(weights_of("boltzmann_mnist"), (28, 28, 1), _test(10))
   with pytest.raises(FileNotFoundError):
-    transfer.source("nowhere", (8, 8, 1))
+    transfer.source("nowhere", (8, 8, 1), _test(10))
+  with pytest.raises(ValueError, match="are 0, 1, .*, those of this run 0, 1"):
+    transfer.source(weights_of("digits"), (8, 8, 1), _test(3))

@@ -145,7 +145,10 @@ def test_models_have_the_poses_and_scores_of_their_suites(name):
   if "costs" in names:
     assert operations.count(task.scores, model, images) > 1000
   if "out_of_distribution" in names:
-    scores = jax.eval_shape(out_of_distribution.measure, model, images, images)
+    keys = jax.random.split(jax.random.key(0), 4)
+    scores = jax.eval_shape(
+      out_of_distribution.measure, model, images, images, keys
+    )
     assert scores and all(x.shape == (4,) for x in scores.values())
     densities = _DENSITIES.get(name, set())
     assert densities <= scores.keys()
