@@ -542,7 +542,8 @@ $(call seeds,scae_mnist_40_long,0 1 2)
 
 # Which of the settings of scae_mnist_40_cpu matter. `whole` has all of them; `posterior`,
 # `prior`, `parts` and `rate` take one group from scae_mnist_40; `paper` weighs all terms
-# as scae_mnist_paper does; `optimiser` is that of the authors; `fast` doubles the rate.
+# as scae_mnist_paper does; `optimiser` is that of the authors; `fast` doubles the rate, and
+# `weak` takes a quarter of the weights of parts and deformations.
 # $(call pilot,CELL,FLAGS,SEEDS)
 define pilot
 train.scae_pilot_$(1) := train_scae $(presets)/scae/scae_mnist_40_cpu.cfg \
@@ -555,6 +556,7 @@ $(eval $(call pilot,posterior,\
   --posterior_within_weight=0.7 --posterior_between_weight=0.2))
 $(eval $(call pilot,prior,--prior_within_weight=2 --prior_between_weight=0.35))
 $(eval $(call pilot,parts,--parts_weight=1 --dynamics_weight=10))
+$(eval $(call pilot,weak,--parts_weight=0.05 --dynamics_weight=0.5))
 $(eval $(call pilot,paper,--parts_weight=1 --dynamics_weight=10 \
   --prior_within_weight=1 --prior_between_weight=1 \
   --posterior_within_weight=10 --posterior_between_weight=10))
