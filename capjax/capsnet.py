@@ -68,6 +68,7 @@ class CapsNet(nnx.Module):
     num_iterations: int | None = None,
     leaky: bool = False,
     routing_gradient: str = "all",
+    transforms_scale: float = 0.1,
     decoder_features: Sequence[int] = (512, 1024),
     decoder_init: str = "lecun",
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -117,6 +118,10 @@ class CapsNet(nnx.Module):
       routing_gradient: "all" for gradients through all iterations of a routing
         by name, as in the authors' code; "last" for those through the last one
         alone, as in several other codes.
+      transforms_scale: standard deviation of the matrices W_ij at the start,
+        0.1 as in the authors' code. Mixtures ("em", "heinsen_em",
+        "variational") do not squash poses, which then shrink from layer to
+        layer: give about 1 / sqrt(C), 0.35 for parts of length 8.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
       decoder_init: one of `DECODER_INITS`.
@@ -138,6 +143,10 @@ class CapsNet(nnx.Module):
       part_size=part_size,
       pose_size=pose_size,
     )
+    if not transforms_scale > 0:
+      raise ValueError(
+        f"transforms_scale is {transforms_scale}; give more than 0."
+      )
     if conv_competition not in CONV_COMPETITIONS:
       raise ValueError(
         f"conv_competition is {conv_competition!r}; give one of "
@@ -206,7 +215,7 @@ class CapsNet(nnx.Module):
     options: dict[str, Any] = dict(
       num_iterations=num_iterations,
       routing_gradient=routing_gradient,
-      transforms_init=truncated(0.1),
+      transforms_init=truncated(transforms_scale),
       bias_init=bias_init,
       rngs=rngs,
     )

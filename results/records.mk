@@ -266,6 +266,18 @@ $(foreach routing,dynamic variational inverted_attention em,$(foreach count,1 5,
   $(eval minutes.iterations_digits_$(routing)_$(count) := 2)\
   $(call seeds,iterations_digits_$(routing)_$(count),0 1 2)))
 
+# Mixtures whose matrices start larger, so that poses keep their size between layers.
+scaled := --transforms_scale=0.35
+$(foreach routing,variational em heinsen_em,\
+  $(eval train.scaled_digits_$(routing) := $(routed) --routing=$(routing) $(scaled))\
+  $(eval minutes.scaled_digits_$(routing) := 2)\
+  $(call seeds,scaled_digits_$(routing),0 1 2)\
+  $(foreach depth,1 2 3,\
+    $(eval train.scaled_mnist_$(routing)_$(depth) := \
+      $(train.networks_mnist_$(routing)_$(depth)) $(scaled))\
+    $(eval minutes.scaled_mnist_$(routing)_$(depth) := 10)\
+    $(call seeds,scaled_mnist_$(routing)_$(depth),0)))
+
 # The same, with the gradient of the last iteration alone.
 $(foreach routing,dynamic variational em sinkhorn inverted_attention heinsen_em \
   heinsen_vectors,\

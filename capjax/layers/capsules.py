@@ -199,7 +199,7 @@ class DenseCaps(nnx.Module):
     num_iterations: int | None = None,
     leaky: bool = False,
     routing_gradient: str = "all",
-    transforms_init: Callable = TRANSFORMS_INIT,
+    transforms_init: Callable | None = None,
     bias_init: Callable | None = BIAS_INIT,
     rngs: nnx.Rngs,
   ):
@@ -219,7 +219,11 @@ class DenseCaps(nnx.Module):
       routing_gradient: "all" for gradients through all iterations, "last" for
         those through the last one alone; as the kernels say.
       transforms_init: initialiser of the matrices [I J C D], or [I J Q R];
-        J is 1 where all objects share votes.
+        J is 1 where all objects share votes. By default truncated normal
+        numbers with a standard deviation of 0.1, as in the authors' code of
+        CapsNet; of 1 / sqrt(C), or 1 / sqrt(Q), for mixtures
+        (`routers.is_mixture`), whose poses are not squashed, so that poses of
+        several layers stay about as large.
       bias_init: initialiser of the bias [J D]; None for a bias that stays zero
         and is no parameter.
       rngs: its `params` stream initialises the parameters.
@@ -243,6 +247,10 @@ class DenseCaps(nnx.Module):
         shape,
         remedy="fewer capsules: smaller images, larger strides, fewer types",
       )
+    if transforms_init is None:
+      transforms_init = TRANSFORMS_INIT
+      if routers.is_mixture(routing):
+        transforms_init = nnx.initializers.truncated_normal(below[-1] ** -0.5)
     self.transforms = nnx.Param(transforms_init(key, shape, jnp.float32))
     self.route = routers.router(
       routing,

@@ -49,7 +49,7 @@ class ConvCaps(nnx.Module):
     num_iterations: int | None = None,
     leaky: bool = False,
     routing_gradient: str = "all",
-    transforms_init: Callable = capsules.TRANSFORMS_INIT,
+    transforms_init: Callable | None = None,
     bias_init: Callable | None = capsules.BIAS_INIT,
     rngs: nnx.Rngs,
   ):
@@ -69,7 +69,7 @@ class ConvCaps(nnx.Module):
       leaky: as for `DenseCaps`.
       routing_gradient: as for `DenseCaps`.
       transforms_init: initialiser of the matrices [K*K*I J C D]; J is 1
-        where all objects share votes.
+        where all objects share votes. By default as for `DenseCaps`.
       bias_init: as for `DenseCaps`.
       rngs: its `params` stream initialises the parameters.
 

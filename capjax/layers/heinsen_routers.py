@@ -163,6 +163,7 @@ ROUTERS: dict[str, Router] = {
     ),
     options=ITERATIONS,
     uses_activations=True,
+    is_mixture=True,
   ),
   "heinsen_vectors": Router(
     "to parents that best predict the parts (Heinsen, 2022)",

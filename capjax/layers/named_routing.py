@@ -34,6 +34,8 @@ class Router(NamedTuple):
       an absent part is one whose pose is zero.
     shares_votes: whether a part has one matrix, and so one vote, for all
       objects.
+    is_mixture: whether the poses of objects are means of votes, of any length:
+      small matrices then make each layer's poses smaller than those below.
   """
 
   source: str
@@ -41,6 +43,7 @@ class Router(NamedTuple):
   options: tuple[str, ...] = ()
   uses_activations: bool = False
   shares_votes: bool = False
+  is_mixture: bool = False
 
 
 ITERATIONS = ("num_iterations", "gradient")  # options of most that iterate

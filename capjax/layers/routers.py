@@ -258,6 +258,7 @@ ROUTERS: dict[str, Router] = {
     lambda sizes, rngs, **options: Variational(sizes.num_objects, **options),
     options=ITERATIONS,
     uses_activations=True,
+    is_mixture=True,
   ),
   "em": Router(
     "a mixture of Gaussians (Hinton et al., 2018)",
@@ -266,6 +267,7 @@ ROUTERS: dict[str, Router] = {
     ),
     options=ITERATIONS,
     uses_activations=True,
+    is_mixture=True,
   ),
   "uniform": Router(
     "a control, even shares (Paik et al., 2019)",
@@ -291,6 +293,11 @@ NAMES = tuple(ROUTERS)
 def shares_votes(name: str | Callable) -> bool:
   """Whether a part has one matrix, and so one vote, for all objects."""
   return name in NAMES and ROUTERS[name].shares_votes
+
+
+def is_mixture(name: str | Callable) -> bool:
+  """Whether poses are means of votes, of any length."""
+  return name in NAMES and ROUTERS[name].is_mixture
 
 
 def router(

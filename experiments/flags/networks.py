@@ -129,6 +129,14 @@ _HIDDEN_CAPSULES = flags.DEFINE_list(
   "Numbers of capsules of each layer between primary and class capsules, which "
   "are routed as the classes are.",
 )
+_TRANSFORMS_SCALE = flags.DEFINE_float(
+  "transforms_scale",
+  None,
+  "Standard deviation of the matrices between capsules at the start; 0.1 by "
+  "default, as in the authors' code. Mixtures (em, heinsen_em, variational) "
+  "need about 1 / sqrt(part_size).",
+)
+limits.require_above_zero(_TRANSFORMS_SCALE)
 _DECODER_FEATURES = flags.DEFINE_list(
   "decoder_features", ["512", "1024"], "Widths of the decoder's hidden layers."
 )
@@ -194,7 +202,7 @@ _CAPSULE_FLAGS = (
 _CAPSNET_FLAGS = (
   "routing", "num_iterations", "leaky", "routing_gradient", "conv_features",
   "conv_kernel", "num_types", "primary_kernel", "primary_stride",
-  "primary_scale", "decoder_init", "hidden_capsules",
+  "primary_scale", "transforms_scale", "decoder_init", "hidden_capsules",
   "residual_features", "residual_blocks", "conv_capsules",
   "conv_capsules_kernel", "conv_competition",
 )  # fmt: skip
@@ -254,6 +262,8 @@ def spec() -> Spec:
   )
   hidden = _whole(_HIDDEN_CAPSULES.value)
   arguments |= {"hidden_capsules": hidden} if hidden else {}
+  if _TRANSFORMS_SCALE.value is not None:
+    arguments["transforms_scale"] = _TRANSFORMS_SCALE.value
   return Spec(capjax.CapsNet, arguments | _deeper())
 
 
