@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,8 @@ class TrainedModel:
 
   Calling it calls the model: `trained(trained.preprocess(images))`. Other
   methods are those of `model`, such as `trained.model.decode(poses, classes)`.
+  Wrap such calls in `jax.jit` where they are repeated, with the model as an
+  argument: else loops in them are compiled each time.
 
   Attributes:
     model: the module, in evaluation mode.
@@ -199,12 +201,30 @@ def save(
   if half:
     tensors |= _halves(trained.model, tensors)
   card = {name: x for name, x in trained.card.items() if name != "sha256"}
-  fault = _misfit(specs.from_json(card), tensors)
+  spec = specs.from_json(card)
+  fault = _misfit(spec, tensors) or _other_sizes(spec, card)
   if fault:
     raise ValueError(
       f"{path} is not written: the card describes another model; {fault}."
     )
   return weights.write(path, card, tensors)
+
+
+def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
+  """What a card says of classes and images that its model does not."""
+  count = spec.arguments.get("num_classes")
+  names = card["class_names"]
+  if count is not None and count != len(names):
+    return f"it has {len(names)} class_names, and the model {count} classes"
+  shape = spec.arguments.get("image_shape")
+  if shape is not None:
+    steps = preprocessing.from_json(card["preprocessing"])
+    made = steps.output_shape(tuple(card["image_shape"]))
+    if tuple(shape) != tuple(made):
+      return (
+        f"its images become {list(made)}, and the model takes {list(shape)}"
+      )
+  return ""
 
 
 def load(path: str | os.PathLike[str]) -> TrainedModel:
@@ -285,8 +305,14 @@ def fitting(
     trained: as for `start_from`.
 
   Raises:
+    TypeError: if `trained` is no `TrainedModel`.
     ValueError: if nothing fits.
   """
+  if not isinstance(trained, TrainedModel):
+    raise TypeError(
+      f"trained is a {type(trained).__name__}; give a trained model, as load "
+      "and pretrained.load return it."
+    )
   given = _named(nnx.state(trained.model, _TRAINED))
   copied: list[str] = []
   new: list[str] = []

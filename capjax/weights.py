@@ -48,6 +48,11 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     OSError: if the file cannot be written.
   """
   path = pathlib.Path(path).expanduser()
+  if not path.parent.is_dir():
+    raise FileNotFoundError(
+      f"{path} is not written: there is no folder {path.parent}; make it, or "
+      "name another."
+    )
   partial = path.with_name(path.name + ".partial")
   try:
     partial.write_bytes(content)

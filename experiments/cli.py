@@ -91,3 +91,7 @@ def _usage() -> str:
     f"  capjax {name:<28}{summary}\n" for name, summary in _COMMANDS.items()
   )
   return _USAGE.format(models=", ".join(models()), commands=commands)
+
+
+if __name__ == "__main__":
+  main()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from numpy.typing import ArrayLike
 
 from capjax import data, saved
@@ -82,14 +83,28 @@ def fit(
     SystemExit: after a signal, with the state saved; and when training has
       diverged.
   """
+  if not isinstance(task, tasks.Task):
+    raise TypeError(
+      f"task is {_named(task)}; give what make_task of a module of "
+      "experiments.tasks returns, for example "
+      "capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.adam(1e-3))"
+    )
+  if start_from is not None and not isinstance(start_from, TrainedModel):
+    raise TypeError(
+      f"start_from is {start_from!r}; give a trained model, as capjax.load "
+      "and capjax.pretrained.load return it"
+    )
   for name in sorted(options.keys() - set(LoopConfig._fields)):
     known = *LoopConfig._fields, "test", "class_names", "start_from"
     near = difflib.get_close_matches(name, known, 1)
     remedy = f"; did you mean {near[0]}?" if near else ""
     raise TypeError(f"{name} is no option of fit or LoopConfig{remedy}")
+  if "num_steps" not in options:
+    raise TypeError("num_steps is missing; give the number of updates")
   config = LoopConfig(**options)
   loop.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
+  _require_same_sizes(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
   complete(
@@ -105,6 +120,29 @@ def fit(
     about={"task": task.record()},
   )
   return saved.load(run.workdir)
+
+
+def _named(value: Any) -> str:
+  """A class by its name, anything else by the name of its type."""
+  if isinstance(value, type):
+    return f"the class {value.__name__}"
+  return f"a {type(value).__name__}"
+
+
+def _require_same_sizes(task: tasks.Task, train_set: data.Dataset) -> None:
+  """Checks that sizes in the task's Spec are those of the data."""
+  given = task.model
+  if given is None:
+    return
+  found = task.describe(train_set.images.shape[1:], train_set.num_classes)
+  for name in ("image_shape", "num_classes"):
+    if name in given.arguments and name in found.arguments:
+      own, wanted = given.arguments[name], found.arguments[name]
+      if np.any(np.asarray(own) != np.asarray(wanted)):
+        raise ValueError(
+          f"the Spec says {name}={own}, and the data need {wanted}; leave "
+          f"{name} out of the Spec, it is taken from the data"
+        )
 
 
 @processes.silent_but_first()

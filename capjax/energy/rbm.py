@@ -136,15 +136,19 @@ class CapsuleRBM(nnx.Module):
       ValueError: if the images have another shape, or, where values are known
         (not under jit), Bernoulli units have values outside of [0, 1].
     """
+    return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
+      self._visible(images)
+    )
+
+  def _visible(self, images):
+    """The visible units [B M] of images, which are checked."""
     checks.images(
       images,
       self.image_shape,
       flat=True,
       intensities=self.families[0] is families.BERNOULLI,
     )
-    return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
-      images.reshape(len(images), -1)
-    )
+    return images.reshape(len(images), -1)
 
   def infer(
     self,
@@ -203,7 +207,7 @@ class CapsuleRBM(nnx.Module):
     """The free energy F(x) of each image: log p(x) = -F(x) - log Z."""
     return jax.vmap(
       lambda x: energy.free_energy(x, self.parameters, families=self.families)
-    )(images.reshape(len(images), -1))
+    )(self._visible(images))
 
   def capsules(self, fantasies: PersistentChains) -> energy.Capsules:
     """The states of the chains as capsules with a leading axis."""
@@ -221,7 +225,7 @@ class CapsuleRBM(nnx.Module):
       lambda x, capsules: energy.energy(
         x, capsules, self.parameters, families=self.families
       )
-    )(images.reshape(len(images), -1), capsules)
+    )(self._visible(images), capsules)
 
   def sample_capsules(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]

@@ -208,7 +208,12 @@ class GenerativeCapsules(nnx.Module):
       layers: from the parts up, each with a leading batch axis.
       images: x.
       temperature: temperature of relaxed presences; None for the model's own.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if they have another shape.
     """
+    checks.images(images, self.image_shape)
     means = self.render(layers[0])
     likelihood = selection.gaussian(
       images.reshape(len(images), -1),

@@ -214,7 +214,7 @@ SCRIPT_WEIGHTS = Weights()
 def loss(
   model: SCAE,
   images: Float[Array, "B H W C"],
-  labels: Int[Array, "B ..."],
+  labels: Int[Array, "B ..."] | None,
   key: PRNGKeyArray | None,
   *,
   weights: Weights = SCRIPT_WEIGHTS,
@@ -225,7 +225,8 @@ def loss(
     model: the autoencoder.
     images: in [0, 1].
     labels: classes, of one object in each image or of N, all different, from
-      which only the probes learn.
+      which only the probes learn; None leaves the probes out. The number of
+      classes counts in the sparsity of prior presences.
     key: samples the noise of training; None for none.
     weights: weights of the terms.
 
@@ -241,8 +242,9 @@ def loss(
   """
   output = model(images, key=key)
   objects = output.objects
-  labels = labels.reshape(len(labels), -1)
-  num_labels = labels.shape[1]
+  if labels is not None:
+    labels = labels.reshape(len(labels), -1)
+  num_labels = 1 if labels is None else labels.shape[1]
   num_classes = output.prior_logits.shape[-1] / num_labels
   prior, posterior = objects.prior_presence(), objects.posterior_presence()
   log_probs = model.decoder.log_prob(model.targets(images), output.parts)
@@ -255,14 +257,11 @@ def loss(
     "posterior_within": sparsity.posterior_within(posterior),
     "posterior_between": -sparsity.posterior_between(posterior),
   }
-  probes = sum(
-    jnp.mean(
-      losses.cross_entropy(
-        jnp.repeat(logits[:, None], num_labels, axis=1), labels
-      )
-    )
-    for logits in (output.prior_logits, output.posterior_logits)
-  )
+  probes = jnp.zeros(())
+  if labels is not None:
+    for logits in (output.prior_logits, output.posterior_logits):
+      repeated = jnp.repeat(logits[:, None], num_labels, axis=1)
+      probes += jnp.mean(losses.cross_entropy(repeated, labels))
   value = (
     -image_log_prob
     - weights.parts * part_log_prob

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 from capjax.kernels.matching import sparsity, vote_mixture
 from capjax.layers import attention, dense
 from capjax.scae import voting
@@ -144,7 +144,12 @@ class ConstellationAutoencoder(nnx.Module):
       points: in [-1, 1], in any order.
       presence: in [0, 1].
       key: samples the noise of training, as for `voting.jitter`; None for none.
+
+    Raises:
+      TypeError: if points or presences are no floats.
+      ValueError: if their shapes are others.
     """
+    checks.arrays({"points": (points, "B M 2"), "presence": (presence, "B M")})
     found = self.voters(points, presence, key=key)
     # A vote is the image of the origin of a part.
     votes = found.votes[..., :2, 2]

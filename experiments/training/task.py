@@ -68,6 +68,7 @@ class Task(NamedTuple):
     multi_hot: whether it trains on images that belong to several classes.
     name: of the module whose `make_task` made it; by `described`, as `options`.
     options: the options of `make_task`.
+    model: the spec that `make_task` was given; by `described`.
   """
 
   describe: Callable[[Sequence[int], int], Spec]
@@ -103,6 +104,7 @@ class Task(NamedTuple):
   multi_hot: bool = False
   name: str = ""
   options: Mapping[str, Any] = {}
+  model: Spec | None = None
 
   def prepare(self, image: jax.Array) -> jax.Array:
     """An image [H W C] after the steps that keep it in [0, 1]."""
@@ -124,7 +126,8 @@ def described(make_task: Callable[..., Task]) -> Callable[..., Task]:
     given = signature.bind(*arguments, **options)
     given.apply_defaults()
     task = make_task(*arguments, **options)
-    return task._replace(name=name, options=given.kwargs)
+    model = given.arguments.get("model")
+    return task._replace(name=name, options=given.kwargs, model=model)
 
   return make
 

@@ -249,3 +249,30 @@ def test_a_model_without_its_card_is_refused(tmp_path):
   save = inspect.unwrap(saved.save)
   with pytest.raises(TypeError, match="give TrainedModel.model, make_card"):
     save(nnx.Module(), tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+  ("change", "words"),
+  [
+    ({"class_names": ["a", "b"]}, "it has 2 class_names, and the model 3 cl"),
+    ({"image_shape": [9, 9, 1]}, r"images become \[9, 9, 1\], and the model"),
+  ],
+)
+def test_a_card_of_other_classes_or_images_is_refused(tmp_path, change, words):
+  trained = saved_cases.trained("capsnet")
+  wrong = saved.TrainedModel(trained.model, trained.card | change)
+  with pytest.raises(ValueError, match=words):
+    capjax.save(wrong, tmp_path / "x.safetensors")
+  assert not os.listdir(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+  path = tmp_path / "missing" / "x.safetensors"
+  with pytest.raises(FileNotFoundError, match="missing; make it, or name"):
+    capjax.save(saved_cases.trained("capsnet"), path)
+
+
+def test_weights_start_from_a_trained_model_alone():
+  model = saved_cases.trained("capsnet").model
+  with pytest.raises(TypeError, match="trained is a str; give a trained mod"):
+    inspect.unwrap(saved.fitting)(model, "digits")

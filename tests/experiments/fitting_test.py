@@ -1,15 +1,18 @@
 """Training on arrays without flags."""
 
+import inspect
 import json
 
 import fit_arrays
 import numpy as np
+import optax
 import processes
 import pytest
 
 import capjax
-from capjax import data
+from capjax import data, specs
 from experiments import fitting
+from experiments.tasks import capsnet
 
 
 def fit(workdir, **options):
@@ -127,6 +130,19 @@ def test_what_is_out_of_range_is_refused(tmp_path):
     fitting.fit(fit_arrays.task(), **common, **options)
   with pytest.raises(TypeError, match="num_steps"):
     fitting.fit(fit_arrays.task(), **common)
+  fit = inspect.unwrap(fitting.fit)
+  with pytest.raises(TypeError, match="task is the class CapsNet; give what"):
+    fit(capjax.CapsNet, **common, num_steps=1)
+  with pytest.raises(TypeError, match="start_from is 'digits'; give a trained"):
+    fit(fit_arrays.task(), **common, num_steps=1, start_from="digits")
+  other = capsnet.make_task(
+    specs.Spec(
+      capjax.CapsNet, {"num_classes": 7, "conv_kernel": 3, "primary_kernel": 3}
+    ),
+    optax.adam(1e-3),
+  )
+  with pytest.raises(ValueError, match="num_classes=7, and the data need [23]"):
+    fitting.fit(other, **common, num_steps=1)
   with pytest.raises(TypeError, match="eval_evry is .*did you mean eval_every"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, eval_evry=3)
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):

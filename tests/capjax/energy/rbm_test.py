@@ -363,5 +363,13 @@ class LearningTest(parameterized.TestCase):
       self.assertGreater(after, -2.2)
 
 
+def test_free_energies_are_of_images_of_the_model():
+  model, images = _model(), _images()
+  with pytest.raises(ValueError, match="images / 255"):
+    model.free_energy(255 * images)
+  with pytest.raises(ValueError, match="give"):
+    model.free_energy(images[:, 1:])
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -288,6 +288,13 @@ class SCAETest(parameterized.TestCase):
       self.assertEqual(_size(nnx.state(part, nnx.Param)), 0)
     self.assertGreater(_size(gradient.prior_probe.kernel), 0)
 
+  def test_without_labels_the_probes_alone_are_left_out(self):
+    model = _make()
+    want = scae.loss(model, _images(), _LABELS, None)[1]
+    got, terms = scae.loss(model, _images(), None, None)
+    np.testing.assert_allclose(got, want["loss"], rtol=1e-6)
+    assert terms["probe_loss"] == 0
+
   def test_loss_matches_oracle(self):
     check_loss_matches_oracle(_loss)
 

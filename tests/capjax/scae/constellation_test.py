@@ -1,6 +1,7 @@
 """The constellation autoencoder: its loss by loops, and what it must not do."""
 
 import functools
+import inspect
 from unittest import mock
 
 import chex
@@ -403,6 +404,15 @@ def test_unknown_encoders_are_refused():
       _with_encoder("cnn")
   finally:
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_points_of_other_shapes_are_named():
+  call = inspect.unwrap(constellation.ConstellationAutoencoder.__call__)
+  drawn = _drawn()
+  with pytest.raises(ValueError, match="points is .*; give .* 2"):
+    call(_model(), jnp.ones((6, 11, 3)), drawn.presence)
+  with pytest.raises(ValueError, match="presence is"):
+    call(_model(), drawn.points, drawn.presence[:, 1:])
 
 
 if __name__ == "__main__":
