@@ -116,7 +116,9 @@ class GenerativeCapsules(nnx.Module):
         of a child; without it, bounds with point estimates of poses grow
         without limit.
       scale_prior: standard deviation of log sigma_ij about log `scale_floor`,
-        which is then no floor; see `log_scale_prior`. None for the floor.
+        which is then no floor; see `log_scale_prior`, which the caller adds to
+        what is maximised: it is in no bound and in no NumPyro program. None
+        for the floor.
       off_scale: sigma_off, standard deviation of the pose of an absent child;
         see `absence_cost`.
       dummy_scale: sigma_0, standard deviation of the pose of a child without

@@ -32,6 +32,11 @@ def _accuracy(activations, labels):
   return np.mean(np.argmax(activations, axis=-1) == labels)
 
 
+def test_statistics_are_kept_by_an_update(scopes):
+  norm = scopes[1]["normalised"].norm
+  assert np.all(np.abs(norm.mean[...]) > 0.001)
+
+
 def test_a_network_of_ones_own_learns(scopes):
   """Chance is a tenth."""
   scope = scopes[0]
@@ -47,7 +52,7 @@ def test_a_network_of_ones_own_learns(scopes):
 
 
 def test_a_routing_of_ones_own_routes(scopes):
-  scope = scopes[1]
+  scope = scopes[2]
   np.testing.assert_allclose(
     np.sum(scope["outputs"].coefficients, axis=-1), 1, atol=1e-5
   )
@@ -59,7 +64,7 @@ def test_a_routing_of_ones_own_routes(scopes):
 
 
 def test_weights_of_a_network_with_a_function_are_kept(scopes):
-  scope = scopes[2]
+  scope = scopes[3]
   kept, now = (
     [np.asarray(x) for x in leaves]
     for leaves in (scope["leaves"], scope["restored"])
@@ -72,11 +77,11 @@ def test_weights_of_a_network_with_a_function_are_kept(scopes):
 
 
 def test_poses_are_matrices(scopes):
-  assert scopes[3]["matrices"].shape == (2, 6, 6, 3, 4, 4)
+  assert scopes[4]["matrices"].shape == (2, 6, 6, 3, 4, 4)
 
 
 def test_members_of_an_ensemble_differ_and_learn(scopes):
-  scope = scopes[4]
+  scope = scopes[5]
   values = np.asarray(scope["values"])
   assert values.shape == (3, 60)
   assert np.all(np.mean(values[:, -5:], axis=1) < values[:, 0] / 2)
@@ -93,4 +98,4 @@ def test_members_of_an_ensemble_differ_and_learn(scopes):
 
 
 def test_sizes_are_known_without_memory(scopes):
-  assert scopes[5]["number"] > 9e9
+  assert scopes[6]["number"] > 9e9
