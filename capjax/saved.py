@@ -104,9 +104,9 @@ class TrainedModel:
       ValueError: if the images have another dtype or shape, or the model does
         not take images.
     """
+    predictions.scores_name(self.model)  # raises without predictions
     images = preprocessing.stored(images, self.card["image_shape"])
     checks.counts(batch_size=batch_size)
-    predictions.scores_name(self.model)  # raises without predictions
     size = min(batch_size, len(images))
     num_labels = self.card["num_labels"]
     batches = []

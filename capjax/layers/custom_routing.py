@@ -44,7 +44,8 @@ class FromFunction(nnx.Module):
     """Reads the signature.
 
     Raises:
-      TypeError: if the function needs arguments that no layer gives.
+      TypeError: if the function needs arguments that no layer gives, or is a
+        module with other state than parameters.
     """
     self.takes_votes, self.names, missing = _signature(function)
     if missing:
@@ -57,6 +58,14 @@ class FromFunction(nnx.Module):
         f"routing {_name(function)} takes no votes; give a function of votes "
         "[I J D]."
       )
+    if isinstance(function, nnx.Module):
+      state = nnx.state(function, nnx.Any(nnx.BatchStat, nnx.RngState))
+      if jax.tree.leaves(state):
+        raise TypeError(
+          f"routing {_name(function)} has statistics or random streams, which "
+          "a layer cannot change, since it maps the routing over the batch; "
+          "give a module of parameters alone."
+        )
     self.function = function
 
   @property

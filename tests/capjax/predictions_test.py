@@ -146,7 +146,7 @@ def test_the_remedy_for_floats_is_that_of_their_range(low, high, words):
 def test_points_are_asked_for():
   trained = saved_cases.trained("constellation")
   with pytest.raises(ValueError, match=r"takes points \[N M 2\] .* not images"):
-    trained.predict(np.zeros((2, 1, 1, 1), np.uint8))
+    trained.predict(np.zeros((2, 5, 2), np.float32))
   found = trained(jnp.zeros((2, 5, 2)), jnp.ones((2, 5)))
   assert found.log_prob.shape == (2,)
 

@@ -231,3 +231,16 @@ def test_a_function_has_no_json():
   assert "JSON cannot hold; give a name instead, or" in str(error.value)
   named = specs.Spec(capjax.CapsNet, {"routing": "self"})
   assert json.dumps(named.as_json())
+
+
+class Normalised(nnx.Module):
+  def __init__(self, *, rngs):
+    self.norm = nnx.BatchNorm(5, rngs=rngs)
+
+  def __call__(self, votes):
+    return routing.uniform_routing(self.norm(votes))
+
+
+def test_modules_with_other_state_than_parameters_are_refused():
+  with pytest.raises(TypeError, match="Normalised.* has statistics or random"):
+    custom_routing.FromFunction(Normalised(rngs=nnx.Rngs(0)))
