@@ -254,7 +254,7 @@ class ConvVAE(nnx.Module):
       ValueError: if a number is below 1, or `pixel_scale` is not above 0.
     """
     if pixel_scale is not None:
-      selection.check_scales(pixel_scale)
+      selection.check_scales(pixel_scale=pixel_scale)
     checks.image_shape(image_shape)
     checks.counts(num_latents=num_latents)
     self.image_shape = tuple(image_shape)

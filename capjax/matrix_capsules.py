@@ -1,5 +1,6 @@
 """Matrix capsules with EM routing (Hinton, Sabour, Frosst, 2018)."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -151,10 +152,12 @@ class MatrixCapsules(nnx.Module):
     self.image_shape = tuple(image_shape)
     grid = [_grid(size, windows, padding) for size in image_shape[:2]]
     if min(grid) < 1:
+      sides = itertools.count(1)
+      least = next(x for x in sides if _grid(x, windows, padding) > 0)
       raise checks.ImageShapeError(
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
-        "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them, or give "
-        "padding='SAME'."
+        "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them to "
+        f"{least}x{least} or more, or give padding='SAME'."
       )
     pose_shape = _POSE_SHAPES[pose]
     temperatures = em.inverse_temperature_schedule(

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -133,14 +134,23 @@ class GenerativeCapsules(nnx.Module):
     Differs from paper: its numerical values were not available to us; these are
     ours.
     """
-    if not num_capsules:
-      raise ValueError("num_capsules is empty; give one number for each layer.")
+    if not np.iterable(num_capsules) or not len(num_capsules):
+      raise ValueError(
+        f"num_capsules is {num_capsules}; give one number for each layer."
+      )
     for count in num_capsules:
       checks.counts(num_capsules=count)
+    checks.counts(template_size=template_size)
     selection.check_scales(
-      temperature, pixel_scale, scale_floor, off_scale, dummy_scale, top_scale,
-      dummy_affinity, *([] if scale_prior is None else [scale_prior]),
-    )  # fmt: skip
+      temperature=temperature,
+      pixel_scale=pixel_scale,
+      scale_floor=scale_floor,
+      off_scale=off_scale,
+      dummy_scale=dummy_scale,
+      top_scale=top_scale,
+      dummy_affinity=dummy_affinity,
+      **({} if scale_prior is None else {"scale_prior": scale_prior}),
+    )
     checks.image_shape(image_shape)
     channels = image_shape[2]
     self.image_shape = tuple(image_shape)

@@ -194,7 +194,9 @@ def select(
   Differs from paper: the paper does not define the distribution of the pose of
   a child with relaxed presence; see `pose_scales`.
   """
-  check_scales(temperature, off_scale, dummy_scale)
+  check_scales(
+    temperature=temperature, off_scale=off_scale, dummy_scale=dummy_scale
+  )
   checks.arrays(
     {
       "offsets": (relations.offsets, "I J 6"),
@@ -244,9 +246,8 @@ def gaussian(
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
 
 
-def check_scales(*scales: Scale) -> None:
+def check_scales(**scales: Scale) -> None:
   """Raises a ValueError if a scale is not above 0; traced ones are skipped."""
-  if any(not x > 0 for x in scales if not isinstance(x, jax.core.Tracer)):
-    raise ValueError(
-      f"temperature and scales are {scales}; give numbers above 0."
-    )
+  for name, scale in scales.items():
+    if not isinstance(scale, jax.core.Tracer) and not scale > 0:
+      raise ValueError(f"{name} is {scale}; give a number above 0.")
