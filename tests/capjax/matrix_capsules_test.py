@@ -384,7 +384,8 @@ class HardInputsTest(parameterized.TestCase):
       start(object.__new__(kind), _SHAPE, 5, types=(8, 16), rngs=nnx.Rngs(0))
 
   def test_images_that_are_too_small_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "images of 14x30 are too small"):
+    message = "14x30 are too small for .* pad them to 17x17 or more"
+    with self.assertRaisesRegex(ValueError, message):
       matrix_capsules.MatrixCapsules((14, 30, 1), 5, rngs=nnx.Rngs(0))
 
 
