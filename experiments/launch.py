@@ -11,7 +11,7 @@ from capjax import data, pretrained
 from capjax import saved as saved_models
 from capjax.saved import TrainedModel
 
-from . import fitting
+from . import pipeline
 from .evaluation import models
 from .flags import datasets, errors, hosts, lengths, limits, runs
 from .run import directory, processes
@@ -109,7 +109,7 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
     ]
     processes.require_same("whether images stay in files (--stream)", stored)
     run = runs.open_run(runs.WORKDIR.value)
-    fitting.complete(
+    pipeline.complete(
       task,
       run,
       train_set,

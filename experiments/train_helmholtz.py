@@ -19,7 +19,7 @@ from capjax.energy.helmholtz import CapsuleHM
 from capjax.energy.wake_sleep import Stack
 from capjax.specs import Spec
 
-from . import fitting, launch
+from . import launch, pipeline
 from .flags import boltzmann as flagged
 from .flags import errors, limits, runs
 from .run import processes
@@ -92,7 +92,7 @@ def _fit_layer(
   )
   processes.by_first(run.lock, runs.invocation())
   processes.by_first(run.note, "model", record)
-  _, seconds = fitting.optimise(task, run, train, validation, config)
+  _, seconds = pipeline.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)
   return stack, seconds
 

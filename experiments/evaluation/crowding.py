@@ -40,7 +40,7 @@ def crowding(run: directory.Run, trained: Trained, options: Options) -> Scores:
     ValueError: if all these test images are of one class.
   """
   images, labels = models.first(
-    trained, options.images or _NUM_IMAGES, num_classes=2
+    trained, options.images or _NUM_IMAGES, two_classes=True
   )
   width = models.canvas(trained)[1]
   distances = np.unique(np.linspace(0, width, _NUM_DISTANCES).round())

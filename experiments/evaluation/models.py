@@ -261,7 +261,7 @@ def first(
   count: int | None,
   *,
   at_least: int = 1,
-  num_classes: int = 1,
+  two_classes: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
   """The first test images and labels.
 
@@ -269,7 +269,7 @@ def first(
     trained: the model, and its data.
     count: of images; None for all.
     at_least: images that the suite needs.
-    num_classes: classes that it needs among these images.
+    two_classes: whether it needs two classes among these images.
 
   Raises:
     ValueError: if there are fewer.
@@ -280,7 +280,7 @@ def first(
       f"{len(labels)} test images are too few for this suite; give at least "
       f"{at_least}, as --images"
     )
-  if num_classes > 1 and len(np.unique(labels)) < num_classes:
+  if two_classes and len(np.unique(labels)) < 2:
     raise ValueError(
       f"the first {len(labels)} test images are of one class, and this suite "
       "needs two, since it lays an image over one of another class; give more "

@@ -164,7 +164,7 @@ def multimnist(
   evaluate = tasks.make_evaluate(
     measure, sample_on_canvas, trained.config.batch_size
   )
-  images, labels = models.first(trained, options.images, num_classes=2)
+  images, labels = models.first(trained, options.images, two_classes=True)
   measures = evaluate(trained.model, images, labels)
   decodes = getattr(trained.model, "decoder", None) is not None
   if decodes and models.canvas(trained)[2] == 1:  # two colours show two digits

@@ -90,7 +90,7 @@ def _measure(
     }
 
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  images, labels = models.first(trained, count, num_classes=2)
+  images, labels = models.first(trained, count, two_classes=True)
   return evaluate(trained.model, images, labels)
 
 

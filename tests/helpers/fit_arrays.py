@@ -16,7 +16,7 @@ import optax
 
 import capjax
 from capjax import specs
-from experiments import fitting
+from experiments import fitting, pipeline
 from experiments.tasks import capsnet, transforming
 
 _NETWORK = specs.Spec(
@@ -50,7 +50,7 @@ def task(name="capsnet"):
 
 
 def _kill_at(count):
-  summarise, calls = fitting.tasks.summarise, []
+  summarise, calls = pipeline.tasks.summarise, []
 
   def counted(measures):
     calls.append(None)
@@ -58,7 +58,7 @@ def _kill_at(count):
       os.kill(os.getpid(), signal.SIGKILL)
     return summarise(measures)
 
-  fitting.tasks.summarise = counted
+  pipeline.tasks.summarise = counted
 
 
 def main(workdir, options):

@@ -22,12 +22,14 @@ MAY_IMPORT = {
   "flags": {"run", "training"},
   "records": {"run", "evaluation"},
   "benchmarks": {"flags", "run", "training"},
-  "fitting": {"run", "training", "evaluation", "figures"},
-  "launch": {"flags", "run", "training", "evaluation", "fitting"},
+  "pipeline": {"run", "training", "evaluation", "figures"},
+  "fitting": {"run", "training", "pipeline"},
+  "launch": {"flags", "run", "training", "evaluation", "pipeline"},
 }
 PACKAGES = ("kernels", "capjax", "experiments")
 WITHOUT_FLAGS = (
-  "run", "training", "evaluation", "figures", "records", "tasks", "fitting"
+  "run", "training", "evaluation", "figures", "records", "tasks", "pipeline",
+  "fitting",
 )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def test_every_folder_of_experiments_has_its_layer():
     for path in (processes.ROOT / "experiments").iterdir()
     if (path / "__init__.py").exists()
   }
-  assert folders | {"fitting", "launch"} == MAY_IMPORT.keys()
+  assert folders | {"pipeline", "fitting", "launch"} == MAY_IMPORT.keys()
 
 
 @pytest.mark.parametrize("package", ["absl.flags", "absl"])
