@@ -55,14 +55,23 @@ def test_operations_are_counted(function, arguments, want):
   assert operations.count(function, *arguments) == want
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_a_convolution_counts_as_its_direct_sum(stride):
-  conv = layers.Conv(2, 6, 3, stride=stride, rngs=nnx.Rngs(0))
-  images = jnp.ones((4, 9, 9, 2))
-  positions = 4 * (7 if stride == 1 else 4) ** 2
+@pytest.mark.parametrize(
+  ("size", "channels", "kernel", "stride"),
+  [(9, 2, 3, 1), (9, 2, 3, 2), (18, 64, 3, 1)],
+)
+def test_a_convolution_counts_as_its_direct_sum(size, channels, kernel, stride):
+  """Also where a CPU takes fewer multiplications, as in the last case."""
+  filters = 3 * channels
+  conv = layers.Conv(channels, filters, kernel, stride=stride, rngs=nnx.Rngs(0))
+  images = jnp.ones((4, size, size, channels))
+  positions = 4 * ((size - kernel) // stride + 1) ** 2
   # The sums, and the bias; the scale is 1, but it is multiplied.
-  want = positions * 6 * (2 * 3 * 3 * 2 + 2)
+  want = positions * filters * (2 * kernel**2 * channels + 2)
   assert operations.count(conv, images) == want
+  if channels == 64:
+    with platforms.known("cpu"):
+      on_cpu = jax.make_jaxpr(lambda x: conv(x))(images)
+    assert operations._of_jaxpr(on_cpu.jaxpr) < 0.8 * want
 
 
 def test_routing_adds_operations_with_each_iteration():
