@@ -13,6 +13,7 @@ project = "capjax"
 author = "The capjax authors"
 release = version = _CONFIG["metadata"]["version"]
 extensions = [
+  "array_like",
   "deviations",
   "mathml",
   "myst_nb",

@@ -69,6 +69,13 @@ def test_every_module_has_its_place_in_the_reference():
   assert not modules - _documented()
 
 
+def test_every_make_task_is_in_the_reference():
+  documented = _documented()
+  for path in (ROOT / "experiments" / "tasks").glob("*.py"):
+    if "def make_task(" in path.read_text("utf-8"):
+      assert f"experiments.tasks.{path.stem}" in documented, path.name
+
+
 @pytest.mark.parametrize("package", [kernels, capjax], ids=lambda x: x.__name__)
 def test_every_name_of_a_package_is_defined_in_a_documented_module(package):
   documented = _documented()
@@ -97,6 +104,16 @@ def test_deviations_are_read_from_docstrings():
   rows = {name: how for name, _, how in deviations.found(ROOT / "kernels")}
   assert rows["kernels.routing.em.em_routing"].startswith("floors under R_j")
   assert "kernels.routing.dynamic.dynamic_routing" not in rows
+
+
+def test_arrays_have_a_short_name_in_signatures():
+  pytest.importorskip("sphinx")
+  import array_like
+
+  unions = [array_like.stringify_annotation(x) for x in array_like._UNIONS]
+  assert array_like.short(f"(x: {unions[0]}, *, y: {unions[1]} | None)") == (
+    "(x: ArrayLike, *, y: ArrayLike | None)"
+  )
 
 
 def test_docstrings_become_plain_text():
