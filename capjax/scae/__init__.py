@@ -5,6 +5,7 @@ from capjax.scae import (
   constellation,
   objects,
   parts,
+  templates,
   voting,
 )
 from capjax.scae.autoencoder import (
@@ -37,5 +38,6 @@ __all__ = [
   "parts",
   "reconstruct",
   "shares_won",
+  "templates",
   "voting",
 ]

@@ -19,6 +19,7 @@ from capjax.kernels import checks, numerics, rendering
 from capjax.kernels.matching import sparsity
 from capjax.scae import objects as object_capsules
 from capjax.scae import parts as part_capsules
+from capjax.scae import templates as part_templates
 from capjax.scae import voting
 
 _FLAT = 0.1  # intensity range below which a template counts as flat
@@ -82,8 +83,8 @@ class SCAE(nnx.Module):
       num_features: special features of a part; with 0 templates have no
         colours, and the part encoder learns nothing from the objects.
       encoder_features: channels of the part encoder.
-      nonlinearity: nonlinearity of templates, as for `part_capsules.Templates`.
-      mixing: mixing of parts in an image, as for `part_capsules.Templates`.
+      nonlinearity: that of templates, as for `part_templates.Templates`.
+      mixing: mixing of parts in an image, as for `part_templates.Templates`.
       kind: kind of the poses of objects, as for `geometry.pose_matrix`.
       normalise: of votes, as for `vote_mixture.explain_parts`.
       masking: of absent parts, as for `set_transformer.SetTransformer`.
@@ -115,7 +116,7 @@ class SCAE(nnx.Module):
       kind=part_encoder,
       rngs=rngs,
     )
-    self.decoder = part_capsules.Templates(
+    self.decoder = part_templates.Templates(
       image_shape,
       num_parts,
       size=template_size,

@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 from capjax import scae
-from capjax.scae import constellation, parts, voting
+from capjax.scae import constellation, voting
+from capjax.scae import templates as part_templates
 
 
 @functools.cache
@@ -92,7 +93,9 @@ def test_single_numbers_are_glorot_uniform(name):
   def draw(key):
     rngs = nnx.Rngs(params=key)
     mixing = "coupled" if name == "temperature" else "alpha"
-    templates = parts.Templates((8, 8, 3), 2, size=2, mixing=mixing, rngs=rngs)
+    templates = part_templates.Templates(
+      (8, 8, 3), 2, size=2, mixing=mixing, rngs=rngs
+    )
     return getattr(templates, name)[...]
 
   keys = jax.random.split(jax.random.key(0), 200)
