@@ -98,6 +98,20 @@ class Templates(nnx.Module):
     # Clipping has no gradient outside of [0, 1], so colours start at 1.
     return self._squash(colors + 0.99 * (self.nonlinearity == "relu1"))
 
+  def render(self, parts: Parts) -> Float[Array, "B H W C"]:
+    """Draws parts: the mean of their mixture at each pixel.
+
+    The same as `explain(images, parts).mean`, which depends on no image.
+
+    Args:
+      parts: found in images, moved, or made by hand.
+
+    Returns:
+      Intensities, in [0, 1] for presences in [0, 1].
+    """
+    shape = (len(parts.poses), *self.canvas, self.num_channels)
+    return self.explain(jnp.zeros(shape, parts.poses.dtype), parts).mean
+
   def explain(
     self, images: Float[Array, "B H W C"], parts: Parts
   ) -> rendering.ImageMixture:

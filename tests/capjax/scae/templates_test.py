@@ -104,6 +104,28 @@ def test_accelerators_find_the_same_without_a_scatter(stored):
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
 
 
+@pytest.mark.parametrize("mixing", ["alpha", "coupled"])
+def test_drawings_follow_parts_and_no_image(mixing):
+  decoder = part_templates.Templates(
+    (9, 8, 2), 1, size=4, num_features=0, mixing=mixing, rngs=nnx.Rngs(0)
+  )
+  pose = jnp.array([[0.4, 0.0, -0.2], [0.0, 0.4, 0.1], [0.0, 0.0, 1.0]])
+  parts = part_capsules.Parts(
+    pose[None, None], jnp.full((1, 1), 0.9), jnp.zeros((1, 1, 0))
+  )
+  drawn = decoder.render(parts)
+  images = jax.random.uniform(jax.random.key(0), (1, 9, 8, 2))
+  np.testing.assert_array_equal(drawn, decoder.explain(images, parts).mean)
+  # Centres of the first and the last of 8 pixels are 2 apart.
+  moved = pose.at[0, 2].add(2 / 7)
+  right = decoder.render(parts._replace(poses=moved[None, None]))
+  np.testing.assert_allclose(right[:, :, 1:], drawn[:, :, :-1], atol=1e-5)
+  absent = decoder.render(parts._replace(presence=jnp.zeros((1, 1))))
+  assert (
+    np.ptp(absent, axis=(1, 2)).max() == 0 < np.ptp(drawn, axis=(1, 2)).min()
+  )
+
+
 @pytest.mark.parametrize("name", ["explain", "log_prob"])
 def test_images_of_another_size_are_refused(name):
   decoder = part_templates.Templates((9, 8, 1), 1, size=4, rngs=nnx.Rngs(0))
