@@ -157,7 +157,7 @@ class MatrixCapsules(nnx.Module):
       raise checks.ImageShapeError(
         f"images of {image_shape[0]}x{image_shape[1]} are too small for "
         "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them to "
-        f"{least}x{least} or more, or give padding='SAME'."
+        f"{least}x{least} or more, or give padding='SAME' (--padding=SAME)."
       )
     pose_shape = _POSE_SHAPES[pose]
     temperatures = em.inverse_temperature_schedule(

@@ -145,6 +145,10 @@ def main(argv: Sequence[str]) -> None:
     if is_graph and _OUT.value is None:
       raise ValueError(f"--format={_FORMAT.value} needs --out=FILE")
     if is_graph:
+      limits.refuse(
+        f"--format={_FORMAT.value}",
+        ["dataset", "data_dir", "image_size", "grayscale", "stream"],
+      )
       limits.require_folder("out", _OUT.value)
       try:
         write_graph(source, _OUT.value, form=_FORMAT.value, graph=_GRAPH.value)

@@ -85,7 +85,7 @@ def fit(
   if "num_steps" not in options:
     raise TypeError("num_steps is missing; give the number of updates")
   config = LoopConfig(**options)
-  loop.check(config)
+  config = loop.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
   _require_same_sizes(task, train_set)
   processes.require_same("options", config)
@@ -121,7 +121,7 @@ def _require_same_sizes(task: tasks.Task, train_set: data.Dataset) -> None:
   for name in ("image_shape", "num_classes"):
     if name in given.arguments and name in found.arguments:
       own, wanted = given.arguments[name], found.arguments[name]
-      if np.any(np.asarray(own) != np.asarray(wanted)):
+      if not np.array_equal(own, wanted):
         raise ValueError(
           f"the Spec says {name}={own}, and the data need {wanted}; leave "
           f"{name} out of the Spec, it is taken from the data"

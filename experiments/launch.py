@@ -50,19 +50,12 @@ def _source(
   """
   if not runs.START_FROM.value:
     return None
-  if processes.by_first(_has_state, run, task):
+  if pipeline.has_state(run, task, runs.loop_config()):
     return None
   trained = pretrained.load_any(runs.START_FROM.value)
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)
   saved_models.fitting(spec.shapes(), trained)  # fails now if nothing fits
   return trained
-
-
-def _has_state(run: directory.Run, task: tasks.Task) -> bool:
-  """Whether there is a training state to resume from."""
-  if not (run.workdir / "checkpoints").exists():
-    return False
-  return tasks.saved_by(run, task, runs.loop_config()).has_state()
 
 
 def _refuse_data_folder() -> None:

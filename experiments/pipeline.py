@@ -29,6 +29,18 @@ from .training.checkpoints import Checkpoints
 from .training.loop import LoopConfig
 
 
+def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
+  """Whether a run has a training state to resume from; all processes ask."""
+
+  def look():
+    # Making the checkpoints makes their folder, which marks a run as begun.
+    if not (run.workdir / "checkpoints").exists():
+      return False
+    return tasks.saved_by(run, task, config).has_state()
+
+  return processes.by_first(look)
+
+
 @processes.silent_but_first()
 def complete(
   task: tasks.Task,
@@ -70,7 +82,7 @@ def complete(
       summary.
 
   Raises:
-    ValueError: if the data, the model and the configuration do not fit
+    ValueError: if the data, the task and the configuration do not fit
       together, or the folder holds another run.
   """
   if train_set.is_multi_hot and not task.multi_hot:
@@ -78,6 +90,11 @@ def complete(
       f"{invocation.dataset}: images belong to several classes at once, "
       "which only train_capsnet takes, without --routing=self; give one "
       "label for each image"
+    )
+  if config.stop_accuracy is not None and task.chosen_by != "accuracy":
+    raise ValueError(
+      f"stop_accuracy is {config.stop_accuracy}, and this task measures no "
+      "accuracy; leave it out"
     )
   records = {
     "data": tasks.data_record(train_set, test),
@@ -102,8 +119,11 @@ def complete(
       f"steps{on_length()}",
       flush=True,
     )
+  resumes = has_state(run, task, config)
+  if resumes:
+    source = None
   for name, record in records.items():
-    processes.by_first(run.note, name, record)
+    processes.by_first(run.note, name, record, fixed=resumes)
   spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
   told = banner.lines(
     device=provenance.device(),

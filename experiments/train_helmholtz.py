@@ -22,7 +22,7 @@ from capjax.specs import Spec
 from . import launch, pipeline
 from .flags import boltzmann as flagged
 from .flags import errors, limits, runs
-from .run import processes
+from .run import directory, processes
 from .tasks import helmholtz
 from .training import memory
 from .training import task as tasks
@@ -97,11 +97,20 @@ def _fit_layer(
   return stack, seconds
 
 
+def _default_steps() -> int:
+  """As many as wake-sleep training has, or had before it was lengthened."""
+  run = directory.Run(runs.WORKDIR.value)
+  try:
+    return run.flags()["pretrain_steps"]
+  except (OSError, ValueError, KeyError):  # of a new run, or damaged
+    return runs.NUM_STEPS.value
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   if _PRETRAIN_STEPS.value is None:  # recorded as a number
-    flags.FLAGS.pretrain_steps = runs.NUM_STEPS.value
+    flags.FLAGS.pretrain_steps = _default_steps()
   with errors.clear_errors():
     flagged.refuse_useless_flags()
     if runs.START_FROM.value and _PRETRAIN_STEPS.value:

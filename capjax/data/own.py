@@ -111,6 +111,11 @@ def from_arrays(
   named = {"images": train[0], "labels": train[1]}
   if test is not None:
     named |= {"test_images": test[0], "test_labels": test[1]}
+  if isinstance(class_names, str):
+    raise ValueError(
+      f"class_names is {class_names!r}; give a sequence of words, one for each "
+      "class"
+    )
   if class_names is not None:
     named["class_names"] = tuple(class_names)
   arrays = {name: np.asarray(x) for name, x in named.items()}

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from ..run.invocation import PROCESS_FLAGS
+
 _FOLDER = pathlib.Path(__file__).parents[1] / "presets"
 NAME = "preset"
 flags.DEFINE_string(
@@ -28,7 +30,7 @@ _OPEN = frozenset(
     "workdir", "data_dir", "seed", "num_steps", "log_every", "eval_every",
     "checkpoint_every", "checkpoint_minutes", "compilation_cache",
     "deterministic", "precision", "verbosity", "figure_format",
-    "wandb", "profile",
+    "wandb", "profile", *PROCESS_FLAGS,
   }
 )  # fmt: skip
 

@@ -40,6 +40,10 @@ _PAPER_PRESETS = {
 ABLATIONS = {"full": 98.7}
 
 
+# Flags by which a CapsNet is no longer the paper's.
+_DEEPER = "conv_capsules", "hidden_capsules", "residual_features", "leaky"
+
+
 def changes(command: str) -> list[str]:
   """The words of a command that change the run of its preset."""
   free = {f"--{name}" for name in (*FREE_FLAGS, "flagfile")}
@@ -65,7 +69,7 @@ def _published_error(record):
   if any(flag(name, value) != value for name, value in widths.items()):
     return None
   if flag("model") == "capsnet":
-    if flag("routing", "dynamic") != "dynamic":
+    if flag("routing", "dynamic") != "dynamic" or any(map(flag, _DEEPER)):
       return None
     key += flag("num_iterations") or 3, flag("reconstruction") != "none"
   return _PAPER.get(key)

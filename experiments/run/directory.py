@@ -86,7 +86,7 @@ class Run:
     if (
       self.has_begun()
       or (self.workdir / "checkpoints").exists()
-      or any(self.workdir.glob("*/checkpoints"))  # of an earlier phase
+      or any(self.workdir.glob("layer_*/checkpoints"))  # of pretraining
     ):
       self._check_flags(invocation)
     else:
@@ -243,14 +243,22 @@ class Run:
       logging.warning("%s is missing: it is written again", path)
     return path
 
-  def note(self, name: str, record: Mapping[str, Any]) -> None:
+  def note(
+    self, name: str, record: Mapping[str, Any], *, fixed: bool = False
+  ) -> None:
     """Writes NAME.json, such as the model or the data, when the run starts.
+
+    Args:
+      name: of the file.
+      record: what it holds.
+      fixed: whether a state that was saved depends on it already; it does where
+        there are metrics.
 
     Raises:
       ValueError: if the run was started with another record of that name.
     """
     path = self.workdir / f"{name}.json"
-    if not path.exists() or not self.metrics():
+    if not path.exists() or not (fixed or self.metrics()):
       atomic_files.write_json(path, record)
       return
     old = atomic_files.read_json(path)

@@ -27,6 +27,7 @@ from . import class_scores
 CLASS_LOSSES = ("spread", "margin", "cross_entropy")
 # The authors' code has 2,000,000 steps and a time constant of 50,000.
 _MARGIN_SHARE = 40
+_LATEST = 2**31 - 1  # step, at which the margin is largest
 # The crop of a stereo pair is standardised, as in the authors' code. The text
 # of the paper standardises first and then crops.
 PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
@@ -105,7 +106,7 @@ def make_task(
   return Task(
     describe,
     functools.partial(loss, class_loss=class_loss, weight_decay=weight_decay),
-    functools.partial(measure, class_loss=class_loss, num_steps=num_steps),
+    functools.partial(measure, class_loss=class_loss),
     sample=make_example,
     sample_test=make_test,
     optimizer=optimizer,
@@ -203,16 +204,14 @@ def measure(
   labels: jax.Array,
   *,
   class_loss: ClassLoss,
-  num_steps: int,
 ) -> train_step.Metrics:
-  """Measures each image; `loss` has the margin of the last step.
+  """Measures each image; `loss` has the largest margin, whatever the step.
 
   Args:
     model: the network.
     images: [B H W C], as the steps of the task return them.
     labels: [B], the classes.
     class_loss: as for `loss`.
-    num_steps: the last step.
 
   Returns:
     `prediction`, `accuracy` and `loss` [B]; of capsules also `activations`
@@ -231,7 +230,7 @@ def measure(
       said, labels
     )
   else:
-    measures["loss"] = class_loss(said, labels, num_steps)
+    measures["loss"] = class_loss(said, labels, _LATEST)
     measures["activations"] = output.activations
     measures["routing_entropy"] = diagnostics.routing_entropy(
       output.coefficients

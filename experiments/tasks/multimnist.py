@@ -9,16 +9,18 @@ import functools
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 import optax
 from flax import nnx
 
 from capjax import data, losses
 from capjax.data.transforms import overlap
 from capjax.data.transforms.preprocessing import Preprocessing
+from capjax.kernels import checks
 from capjax.specs import Spec
 
 from ..evaluation import multimnist
-from ..training import augmentation, train_step
+from ..training import train_step
 from ..training.task import Task, described
 from . import capsnet
 
@@ -114,14 +116,23 @@ def check_shift(image_shape: Sequence[int], pad: int, max_shift: int) -> None:
     checks.ImageShapeError: if they would leave it.
   """
   height, width, _ = image_shape
-  augmentation.check_shift(
-    (height + pad, width + pad), max_shift, ["max_shift"]
-  )
+  if max_shift >= min(height, width) + pad:
+    raise checks.ImageShapeError(
+      f"objects of {height}x{width} leave a frame of {pad} pixels around them "
+      f"when shifted by {max_shift}; give a smaller max_shift (--max_shift) or "
+      "a larger pad (--pad)"
+    )
 
 
 def begin(
   model: nnx.Module, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Raises a ValueError unless there are images of at least two classes."""
-  del model, validation
+  """Raises a ValueError unless each set has images of two classes or more."""
+  del model
   overlap.require_two_classes(train.labels)
+  if len(validation.labels) and len(np.unique(validation.labels)) < 2:
+    raise ValueError(
+      f"the {len(validation.labels)} images kept for validation are of one "
+      "class, and each is laid over one of another class; keep more, as "
+      "num_validation (--num_validation), or 0"
+    )

@@ -1,5 +1,6 @@
 """The training loop on the host: when to log, validate, save and stop."""
 
+import operator
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from capjax import data
+from capjax.kernels import checks
 
 from ..run import directory, interrupts, processes
 from . import (
@@ -22,6 +24,16 @@ from . import (
 )
 
 _MAX_RESTARTS = 20  # in one process
+
+# The least that each count of a `LoopConfig` may be.
+_COUNTS = {
+  **dict.fromkeys(
+    ("num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every"),
+    1,
+  ),
+  **dict.fromkeys(("num_micro_batches", "model_parallel"), 1),
+  **dict.fromkeys(("seed", "num_validation", "profile"), 0),
+}
 
 
 class LoopConfig(NamedTuple):
@@ -69,15 +81,29 @@ class LoopConfig(NamedTuple):
   rematerialise: bool = False
 
 
-def check(config: LoopConfig) -> None:
-  """Raises a ValueError for options out of range."""
-  for name in (
-    "num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every",
-    "num_micro_batches", "model_parallel",
-  ):  # fmt: skip
-    value = getattr(config, name)
-    if value is not None and value < 1:
-      raise ValueError(f"{name} is {value}; give at least 1.")
+def check(config: LoopConfig) -> LoopConfig:
+  """Checks options given in Python.
+
+  Returns:
+    The configuration, with Python's numbers in place of NumPy's.
+
+  Raises:
+    TypeError: if a count is no whole number.
+    ValueError: if an option is out of range.
+  """
+  counts = {
+    name: value
+    for name, value in config._asdict().items()
+    if name in _COUNTS and value is not None
+  }
+  for name, value in counts.items():
+    checks.counts(**{name: value}, at_least=_COUNTS[name])
+  config = config._replace(**{n: operator.index(x) for n, x in counts.items()})
+  if not config.checkpoint_minutes >= 0:
+    raise ValueError(
+      f"checkpoint_minutes is {config.checkpoint_minutes}; give minutes, or 0 "
+      "for no states by time."
+    )
   if not 0 <= config.average_decay < 1:
     raise ValueError(
       f"average_decay is {config.average_decay}; give 0 for no average, or a "
@@ -88,6 +114,7 @@ def check(config: LoopConfig) -> None:
       f"stop_accuracy is {config.stop_accuracy} and num_validation is 0; keep "
       "images for validation, on which the accuracy is measured."
     )
+  return config
 
 
 def split_validation(

@@ -118,8 +118,9 @@ def estimate(
     for part, tree in parts.items()
     if tree is not None
   }
-  sizes["data"] //= jax.device_count()
-  sizes["batch"] //= jax.device_count() * config.num_micro_batches
+  shares = jax.device_count() // config.model_parallel  # of the data
+  sizes["data"] //= shares
+  sizes["batch"] //= shares * config.num_micro_batches
   leaves = jax.tree_util.tree_flatten_with_path((state.model, batch))[0]
   path, largest = max(leaves, key=lambda leaf: _bytes(leaf[1]))
   inside = "model" if path[0].idx == 0 else "batch"

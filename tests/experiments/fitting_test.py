@@ -81,6 +81,29 @@ def test_a_killed_run_resumes_to_the_same_numbers(fitted, tmp_path):
   assert processes.summary_of(tmp_path)["metrics"] == metrics
 
 
+@pytest.mark.long
+def test_what_a_saved_state_depends_on_is_fixed_before_the_first_line(tmp_path):
+  code, _ = fit(tmp_path, stop_at=1, log_every=4)
+  assert code != 0 and not (tmp_path / "metrics.jsonl").read_text()
+  assert (tmp_path / "checkpoints").exists()
+  code, printed = fit(tmp_path, log_every=4, count=64)
+  assert code != 0 and "the run was started with another data" in printed
+
+
+@pytest.mark.long
+def test_a_model_to_start_from_is_for_a_new_run_alone(fitted, tmp_path):
+  code, printed = fit(tmp_path, start_from=str(fitted), num_steps=2)
+  assert code == 0 and "weights start from a model in memory" in printed
+  origin = processes.summary_of(tmp_path)["start_from"]
+  assert origin["sha256"] == capjax.load(fitted).card["sha256"]
+  other = tmp_path / "other"
+  code, printed = fit(other, num_steps=2)
+  assert code == 0, printed
+  code, printed = fit(other, start_from=str(fitted), num_steps=4)
+  assert code == 0 and "weights start from" not in printed
+  assert "start_from" not in processes.summary_of(other)
+
+
 def evaluate(workdir, path, *flags):
   """Evaluates with the arrays in an archive, which is written."""
   images, labels = fit_arrays.arrays(60)
@@ -123,6 +146,16 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   common = {"workdir": tmp_path, "train": (images, labels)}
   with pytest.raises(ValueError, match="num_steps is 0; give at least 1"):
     fitting.fit(fit_arrays.task(), **common, num_steps=0)
+  for options, error, words in (
+    ({"num_steps": 10.0}, TypeError, "num_steps is 10.0; give a whole number"),
+    ({"num_steps": 1, "profile": -1}, ValueError, "profile is -1; give at lea"),
+    ({"num_steps": 1, "checkpoint_minutes": -1}, ValueError,
+     "checkpoint_minutes is -1; give minutes, or 0"),
+    ({"num_steps": 1, "class_names": "abc"}, ValueError,
+     "class_names is 'abc'; give a sequence of words"),
+  ):  # fmt: skip
+    with pytest.raises(error, match=words):
+      fitting.fit(fit_arrays.task(), **common, **options)
   with pytest.raises(ValueError, match="average_decay is 1"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, average_decay=1)
   with pytest.raises(ValueError, match="num_validation is 0; keep images"):
@@ -143,6 +176,14 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   )
   with pytest.raises(ValueError, match="num_classes=7, and the data need [23]"):
     fitting.fit(other, **common, num_steps=1)
+  other = capsnet.make_task(
+    specs.Spec(capjax.CapsNet, {"image_shape": (8, 8)}), optax.adam(1e-3)
+  )
+  with pytest.raises(ValueError, match=r"image_shape=\(8, 8\), and the data"):
+    fitting.fit(other, **common, num_steps=1)
+  other = fit_arrays.task("transforming")
+  with pytest.raises(ValueError, match="stop_accuracy is 0.5, and this task"):
+    fitting.fit(other, **common, num_steps=1, stop_accuracy=0.5)
   with pytest.raises(TypeError, match="eval_evry is .*did you mean eval_every"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, eval_evry=3)
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):

@@ -2,8 +2,8 @@
 
 In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
 package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
-than that of CapsNet, and `stop_at` for the validation at which the process is
-killed.
+than that of CapsNet, `stop_at` for the validation at which the process is
+killed, and `start_from` for the folder of a run whose weights it starts from.
 """
 
 import json
@@ -66,6 +66,8 @@ def main(workdir, options):
   count, name = options.pop("count", 60), options.pop("task", "capsnet")
   if stop_at := options.pop("stop_at", 0):
     _kill_at(stop_at)
+  if source := options.pop("start_from", ""):
+    options["start_from"] = capjax.load(source)
   trained = fitting.fit(
     task(name),
     workdir=workdir,

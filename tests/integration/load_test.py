@@ -80,6 +80,10 @@ def test_an_unfinished_run_is_not_exported(run, train, tmp_path):
       "--format=onnx does not use --half",
     ),
     (
+      ("--format=onnx", "--out=graph", "--dataset=mnist", "--grayscale"),
+      "--format=onnx does not use --dataset, --grayscale",
+    ),
+    (
       ("--format=stablehlo", "--out=graph", "--source=digits"),
       "--source and --workdir both name a model",
     ),

@@ -1,10 +1,11 @@
 """Folders of image files, one folder for each class.
 
 Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Files are read by
-Pillow. Transparent pixels become white. Palettes become grey or colour, 16 bits
-are rounded to 8, and photographs are turned as their EXIF tag says. If any
-image is coloured, all have three channels, otherwise one. Of an animation the
-first picture is read. Hidden files and folders are passed over.
+Pillow. Transparent pixels become white. Palettes become grey or colour, grey of
+16 bits is rounded to 8 (of colours Pillow reads the upper 8 bits), and
+photographs are turned as their EXIF tag says. If any image is coloured, all
+have three channels, otherwise one. Of an animation the first picture is read.
+Hidden files and folders are passed over.
 """
 
 import collections
@@ -272,7 +273,7 @@ def read_file(
 ) -> np.ndarray:
   """Reads one image file, as images of folders are read.
 
-  16-bit intensities are divided by 257; transparent pixels become white.
+  Grey of 16 bits is divided by 257; transparent pixels become white.
 
   Args:
     path: A file of a format that Pillow reads.
@@ -296,6 +297,8 @@ def read_file(
       pixels = np.asarray(image).astype(np.int64)
       if pixels.min() < 0 or pixels.max() >= 2**16:
         raise ValueError("its pixels are not in 0..65535")
+      if "transparency" in image.info:  # of the pixels of one intensity
+        pixels = np.where(pixels == image.info["transparency"], 65535, pixels)
       image = module.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if image.mode in _TRANSPARENT or "transparency" in image.info:
       layers = image.convert("RGBA")

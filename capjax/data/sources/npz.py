@@ -1,5 +1,6 @@
 """NumPy archives of images and labels."""
 
+import collections
 import pathlib
 import zipfile
 import zlib
@@ -14,6 +15,7 @@ from capjax.data.sources.source import Part, Source, number_classes
 
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
 _LARGEST = 255
+_BEYOND = 2.0**63  # the integers of 64 bits, with a sign, are below
 
 
 def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
@@ -164,6 +166,13 @@ def _labels(
   labels = arrays[key]
   if labels.ndim == 2 and labels.shape[1] == 1:
     labels = labels[:, 0]
+  if labels.dtype.kind in "fu":
+    beyond = labels[~np.isnan(labels) & ~(np.abs(labels) < _BEYOND)]
+    if len(beyond):
+      raise ValueError(
+        f"{path}: {key} holds {beyond[0]:g}, which no integer of 64 bits is; "
+        "number the classes from 0 on, or name them by words"
+      )
   if labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels)):
     labels = labels.astype(np.int64)
   if labels.ndim == 1 and labels.dtype.kind in "iuUb":
@@ -195,7 +204,7 @@ def _classes(
       labels = [np.argmax(x, axis=1).astype(np.int32) for x in labels]
     given = tuple(map(str, range(count)))
   elif names is not None:
-    count = len(names)
+    count = names.size
     wrong = [x for x in labels if x.dtype.kind == "U" or not _within(x, count)]
     if wrong:
       raise ValueError(
@@ -215,6 +224,12 @@ def _classes(
     raise ValueError(
       f"{path}: class_names is an array {list(names.shape)} of {names.dtype}; "
       f"give {count} words"
+    )
+  name, times = collections.Counter(names.tolist()).most_common(1)[0]
+  if times > 1:
+    raise ValueError(
+      f"{path}: class_names holds {name!r} {times} times; give each class a "
+      "name of its own"
     )
   return labels, tuple(names.tolist())
 

@@ -114,6 +114,16 @@ def test_images_must_stay_in_the_frame():
   assert shape == (8, 8, 1)
 
 
+def test_groups_that_divide_the_model_hold_all_their_data(monkeypatch):
+  monkeypatch.setattr(jax, "device_count", lambda: 4)
+  found = []
+  for words in ((), ("--model_parallel=4",)):
+    with given(*SMALL, *words):
+      found.append(estimate(datasets.load("train")).parts)
+  for part in ("data", "batch"):
+    assert found[1][part] == pytest.approx(4 * found[0][part], rel=1e-3)
+
+
 @pytest.mark.parametrize(
   ("word", "part"),
   [

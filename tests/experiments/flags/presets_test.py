@@ -47,7 +47,10 @@ def test_commands_without_presets_say_so():
   [("train_vae.py", "vae_quick"), ("capjax train_capsnet", "digits")],
 )
 def test_a_command_that_names_nothing_gets_the_quick_preset(binary, name):
-  words = [binary, "--workdir", "runs/x", "--seed=1", "--nodeterministic"]
+  words = [
+    binary, "--workdir", "runs/x", "--seed=1", "--nodeterministic",
+    "--cpu_devices=1", "--nodistributed",
+  ]  # fmt: skip
   first, flagfile, *rest = presets.expand(words)
   assert (first, rest) == (binary, words[1:])
   assert pathlib.Path(flagfile.partition("=")[2]).stem == name

@@ -33,6 +33,16 @@ def test_a_card_says_what_a_row_was_made_by():
     ({"flags": {"model": "baseline"}}, "0.39"),
     ({"flags": {"model": "other"}}, "-"),
     ({"flags": {"canvas": 40}}, "-"),
+    *(
+      ({"flags": {"reconstruction": "official", name: value}}, want)
+      for name, value, want in (
+        ("conv_capsules", ["8"], "-"),
+        ("hidden_capsules", ["20"], "-"),
+        ("residual_features", ["64"], "-"),
+        ("leaky", True, "-"),
+        ("conv_capsules", [], "0.25"),
+      )
+    ),
     ({"dataset": "fashion_mnist"}, "-"),
   ],
 )

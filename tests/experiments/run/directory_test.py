@@ -38,6 +38,18 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
   claim(tmp_path)
 
 
+def test_a_folder_of_runs_is_no_run(tmp_path):
+  claim(tmp_path / "a")
+  (tmp_path / "a" / "checkpoints").mkdir()
+  claim(tmp_path)
+
+
+def test_a_folder_with_a_layer_is_a_run(tmp_path):
+  (tmp_path / "layer_1" / "checkpoints").mkdir(parents=True)
+  with pytest.raises(ValueError, match="flags.cfg is missing"):
+    claim(tmp_path)
+
+
 def test_a_killed_process_leaves_its_folder_free(tmp_path):
   command = [sys.executable, "-c", _HOLD, str(tmp_path)]
   with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

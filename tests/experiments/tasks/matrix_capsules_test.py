@@ -63,6 +63,17 @@ def test_pairs_are_augmented_by_the_named_pipeline():
   assert np.abs(pairs[0] - pairs[1]).max() > 0.1
 
 
+def test_validation_does_not_depend_on_the_length_of_training():
+  """So that checkpoints of a run that was lengthened can be compared."""
+  images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))
+  losses = []
+  for num_steps in (5, 1000):
+    task = make_task("digits", num_steps=num_steps, margin_steps=5.0)
+    model = task.describe((8, 8, 1), 3).make(nnx.Rngs(0))
+    losses.append(task.measure(model, images, jnp.array([0, 2]))["loss"])
+  np.testing.assert_array_equal(*losses)
+
+
 @pytest.mark.long
 def test_the_margin_grows_with_fractions_of_the_run():
   """As the authors': its time constant is 50,000 of 2,000,000 steps."""

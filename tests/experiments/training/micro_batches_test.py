@@ -42,7 +42,7 @@ def loss(model, images, labels, key, step):
 
 def make(width=8, batch_size=BATCH_SIZE, **options):
   mesh = placing.data_mesh(batch_size)
-  optimizer = optax.adam(1e-2)
+  optimizer = optax.sgd(0.1)  # whose steps grow with gradients, if summed
   update = train_step.make_update(
     loss,
     optimizer,
@@ -64,14 +64,6 @@ def test_updates_are_those_of_the_whole_batch(parts):
     state, metrics = update(state, IMAGES, LABELS, 2)
     results.append((nnx.state(state.model), metrics))
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-6)
-
-
-def test_parts_are_averaged_and_not_summed_or_forgotten():
-  """A broken copy, with another rate, is found by the comparison above."""
-  state, update = make(num_micro_batches=3)
-  _, whole = update(state, IMAGES, LABELS, 2)
-  _, other = make()[1](make()[0], IMAGES[::-1], LABELS, 2)
-  assert abs(whole["loss"] - other["loss"]) > 1e-3
 
 
 def test_an_update_needs_less_memory():

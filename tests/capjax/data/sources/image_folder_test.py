@@ -162,6 +162,18 @@ def test_transparent_pixels_become_white(tmp_path):
   assert any("4 of 4 images are partly transparent" in x for x in notes)
 
 
+def test_transparent_pixels_of_16_bits_become_white(tmp_path):
+  """A PNG of grey names one intensity that is transparent."""
+  image = Image.fromarray(np.array([[1000, 2570], [0, 65535]], np.uint16))
+  for name in "ab":
+    (tmp_path / name).mkdir()
+    for n in range(2):
+      path = tmp_path / name / f"{n}.png"
+      image.save(path, transparency=1000)
+  found, _ = load_both(tmp_path)
+  np.testing.assert_array_equal(found["a"][0][..., 0], [[255, 10], [0, 255]])
+
+
 def test_photographs_are_turned_upright(tmp_path):
   tag = Image.Exif()
   tag[0x0112] = 6  # turned by a quarter

@@ -162,6 +162,11 @@ def object_labels():
       {"images": images(), "labels": labels()[:, None] * [1, 1]},
       ["[20, 2]", "of 0 and 1"],
     ),
+    *(
+      ({"images": images(), "labels": np.where(labels() > 0, big, zero)},
+       ["labels holds", "no integer of 64 bits"])
+      for big, zero in ((np.inf, 0.0), (1e30, 0.0), np.uint64([2**63, 0]))
+    ),
     ({"images": images(), "labels": object_labels()}, ["without objects"]),
     ({"images": images(), "labels": labels() * 0}, ["1 class (0)"]),
     (
@@ -171,6 +176,14 @@ def object_labels():
     (
       {"images": images(), "labels": labels(), "class_names": np.arange(4)},
       ["give 4 words"],
+    ),
+    (
+      {"images": images(), "labels": labels(), "class_names": list("abca")},
+      ["class_names holds 'a' 2 times"],
+    ),
+    (
+      {"images": images(), "labels": labels() % 1, "class_names": "ab"},
+      ["class_names is an array [] of <U2; give 1 words"],
     ),
     (
       {"images": images(), "labels": labels(),
