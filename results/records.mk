@@ -153,7 +153,7 @@ $(call seeds,routings_cpu_dynamic,0)
 
 train.routings_cpu_dynamic_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic --primary_scale=1
 minutes.routings_cpu_dynamic_scale_1 := 5
-$(call seeds,routings_cpu_dynamic_scale_1,0)
+$(call seeds,routings_cpu_dynamic_scale_1,0 1 2)
 
 train.routings_cpu_self := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self
 minutes.routings_cpu_self := 5
@@ -161,7 +161,7 @@ $(call seeds,routings_cpu_self,0)
 
 train.routings_cpu_self_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self --primary_scale=1
 minutes.routings_cpu_self_scale_1 := 5
-$(call seeds,routings_cpu_self_scale_1,0)
+$(call seeds,routings_cpu_self_scale_1,0 1 2)
 
 train.routings_cpu_inverted_attention := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=inverted_attention
 minutes.routings_cpu_inverted_attention := 5
@@ -169,7 +169,7 @@ $(call seeds,routings_cpu_inverted_attention,0)
 
 train.routings_cpu_inverted_attention_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=inverted_attention --primary_scale=1
 minutes.routings_cpu_inverted_attention_scale_1 := 5
-$(call seeds,routings_cpu_inverted_attention_scale_1,0)
+$(call seeds,routings_cpu_inverted_attention_scale_1,0 1 2)
 
 train.routings_cpu_variational := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=variational
 minutes.routings_cpu_variational := 5
@@ -177,7 +177,7 @@ $(call seeds,routings_cpu_variational,0)
 
 train.routings_cpu_variational_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=variational --primary_scale=1
 minutes.routings_cpu_variational_scale_1 := 5
-$(call seeds,routings_cpu_variational_scale_1,0)
+$(call seeds,routings_cpu_variational_scale_1,0 1 2)
 
 train.routings_cpu_self_attention := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self_attention
 minutes.routings_cpu_self_attention := 3
@@ -185,7 +185,7 @@ $(call seeds,routings_cpu_self_attention,0)
 
 train.routings_cpu_self_attention_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self_attention --primary_scale=1
 minutes.routings_cpu_self_attention_scale_1 := 3
-$(call seeds,routings_cpu_self_attention_scale_1,0)
+$(call seeds,routings_cpu_self_attention_scale_1,0 1 2)
 
 # Properties of routings on the embedded digits: docs/results/routings.md.
 routed := train_capsnet $(presets)/capsnet/routings_digits.cfg
