@@ -4,6 +4,7 @@ A run writes the spec of its model as JSON, from which its structure can be made
 again without the run's flags.
 """
 
+import difflib
 import importlib
 import inspect
 import json
@@ -59,15 +60,30 @@ class Spec(NamedTuple):
     """
     if name in self.arguments:
       return self.arguments[name]
+    return self._parameters()[name].default
+
+  def make(self, rngs: nnx.Rngs) -> nnx.Module:
+    """Constructs the model, with initialised parameters.
+
+    Raises:
+      TypeError: if `maker` takes no argument of one of these names.
+    """
+    known = self._parameters()
+    if not any(x.kind is x.VAR_KEYWORD for x in known.values()):
+      for name in self.arguments.keys() - known.keys():
+        near = difflib.get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]}?" if near else "leave it out."
+        raise TypeError(
+          f"{name} is no argument of {self.maker.__name__}; {remedy}"
+        )
+    return self.maker(**self.arguments, rngs=rngs)
+
+  def _parameters(self) -> Mapping[str, inspect.Parameter]:
     maker = self.maker
     function: Callable = maker
     if isinstance(maker, type):  # whose signature is that of Flax's metaclass
       function = maker.__init__  # type: ignore[misc]  # this class's own
-    return inspect.signature(function).parameters[name].default
-
-  def make(self, rngs: nnx.Rngs) -> nnx.Module:
-    """Constructs the model, with initialised parameters."""
-    return self.maker(**self.arguments, rngs=rngs)
+    return inspect.signature(function).parameters
 
   def shapes(self) -> nnx.Module:
     """The model with shapes and dtypes in place of arrays; fast, no memory."""

@@ -365,7 +365,7 @@ class Run:
     if not self.workdir.exists():
       raise ValueError(
         f"{self.workdir} does not exist; give the folder of a run that is "
-        "finished"
+        "finished (capjax predict and export take names of pretrained models)"
       )
     if not path.exists():
       raise ValueError(

@@ -50,6 +50,14 @@ def test_a_model_is_made_again_from_its_record(data_dir, binary, flags, path):
   assert code == 0 and printed.endswith(f"same capjax.{path}\n"), printed
 
 
+def test_misspelt_arguments_are_named():
+  arguments = {"image_shape": (8, 8, 1), "num_latent": 3}
+  spec = specs.Spec(capjax.baselines.ConvVAE, arguments)
+  for make in (lambda: spec.make(nnx.Rngs(0)), spec.shapes):
+    with pytest.raises(TypeError, match="num_latent is .* mean num_latents?"):
+      make()
+
+
 def test_a_spec_makes_its_model():
   arguments = {"image_shape": (8, 8, 1), "num_latents": 3}
   spec = specs.Spec(capjax.baselines.ConvVAE, arguments)

@@ -12,6 +12,7 @@ import zipfile
 import image_files
 import processes
 import pytest
+from PIL import Image
 
 pytestmark = pytest.mark.long
 _BESIDE = ("kernels", "experiments")
@@ -123,16 +124,21 @@ def test_a_first_model_goes_from_image_files_to_onnx(installed, tmp_path):
   if not python.exists():
     pytest.skip("there is no ONNX Runtime: make .venv-onnx")
   script = processes.ROOT / "examples" / "first_model.py"
-  assert len(script.read_text().splitlines()) <= 25
+  assert len(script.read_text().splitlines()) <= 30
   image_files.write(
-    tmp_path / "images", {"cat": 60, "dog": 60, "owl": 60}, height=16
+    tmp_path / "images",
+    {"cat": 60, "dog": 60, "owl": 60},
+    height=16,
+    mode="RGB",
   )
   done = subprocess.run(
-    [python, script, "images", *processes.SMALL, "--num_steps=4"],
+    [python, script, "images", *processes.SMALL, "--num_steps=4",
+     "--image_size=12,14"],
     cwd=tmp_path, env=_environment(installed), capture_output=True, text=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stdout + done.stderr
-  assert (tmp_path / "moved.png").stat().st_size
+  with Image.open(tmp_path / "moved.png") as moved:
+    assert (moved.size, moved.mode) == ((4 * 14, 12), "RGB")
   named, in_onnx = done.stdout.splitlines()[-2:]
   order = ["cat", "dog", "owl"]
   found = [order[int(x)] for x in in_onnx.strip("[]").split()]

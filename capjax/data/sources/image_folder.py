@@ -193,7 +193,7 @@ def _each(
       return function(path), None
     # Pillow's readers raise errors of many kinds.
     except Exception as error:
-      return None, " ".join(str(error).replace(repr(str(path)), "it").split())
+      return None, " ".join(str(error).replace(repr(str(path)), "").split())
 
   paths = list(paths)
   with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
