@@ -29,14 +29,19 @@ from .training.checkpoints import Checkpoints
 from .training.loop import LoopConfig
 
 
-def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
-  """Whether a run has a training state to resume from; all processes ask."""
+def saved_step(
+  run: directory.Run, task: tasks.Task, config: LoopConfig
+) -> int | None:
+  """The updates of the state that a run resumes from; all processes ask.
+
+  None where there is no state.
+  """
 
   def look():
     # Making the checkpoints makes their folder, which marks a run as begun.
     if not (run.workdir / "checkpoints").exists():
-      return False
-    return tasks.saved_by(run, task, config).has_state()
+      return None
+    return tasks.saved_by(run, task, config).last_step()
 
   return processes.by_first(look)
 
@@ -77,7 +82,7 @@ def complete(
     load_train: as in `models.Trained`.
     data_dir: as in `models.Trained`.
     flags_of_size: the `remedy` of `memory.check`.
-    on_length: what to print besides where a run is lengthened.
+    on_length: what to print besides where the length of a run changes.
     about: further records, each a file in the folder and an entry of the
       summary.
 
@@ -112,16 +117,19 @@ def complete(
   need = processes.together(
     lambda: memory.check(task, train_set, config, remedy=flags_of_size)
   )
-  processes.by_first(run.lock, invocation)
-  if run.lengthened_from:
-    print(
-      f"lengthened from {run.lengthened_from[-1]:,} to {config.num_steps:,} "
-      f"steps{on_length()}",
-      flush=True,
-    )
-  resumes = has_state(run, task, config)
+  updates = saved_step(run, task, config)
+  resumes = updates is not None
   if resumes:
     source = None
+  # Without an update there is no model to report.
+  processes.by_first(run.lock, invocation, shortest=updates or None)
+  for verb in ("lengthened", "shortened"):
+    if former := getattr(run, f"{verb}_from"):
+      print(
+        f"{verb} from {former[-1]:,} to {config.num_steps:,} "
+        f"steps{on_length()}",
+        flush=True,
+      )
   for name, record in records.items():
     processes.by_first(run.note, name, record, fixed=resumes)
   spec = task.describe(train_set.images.shape[1:], train_set.num_classes)

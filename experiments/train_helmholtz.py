@@ -90,7 +90,8 @@ def _fit_layer(
   processes.together(
     lambda: memory.check(task, train, config, remedy=limits.flags_of_size)
   )
-  processes.by_first(run.lock, runs.invocation())
+  # Its length is that of pretraining, whatever --num_steps is.
+  processes.by_first(run.lock, runs.invocation(), shortest=1)
   processes.by_first(run.note, "model", record)
   _, seconds = pipeline.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)

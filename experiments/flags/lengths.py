@@ -34,7 +34,7 @@ def depending() -> list[str]:
 
 
 def remark() -> str:
-  """What lengthening a run changes besides its length, as a clause."""
+  """What another length of a run changes besides, as a clause."""
   names = depending()
   if not names:
     return ""

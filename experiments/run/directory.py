@@ -53,21 +53,28 @@ class Run:
     self._lock = None
     self._invocation = None
     self.figures: list[pathlib.Path] = []  # those that `figure` named
-    self.lengthened_from: list[int] = []  # former lengths, by `lock`
+    # Former lengths, by `lock`.
+    self.lengthened_from: list[int] = []
+    self.shortened_from: list[int] = []
 
-  def lock(self, invocation: Invocation) -> None:
+  def lock(
+    self, invocation: Invocation, *, shortest: int | None = None
+  ) -> None:
     """Locks the folder, and records the command or checks that it is the same.
 
     No other process can lock the folder until this object is deleted or its
     process ends. A flag that is newer than the run counts as recorded at its
     default, or as `older_flags` says. A larger --num_steps lengthens the run:
-    it is recorded, with the former length in `lengthened_from`.
+    it is recorded, with the former length in `lengthened_from`. A smaller one
+    ends it earlier, which `shortened_from` tells.
 
     If flags.cfg or provenance.json is missing or damaged, it is restored from
     the other one, with a warning; the damaged file is kept under another name.
 
     Args:
       invocation: the command that trains, or resumes training.
+      shortest: the least length that a run may get, such as the updates that it
+        has; None where it may not be shortened.
 
     Raises:
       ValueError: if the folder holds a run with other flags, or a run whose
@@ -88,7 +95,7 @@ class Run:
       or (self.workdir / "checkpoints").exists()
       or any(self.workdir.glob("layer_*/checkpoints"))  # of pretraining
     ):
-      self._check_flags(invocation)
+      self._check_flags(invocation, shortest)
     else:
       self._write_flags(invocation.words)
       path = self.workdir / "provenance.json"
@@ -140,10 +147,10 @@ class Run:
         )
     return lines
 
-  def _check_flags(self, invocation: Invocation) -> None:
+  def _check_flags(self, invocation: Invocation, shortest: int | None) -> None:
     """Compares the flags with those of the run, which two files record."""
     remedy = "restore it, or give another --workdir"
-    self._lengthen(invocation, remedy)
+    self._change_length(invocation, remedy, shortest)
     new, name_of = invocation.words, invocation.flag_name
     start, lost, fault, changed = None, None, None, []
     try:
@@ -184,14 +191,19 @@ class Run:
       self._put_aside("flags.cfg")
       self._write_flags(new)
     else:
+      length, remark = invocation.flags.get(_LENGTH), ""
+      if shortest and length is not None and length < shortest:
+        remark = f"; it can end at --{_LENGTH}={shortest} or later"
       raise ValueError(
         f"{self.workdir} holds a run with other flags: "
         f"{'; '.join(changed or told)}. Give the old flags to resume it, which "
-        f"are in {self.workdir / 'flags.cfg'}, or another --workdir"
+        f"are in {self.workdir / 'flags.cfg'}, or another --workdir" + remark
       )
 
-  def _lengthen(self, invocation: Invocation, remedy: str) -> None:
-    """Records the length of a command that trains beyond the run's last step.
+  def _change_length(
+    self, invocation: Invocation, remedy: str, shortest: int | None
+  ) -> None:
+    """Records the length of a command that ends later or earlier than the run.
 
     Nothing is recorded where another flag differs too.
     """
@@ -202,14 +214,17 @@ class Run:
       lines = self.flag_lines(invocation, remedy)
     except ValueError:
       return  # a damaged file, of which the caller tells
-    if None in (old, length) or not old < length:
+    if None in (old, length) or old == length:
+      return
+    if length < old and (shortest is None or length < shortest):
       return
     others = {**start["flags"], _LENGTH: length}
     words = {invocation.flag_name(line): line for line in lines}
     words[_LENGTH] = invocation.words[_LENGTH]
     if invocation.differences(others, invocation.flags):
       return
-    self.lengthened_from = [*start.get("lengthened_from", []), old]
+    name = "lengthened_from" if old < length else "shortened_from"
+    setattr(self, name, [*start.get(name, []), old])
     self._write_flags(words)
     atomic_files.write_json(
       self.workdir / "provenance.json",
@@ -217,7 +232,7 @@ class Run:
         **start,
         "command": invocation.command,
         "flags": others,
-        "lengthened_from": self.lengthened_from,
+        name: getattr(self, name),
       },
     )
 

@@ -91,6 +91,18 @@ def test_what_a_saved_state_depends_on_is_fixed_before_the_first_line(tmp_path):
 
 
 @pytest.mark.long
+def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
+  code, _ = fit(tmp_path, num_steps=8, stop_at=2)
+  assert code != 0
+  code, printed = fit(tmp_path, num_steps=3)
+  assert code != 0 and "can end at --num_steps=4 or later" in printed
+  code, printed = fit(tmp_path, num_steps=4)
+  assert code == 0 and "shortened from 8 to 4 steps" in printed, printed
+  metrics = processes.summary_of(fitted)["metrics"]
+  assert processes.summary_of(tmp_path)["metrics"] == metrics
+
+
+@pytest.mark.long
 def test_a_model_to_start_from_is_for_a_new_run_alone(fitted, tmp_path):
   code, printed = fit(tmp_path, start_from=str(fitted), num_steps=2)
   assert code == 0 and "weights start from a model in memory" in printed

@@ -21,11 +21,11 @@ time.sleep(60)
 """
 
 
-def claim(workdir, *words):
+def claim(workdir, *words, shortest=None):
   """Begins a run, as one that has written metrics, or goes on with it."""
   with given(*words):
     run = directory.Run(workdir)
-    run.lock(runs.invocation())
+    run.lock(runs.invocation(), shortest=shortest)
   (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
   return run
 
@@ -110,6 +110,21 @@ def test_a_larger_number_of_steps_lengthens_a_run(tmp_path):
   assert "--num_steps=9\n" in (tmp_path / "flags.cfg").read_text()
   recorded = json.loads((tmp_path / "provenance.json").read_text())
   assert recorded["lengthened_from"] == [5, 7]
+
+
+def test_a_smaller_number_of_steps_ends_a_run_earlier(tmp_path):
+  claim(tmp_path, "--num_steps=9")
+  with pytest.raises(ValueError, match="can end at --num_steps=5 or later"):
+    claim(tmp_path, "--num_steps=4", shortest=5)
+  with pytest.raises(ValueError, match="another --workdir$"):
+    claim(tmp_path, "--num_steps=6", "--seed=1", shortest=5)
+  run = claim(tmp_path, "--num_steps=5", shortest=5)
+  assert run.shortened_from == [9] and run.lengthened_from == []
+  del run
+  assert claim(tmp_path, "--num_steps=6", shortest=5).lengthened_from == [5]
+  recorded = json.loads((tmp_path / "provenance.json").read_text())
+  assert recorded["shortened_from"] == [9]
+  assert recorded["flags"]["num_steps"] == 6
 
 
 @pytest.mark.parametrize(
