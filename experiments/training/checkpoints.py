@@ -69,10 +69,6 @@ class Checkpoints:
     """The step of the newest training state; None where there is none."""
     return max(self._latest.steps(), default=None)
 
-  def has_state(self) -> bool:
-    """Whether there is a training state to resume from."""
-    return bool(self._latest.steps())
-
   def restore(self, template: Any) -> Any | None:
     """Reads the newest whole training state.
 
