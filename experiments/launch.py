@@ -50,7 +50,7 @@ def _source(
   """
   if not runs.START_FROM.value:
     return None
-  if pipeline.saved_step(run, task, runs.loop_config()) is not None:
+  if pipeline.has_state(run, task, runs.loop_config()):
     return None
   trained = pretrained.load_any(runs.START_FROM.value)
   spec = task.describe(dataset.images.shape[1:], dataset.num_classes)

@@ -29,21 +29,21 @@ from .training.checkpoints import Checkpoints
 from .training.loop import LoopConfig
 
 
-def saved_step(
+def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
+  """Whether a run has a state to resume from, also of a phase before its own.
+
+  All processes ask together.
+  """
+  return processes.by_first(
+    lambda: run.has_earlier_phase() or _last_step(run, task, config) is not None
+  )
+
+
+def _last_step(
   run: directory.Run, task: tasks.Task, config: LoopConfig
 ) -> int | None:
-  """The updates of the state that a run resumes from; all processes ask.
-
-  None where there is no state.
-  """
-
-  def look():
-    # Making the checkpoints makes their folder, which marks a run as begun.
-    if not (run.workdir / "checkpoints").exists():
-      return None
-    return tasks.saved_by(run, task, config).last_step()
-
-  return processes.by_first(look)
+  """The updates of the state that a run resumes from; None without one."""
+  return tasks.saved_by(run, task, config).last_step()
 
 
 @processes.silent_but_first()
@@ -98,8 +98,8 @@ def complete(
     )
   if config.stop_accuracy is not None and task.chosen_by != "accuracy":
     raise ValueError(
-      f"stop_accuracy is {config.stop_accuracy}, and this task measures no "
-      "accuracy; leave it out"
+      f"stop_accuracy is {config.stop_accuracy}, and this task's checkpoints "
+      "are not chosen by accuracy; leave it out"
     )
   records = {
     "data": tasks.data_record(train_set, test),
@@ -117,12 +117,15 @@ def complete(
   need = processes.together(
     lambda: memory.check(task, train_set, config, remedy=flags_of_size)
   )
-  updates = saved_step(run, task, config)
-  resumes = updates is not None
+  # Without an update there is no model to report.
+  processes.by_first(
+    run.lock,
+    invocation,
+    shortest=lambda: max(_last_step(run, task, config) or 0, 1),
+  )
+  resumes = has_state(run, task, config)
   if resumes:
     source = None
-  # Without an update there is no model to report.
-  processes.by_first(run.lock, invocation, shortest=updates or None)
   for verb in ("lengthened", "shortened"):
     if former := getattr(run, f"{verb}_from"):
       print(

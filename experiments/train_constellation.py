@@ -127,8 +127,6 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_constellation", ["stop_accuracy"])
-    if _ENCODER.value == "invariant_slots":
-      limits.refuse("--encoder=invariant_slots", ["blocks", "heads"])
     if _SPARSITY.value == "hard":
       weights = ["prior_within", "prior_between"]
       limits.refuse("--sparsity=hard, which has no gradient,", weights)

@@ -91,28 +91,39 @@ def _fit_layer(
     lambda: memory.check(task, train, config, remedy=limits.flags_of_size)
   )
   # Its length is that of pretraining, whatever --num_steps is.
-  processes.by_first(run.lock, runs.invocation(), shortest=1)
+  processes.by_first(run.lock, runs.invocation(), shortest=lambda: 1)
   processes.by_first(run.note, "model", record)
   _, seconds = pipeline.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)
   return stack, seconds
 
 
-def _default_steps() -> int:
-  """As many as wake-sleep training has, or had before it was lengthened."""
-  run = directory.Run(runs.WORKDIR.value)
+def _check_default() -> None:
+  """Refuses another length of a run that would change its pretraining too.
+
+  Raises:
+    ValueError: if the run in the folder had --pretrain_steps by default.
+  """
   try:
-    return run.flags()["pretrain_steps"]
-  except (OSError, ValueError, KeyError):  # of a new run, or damaged
-    return runs.NUM_STEPS.value
+    recorded = directory.Run(runs.WORKDIR.value).flags()
+  except (OSError, ValueError):  # of a new run, or damaged
+    return
+  steps = recorded.get("pretrain_steps")
+  if steps == recorded.get("num_steps") != runs.NUM_STEPS.value:
+    raise ValueError(
+      f"--pretrain_steps is --num_steps by default, {steps} for the run in "
+      f"{runs.WORKDIR.value}; give --pretrain_steps={steps} to change its "
+      "--num_steps alone"
+    )
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  if _PRETRAIN_STEPS.value is None:  # recorded as a number
-    flags.FLAGS.pretrain_steps = _default_steps()
   with errors.clear_errors():
+    if _PRETRAIN_STEPS.value is None:
+      _check_default()
+      flags.FLAGS.pretrain_steps = runs.NUM_STEPS.value  # recorded as a number
     flagged.refuse_useless_flags()
     if runs.START_FROM.value and _PRETRAIN_STEPS.value:
       raise ValueError(

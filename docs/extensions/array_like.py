@@ -11,7 +11,7 @@ _UNIONS = (numpy.typing.ArrayLike, jax.typing.ArrayLike)
 def short(signature: str) -> str:
   """The signature with `ArrayLike` in place of what it stands for."""
   for union in _UNIONS:
-    for mode in ("smart", "fully-qualified-except-typing"):
+    for mode in ("smart", "fully-qualified"):
       signature = signature.replace(
         stringify_annotation(union, mode), "ArrayLike"
       )

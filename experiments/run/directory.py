@@ -58,7 +58,10 @@ class Run:
     self.shortened_from: list[int] = []
 
   def lock(
-    self, invocation: Invocation, *, shortest: int | None = None
+    self,
+    invocation: Invocation,
+    *,
+    shortest: Callable[[], int] | None = None,
   ) -> None:
     """Locks the folder, and records the command or checks that it is the same.
 
@@ -73,8 +76,8 @@ class Run:
 
     Args:
       invocation: the command that trains, or resumes training.
-      shortest: the least length that a run may get, such as the updates that it
-        has; None where it may not be shortened.
+      shortest: gives the least length that a run may get, such as the updates
+        that it has; None where it may not be shortened.
 
     Raises:
       ValueError: if the folder holds a run with other flags, or a run whose
@@ -93,13 +96,17 @@ class Run:
     if (
       self.has_begun()
       or (self.workdir / "checkpoints").exists()
-      or any(self.workdir.glob("layer_*/checkpoints"))  # of pretraining
+      or self.has_earlier_phase()
     ):
       self._check_flags(invocation, shortest)
     else:
       self._write_flags(invocation.words)
       path = self.workdir / "provenance.json"
       atomic_files.write_json(path, provenance.record(invocation))
+
+  def has_earlier_phase(self) -> bool:
+    """Whether layers were pretrained here, or began to be."""
+    return any(self.workdir.glob("layer_*/checkpoints"))
 
   def has_begun(self) -> bool:
     """Whether training has written numbers here."""
@@ -147,7 +154,9 @@ class Run:
         )
     return lines
 
-  def _check_flags(self, invocation: Invocation, shortest: int | None) -> None:
+  def _check_flags(
+    self, invocation: Invocation, shortest: Callable[[], int] | None
+  ) -> None:
     """Compares the flags with those of the run, which two files record."""
     remedy = "restore it, or give another --workdir"
     self._change_length(invocation, remedy, shortest)
@@ -191,17 +200,17 @@ class Run:
       self._put_aside("flags.cfg")
       self._write_flags(new)
     else:
-      length, remark = invocation.flags.get(_LENGTH), ""
-      if shortest and length is not None and length < shortest:
-        remark = f"; it can end at --{_LENGTH}={shortest} or later"
       raise ValueError(
         f"{self.workdir} holds a run with other flags: "
         f"{'; '.join(changed or told)}. Give the old flags to resume it, which "
-        f"are in {self.workdir / 'flags.cfg'}, or another --workdir" + remark
+        f"are in {self.workdir / 'flags.cfg'}, or another --workdir"
       )
 
   def _change_length(
-    self, invocation: Invocation, remedy: str, shortest: int | None
+    self,
+    invocation: Invocation,
+    remedy: str,
+    shortest: Callable[[], int] | None,
   ) -> None:
     """Records the length of a command that ends later or earlier than the run.
 
@@ -216,13 +225,19 @@ class Run:
       return  # a damaged file, of which the caller tells
     if None in (old, length) or old == length:
       return
-    if length < old and (shortest is None or length < shortest):
-      return
     others = {**start["flags"], _LENGTH: length}
     words = {invocation.flag_name(line): line for line in lines}
     words[_LENGTH] = invocation.words[_LENGTH]
     if invocation.differences(others, invocation.flags):
       return
+    if length < old:
+      if shortest is None:
+        return
+      if length < (least := shortest()):
+        raise ValueError(
+          f"{self.workdir} holds a run with {least} updates; give "
+          f"--{_LENGTH}={least} or more to end it, or another --workdir"
+        )
     name = "lengthened_from" if old < length else "shortened_from"
     setattr(self, name, [*start.get(name, []), old])
     self._write_flags(words)

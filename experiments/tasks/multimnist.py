@@ -110,7 +110,7 @@ def loss(
 
 
 def check_shift(image_shape: Sequence[int], pad: int, max_shift: int) -> None:
-  """Checks that objects stay within the frame around an image.
+  """Checks that objects stay partly within the frame around an image.
 
   Raises:
     checks.ImageShapeError: if they would leave it.

@@ -55,6 +55,13 @@ class Checkpoints:
     if self.best_step() == step:
       self._best.delete_after(step - 1)
 
+  def drop_best_after(self, step: int) -> None:
+    """Deletes models of later steps, which a run that ends here did not make.
+
+    They are there where a damaged state made it repeat steps.
+    """
+    self._best.delete_after(step)
+
   def save_best(self, step: int, model: Any, metrics: dict[str, float]) -> None:
     """Saves the model to report with its metrics, if it is the best so far.
 

@@ -1,5 +1,6 @@
 """The training loop on the host: when to log, validate, save and stop."""
 
+import numbers
 import operator
 import sys
 import time
@@ -88,17 +89,23 @@ def check(config: LoopConfig) -> LoopConfig:
     The configuration, with Python's numbers in place of NumPy's.
 
   Raises:
-    TypeError: if a count is no whole number.
+    TypeError: if a count is no whole number, or another option no number.
     ValueError: if an option is out of range.
   """
-  counts = {
-    name: value
-    for name, value in config._asdict().items()
-    if name in _COUNTS and value is not None
-  }
-  for name, value in counts.items():
-    checks.counts(**{name: value}, at_least=_COUNTS[name])
-  config = config._replace(**{n: operator.index(x) for n, x in counts.items()})
+  plain: dict[str, int | float | bool] = {}
+  for name, value in config._asdict().items():
+    if value is None and config._field_defaults.get(name, 0) is None:
+      continue
+    if name in _COUNTS:
+      checks.counts(**{name: value}, at_least=_COUNTS[name])
+      plain[name] = operator.index(value)
+    elif name == "rematerialise":
+      plain[name] = bool(value)
+    elif isinstance(value, numbers.Real):
+      plain[name] = float(value)
+    else:
+      raise TypeError(f"{name} is {value!r}; give a number.")
+  config = config._replace(**plain)
   if not config.checkpoint_minutes >= 0:
     raise ValueError(
       f"checkpoint_minutes is {config.checkpoint_minutes}; give minutes, or 0 "
@@ -108,6 +115,10 @@ def check(config: LoopConfig) -> LoopConfig:
     raise ValueError(
       f"average_decay is {config.average_decay}; give 0 for no average, or a "
       "decay below 1 such as 0.999."
+    )
+  if config.stop_accuracy is not None and not 0 <= config.stop_accuracy <= 1:
+    raise ValueError(
+      f"stop_accuracy is {config.stop_accuracy}; give a share from 0 to 1."
     )
   if config.stop_accuracy is not None and config.num_validation == 0:
     raise ValueError(
@@ -297,6 +308,9 @@ def fit(
     if step:
       lines.say(f"resuming from step {step} of {num_steps}")
     try:
+      if step == num_steps and newest and not line:
+        # It ends earlier than it was meant to, where there was no line.
+        log(step, "train", {"epoch": step / epoch, **newest})
       if is_pause() and not processes.by_first(
         _is_validated, run, saved, step, validation
       ):
@@ -397,6 +411,7 @@ def _rewind(
     if step % config.eval_every:
       also.append("validation")
       saved.drop_best(step)
+  saved.drop_best_after(config.num_steps)
   run.rewind(step, also, due=step - step % config.log_every)
 
 

@@ -118,7 +118,8 @@ def estimate(
     for part, tree in parts.items()
     if tree is not None
   }
-  shares = jax.device_count() // config.model_parallel  # of the data
+  # Parts of the data; 1 also where `placing.data_mesh` will refuse the groups.
+  shares = max(jax.device_count() // config.model_parallel, 1)
   sizes["data"] //= shares
   sizes["batch"] //= shares * config.num_micro_batches
   leaves = jax.tree_util.tree_flatten_with_path((state.model, batch))[0]

@@ -13,6 +13,7 @@ import capjax
 from capjax import data, specs
 from experiments import fitting
 from experiments.tasks import capsnet
+from experiments.training import loop
 
 
 def fit(workdir, **options):
@@ -95,7 +96,7 @@ def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
   code, _ = fit(tmp_path, num_steps=8, stop_at=2)
   assert code != 0
   code, printed = fit(tmp_path, num_steps=3)
-  assert code != 0 and "can end at --num_steps=4 or later" in printed
+  assert code != 0 and "4 updates; give --num_steps=4 or more" in printed
   code, printed = fit(tmp_path, num_steps=4)
   assert code == 0 and "shortened from 8 to 4 steps" in printed, printed
   metrics = processes.summary_of(fitted)["metrics"]
@@ -160,14 +161,23 @@ def test_what_is_out_of_range_is_refused(tmp_path):
     fitting.fit(fit_arrays.task(), **common, num_steps=0)
   for options, error, words in (
     ({"num_steps": 10.0}, TypeError, "num_steps is 10.0; give a whole number"),
+    ({"num_steps": None}, TypeError, "num_steps is None; give a whole number"),
     ({"num_steps": 1, "profile": -1}, ValueError, "profile is -1; give at lea"),
+    ({"num_steps": 1, "average_decay": "0"}, TypeError,
+     "average_decay is '0'; give a number"),
+    ({"num_steps": 1, "stop_accuracy": 95}, ValueError,
+     "stop_accuracy is 95.0; give a share"),
     ({"num_steps": 1, "checkpoint_minutes": -1}, ValueError,
-     "checkpoint_minutes is -1; give minutes, or 0"),
+     "checkpoint_minutes is -1.0; give minutes, or 0"),
     ({"num_steps": 1, "class_names": "abc"}, ValueError,
      "class_names is 'abc'; give a sequence of words"),
   ):  # fmt: skip
     with pytest.raises(error, match=words):
       fitting.fit(fit_arrays.task(), **common, **options)
+  config = loop.LoopConfig(
+    np.int64(3), average_decay=np.float32(0.5), rematerialise=np.bool_(True)
+  )
+  json.dumps(loop.check(config))
   with pytest.raises(ValueError, match="average_decay is 1"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, average_decay=1)
   with pytest.raises(ValueError, match="num_validation is 0; keep images"):

@@ -65,10 +65,6 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
     (("--num_validation=20000",), "cannot keep"),
     (("--stop_accuracy=0.5",), "not use --stop_accuracy"),
     (("--prior_between=2",), "does not use --prior_between"),
-    (
-      ("--encoder=invariant_slots", "--blocks=2"),
-      "--encoder=invariant_slots does not use --blocks",
-    ),
   ],
 )
 @pytest.mark.long_after_first

@@ -120,6 +120,9 @@ def test_groups_that_divide_the_model_hold_all_their_data(monkeypatch):
   for words in ((), ("--model_parallel=4",)):
     with given(*SMALL, *words):
       found.append(estimate(datasets.load("train")).parts)
+  monkeypatch.setattr(jax, "device_count", lambda: 1)
+  with given(*SMALL, "--model_parallel=4"):  # which training refuses later
+    assert estimate(datasets.load("train")).parts["data"] == found[1]["data"]
   for part in ("data", "batch"):
     assert found[1][part] == pytest.approx(4 * found[0][part], rel=1e-3)
 
