@@ -111,13 +111,15 @@ lint: .venv
 
 # Annotations of `kernels` and `capjax`. A checkout finds `kernels` at run time,
 # which mypy does not see, so it is given the packages as a wheel has them.
+TYPES := build/types
+
 types: .venv
-	rm -rf build/types && mkdir -p build/types
-	cp -R capjax build/types
-	rm build/types/capjax/kernels.py build/types/capjax/experiments.py
-	cp -R kernels experiments build/types/capjax
-	cd build/types && $(abspath $(BIN))/python -m mypy \
-	  --config-file $(abspath setup.cfg) --cache-dir ../mypy -p capjax
+	rm -rf $(TYPES) && mkdir -p $(TYPES)
+	cp -R capjax $(TYPES)
+	rm $(TYPES)/capjax/kernels.py $(TYPES)/capjax/experiments.py
+	cp -R kernels experiments $(TYPES)/capjax
+	cd $(TYPES) && $(abspath $(BIN))/python -m mypy \
+	  --config-file $(abspath setup.cfg) --cache-dir $(abspath build/mypy) -p capjax
 
 # Rebuilt when the requirements change; a failed installation leaves no stamp.
 .venv: .venv/installed

@@ -240,7 +240,7 @@ def mean_field(
   def renew(_, switches):
     return jax.nn.sigmoid(switch_logits(statistics(switches)[0], bias, drive))
 
-  dtype = numerics.accumulation_dtype(switches, *bias, *drive)
+  dtype = numerics.accumulation_dtype(switches, *jax.tree.leaves((bias, drive)))
   switches = sharding.vary_alike(switches.astype(dtype), bias, drive)
   switches = jax.lax.fori_loop(0, num_iterations, renew, switches)
   return _capsules(statistics(switches), switches)

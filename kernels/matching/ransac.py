@@ -129,14 +129,14 @@ def match(
     scores = scores.at[k].add(value)
     return (free, unused, found, scores), None
 
-  first = (
+  nothing = (
     (presence > 0).astype(dtype),
     jnp.ones(num_templates, dtype),
     jnp.zeros(num_templates, jnp.int32),
     jnp.zeros(num_templates, dtype),
   )
-  first = sharding.vary_alike(first, presence, offset, template)
-  (_, _, found, scores), _ = jax.lax.scan(take, first, length=num_templates)
+  nothing = sharding.vary_alike(nothing, presence, offset, template)
+  (_, _, found, scores), _ = jax.lax.scan(take, nothing, length=num_templates)
   was_found = scores > 0
   rows = jnp.arange(num_templates)
   offset, turn = offset[rows, found], turn[rows, found]

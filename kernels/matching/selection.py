@@ -20,7 +20,8 @@ from jaxtyping import Array, Float
 
 from .. import checks, geometry, numerics
 
-Scale = Temperature = float | Float[Array, ""]
+Scale = float | Float[Array, ""]
+Temperature = Scale
 
 
 class Capsules(NamedTuple):
