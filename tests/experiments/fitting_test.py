@@ -93,11 +93,14 @@ def test_what_a_saved_state_depends_on_is_fixed_before_the_first_line(tmp_path):
 
 @pytest.mark.long
 def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
-  code, _ = fit(tmp_path, num_steps=8, stop_at=2)
+  options = {"log_every": 5}  # so that the step of the stop has no line yet
+  code, _ = fit(tmp_path, num_steps=8, stop_at=2, **options)
   assert code != 0
-  code, printed = fit(tmp_path, num_steps=3)
+  code, printed = fit(tmp_path, num_steps=3, **options)
   assert code != 0 and "4 updates; give --num_steps=4 or more" in printed
-  code, printed = fit(tmp_path, num_steps=4)
+  code, printed = fit(tmp_path, num_steps=4, **options)
+  lines = processes.metrics_of(tmp_path)
+  assert [x["step"] for x in lines if x["split"] == "train"] == [4]
   assert code == 0 and "shortened from 8 to 4 steps" in printed, printed
   metrics = processes.summary_of(fitted)["metrics"]
   assert processes.summary_of(tmp_path)["metrics"] == metrics

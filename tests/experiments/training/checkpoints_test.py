@@ -90,6 +90,15 @@ def test_best_comes_with_its_step_and_metrics(tmp_path):
   )
 
 
+def test_models_after_the_end_of_a_run_are_dropped(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path, _ACCURACY)
+  saved.save_best(20, state_of(20).model, {"accuracy": 0.75})
+  saved.drop_best_after(20)
+  assert saved.best_step() == 20
+  saved.drop_best_after(19)
+  assert saved.best_step() is None
+
+
 def test_saving_a_step_again_keeps_it(tmp_path):
   saved = checkpoints.Checkpoints(tmp_path, _ACCURACY)
   saved.save(1, state_of(1))
