@@ -15,9 +15,9 @@ from capjax.saved import TrainedModel
 from . import pipeline
 from .run import directory, processes
 from .run.invocation import FREE_FLAGS, Invocation
-from .training import loop
+from .training import loop_config
 from .training import task as tasks
-from .training.loop import LoopConfig
+from .training.loop_config import LoopConfig
 
 # In the place of a binary's name, in the records of a run that `fit` made.
 EXPERIMENT = "fit"
@@ -85,7 +85,7 @@ def fit(
   if "num_steps" not in options:
     raise TypeError("num_steps is missing; give the number of updates")
   config = LoopConfig(**options)
-  config = loop.check(config)
+  config = loop_config.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
   _require_same_sizes(task, train_set)
   processes.require_same("options", config)

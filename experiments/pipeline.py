@@ -21,12 +21,13 @@ from .training import (
   loop,
   memory,
   placing,
+  splits,
   streaming,
   train_step,
 )
 from .training import task as tasks
 from .training.checkpoints import Checkpoints
-from .training.loop import LoopConfig
+from .training.loop_config import LoopConfig
 
 
 def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
@@ -109,9 +110,9 @@ def complete(
   processes.require_same("data or model", records)
   if task.split:
     train_set, validation = task.split(train_set, test)
-    loop.require_a_batch(len(train_set.images), config.batch_size)
+    splits.require_a_batch(len(train_set.images), config.batch_size)
   else:
-    train_set, validation = loop.split_validation(
+    train_set, validation = splits.split_validation(
       train_set, config.num_validation, config.batch_size
     )
   need = processes.together(

@@ -26,7 +26,7 @@ from .run import directory, processes
 from .tasks import helmholtz
 from .training import memory
 from .training import task as tasks
-from .training.loop import LoopConfig
+from .training.loop_config import LoopConfig
 from .training.task import Task
 
 _NUM_CAPSULES = flags.DEFINE_list(

@@ -13,9 +13,9 @@ from capjax import data
 from capjax.data.transforms import affnist
 
 from ..run.directory import Run
-from ..training import loop, train_step
+from ..training import splits, train_step
 from ..training import task as tasks
-from ..training.loop import LoopConfig
+from ..training.loop_config import LoopConfig
 
 Scores = dict[str, float | list[float]]
 
@@ -137,7 +137,7 @@ def load_split(trained: Trained) -> tuple[data.Dataset, data.Dataset]:
   For tasks whose `split` is None.
   """
   config = trained.config
-  return loop.split_validation(
+  return splits.split_validation(
     trained.load_train(), config.num_validation, config.batch_size
   )
 

@@ -14,7 +14,7 @@ from capjax import data
 
 from ..run import directory, metrics
 from ..run.invocation import FREE_FLAGS, PROCESS_FLAGS, Invocation
-from ..training.loop import LoopConfig
+from ..training.loop_config import LoopConfig
 from . import arithmetic, datasets, limits, presets
 
 WORKDIR = flags.DEFINE_string(

@@ -9,7 +9,7 @@ from flax import nnx
 
 from capjax import data
 
-from .loop import LoopConfig
+from .loop_config import LoopConfig
 
 _PARTS = 8  # of a model that are named
 

@@ -1,17 +1,13 @@
 """The training loop on the host: when to log, validate, save and stop."""
 
-import numbers
-import operator
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from capjax import data
-from capjax.kernels import checks
 
 from ..run import directory, interrupts, processes
 from . import (
@@ -23,153 +19,9 @@ from . import (
   train_step,
   windows,
 )
+from .loop_config import LoopConfig
 
 _MAX_RESTARTS = 20  # in one process
-
-# The least that each count of a `LoopConfig` may be.
-_COUNTS = {
-  **dict.fromkeys(
-    ("num_steps", "batch_size", "log_every", "eval_every", "checkpoint_every"),
-    1,
-  ),
-  **dict.fromkeys(("num_micro_batches", "model_parallel"), 1),
-  **dict.fromkeys(("seed", "num_validation", "profile"), 0),
-}
-
-
-class LoopConfig(NamedTuple):
-  """The length of training, and when it is logged, validated and saved.
-
-  Attributes:
-    num_steps: total number of updates.
-    batch_size: number of examples in an update.
-    seed: seed of the parameters, the batches and the augmentation.
-    num_validation: number of training examples, from the first on, that are
-      kept for validation; None for a sixth, 0 for none.
-    log_every: steps between lines of metrics.
-    eval_every: steps between validations; None for an epoch.
-    checkpoint_every: steps between saved states, in addition to those at
-      validations; None for none.
-    checkpoint_minutes: minutes after which a state is also saved; 0 for never.
-      Not used where training can restart from saved states, since its numbers
-      would depend on the time.
-    stop_accuracy: training stops at the first validation that reaches this
-      accuracy; None for never.
-    average_decay: decay of the exponential moving average of the weights; 0 for
-      no average.
-    num_micro_batches: parts of a batch that follow each other in an update, to
-      save memory.
-    model_parallel: devices over which the transforms of capsules are divided.
-    profile: number of updates, after those that compile, of which a trace is
-      written to the folder `trace` of the run; 0 for none.
-    rematerialise: whether the gradient computes again all but products of
-      matrices and convolutions, to save memory.
-  """
-
-  num_steps: int
-  batch_size: int = 128
-  seed: int = 0
-  num_validation: int | None = None
-  log_every: int = 20
-  eval_every: int | None = None
-  checkpoint_every: int | None = None
-  checkpoint_minutes: float = 10.0
-  stop_accuracy: float | None = None
-  average_decay: float = 0.0
-  num_micro_batches: int = 1
-  model_parallel: int = 1
-  profile: int = 0
-  rematerialise: bool = False
-
-
-def check(config: LoopConfig) -> LoopConfig:
-  """Checks options given in Python.
-
-  Returns:
-    The configuration, with Python's numbers in place of NumPy's.
-
-  Raises:
-    TypeError: if a count is no whole number, or another option no number.
-    ValueError: if an option is out of range.
-  """
-  plain: dict[str, int | float | bool] = {}
-  for name, value in config._asdict().items():
-    if value is None and config._field_defaults.get(name, 0) is None:
-      continue
-    if name in _COUNTS:
-      checks.counts(**{name: value}, at_least=_COUNTS[name])
-      plain[name] = operator.index(value)
-    elif name == "rematerialise":
-      plain[name] = bool(value)
-    elif isinstance(value, numbers.Real):
-      plain[name] = float(value)
-    else:
-      raise TypeError(f"{name} is {value!r}; give a number.")
-  config = config._replace(**plain)
-  if not config.checkpoint_minutes >= 0:
-    raise ValueError(
-      f"checkpoint_minutes is {config.checkpoint_minutes}; give minutes, or 0 "
-      "for no states by time."
-    )
-  if not 0 <= config.average_decay < 1:
-    raise ValueError(
-      f"average_decay is {config.average_decay}; give 0 for no average, or a "
-      "decay below 1 such as 0.999."
-    )
-  if config.stop_accuracy is not None and not 0 <= config.stop_accuracy <= 1:
-    raise ValueError(
-      f"stop_accuracy is {config.stop_accuracy}; give a share from 0 to 1."
-    )
-  if config.stop_accuracy is not None and config.num_validation == 0:
-    raise ValueError(
-      f"stop_accuracy is {config.stop_accuracy} and num_validation is 0; keep "
-      "images for validation, on which the accuracy is measured."
-    )
-  return config
-
-
-def split_validation(
-  dataset: data.Dataset, num_validation: int | None, batch_size: int
-) -> tuple[data.Dataset, data.Dataset]:
-  """Splits off the first training examples for validation.
-
-  Sabour et al. (2017).
-
-  Args:
-    dataset: the training set.
-    num_validation: number of validation examples; None for a sixth, 10,000 of
-      MNIST's 60,000, and at least one; 0 to train on all.
-    batch_size: number of examples in an update.
-
-  Returns:
-    The remaining training set, and the validation set, which may be empty.
-
-  Raises:
-    ValueError: if the remaining training set is smaller than a batch.
-  """
-  total = len(dataset.images)
-  count = max(1, total // 6) if num_validation is None else num_validation
-  if not 0 <= count < total:
-    raise ValueError(
-      f"cannot keep {count} of {total} training examples for validation; give "
-      f"--num_validation between 0 and {total - 1}"
-    )
-
-  require_a_batch(total - count, batch_size)
-  return (
-    data.select(dataset, slice(count, None)),
-    data.select(dataset, slice(None, count)),
-  )
-
-
-def require_a_batch(count: int, batch_size: int) -> None:
-  """Raises a ValueError where there are too few examples for an update."""
-  if count < batch_size:
-    raise ValueError(
-      f"{count} training examples are left after those for validation and "
-      f"test, fewer than a batch of {batch_size}; give more, or a smaller "
-      "batch_size (--batch_size)"
-    )
 
 
 def fit(

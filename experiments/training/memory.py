@@ -13,7 +13,7 @@ from capjax.memory import as_text, available
 
 from . import placing, train_step
 from . import task as tasks
-from .loop import LoopConfig
+from .loop_config import LoopConfig
 
 
 class Estimate(NamedTuple):

@@ -19,7 +19,7 @@ from capjax.specs import Spec
 
 from ..run import directory, progress
 from . import checkpoints, placing, streaming, train_step
-from .loop import LoopConfig
+from .loop_config import LoopConfig
 
 # Validation losses; the first one that is measured breaks ties.
 _LOSSES = ("loss", "margin_loss")

@@ -13,7 +13,7 @@ import capjax
 from capjax import data, specs
 from experiments import fitting
 from experiments.tasks import capsnet
-from experiments.training import loop
+from experiments.training import loop_config
 
 
 def fit(workdir, **options):
@@ -177,10 +177,10 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   ):  # fmt: skip
     with pytest.raises(error, match=words):
       fitting.fit(fit_arrays.task(), **common, **options)
-  config = loop.LoopConfig(
+  config = loop_config.LoopConfig(
     np.int64(3), average_decay=np.float32(0.5), rematerialise=np.bool_(True)
   )
-  json.dumps(loop.check(config))
+  json.dumps(loop_config.check(config))
   with pytest.raises(ValueError, match="average_decay is 1"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, average_decay=1)
   with pytest.raises(ValueError, match="num_validation is 0; keep images"):

@@ -6,7 +6,7 @@ from flax import nnx
 
 from experiments.evaluation import models
 from experiments.training import task
-from experiments.training.loop import LoopConfig
+from experiments.training.loop_config import LoopConfig
 
 
 def classifier(test, model, **fields):

@@ -10,7 +10,7 @@ from flax import nnx
 from capjax import baselines, data, losses
 from experiments.evaluation import equivariance, models, out_of_distribution
 from experiments.training import task
-from experiments.training.loop import LoopConfig
+from experiments.training.loop_config import LoopConfig
 
 SIDE = 15
 

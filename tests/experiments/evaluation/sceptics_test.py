@@ -16,7 +16,7 @@ from capjax import data
 from capjax.evaluation import inspection
 from experiments.evaluation import models, sceptics
 from experiments.training import task as tasks
-from experiments.training.loop import LoopConfig
+from experiments.training.loop_config import LoopConfig
 from kernels import routing
 
 SIDE = 9

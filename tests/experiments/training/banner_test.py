@@ -5,7 +5,8 @@ import numpy as np
 from flax import nnx
 
 from capjax import data
-from experiments.training import banner, loop
+from experiments.training import banner
+from experiments.training.loop_config import LoopConfig
 
 
 class Net(nnx.Module):
@@ -34,7 +35,7 @@ def lines(shape=(4, 6, 1)):
     train=examples(1200, shape),
     validation=examples(30),
     test=examples(40),
-    config=loop.LoopConfig(5000, 50),
+    config=LoopConfig(5000, 50),
   )
 
 

@@ -25,6 +25,7 @@ from experiments.training import (
   train_step,
   windows,
 )
+from experiments.training.loop_config import LoopConfig
 
 IMAGES = np.arange(20, dtype=np.uint8).reshape(-1, 1, 1, 1)
 LABELS = np.arange(20, dtype=np.int32)
@@ -97,7 +98,7 @@ def fit(
     train=DATASET,
     validation=validation,
     mesh=options()["mesh"],
-    config=loop.LoopConfig(
+    config=LoopConfig(
       num_steps, BATCH_SIZE, **{"eval_every": 2, **dict(config)}
     ),
     **changes,
@@ -272,19 +273,6 @@ def test_a_repeated_validation_warns_of_what_training_measured(
   fit(tmp_path / "run", 9, **options)
   assert {"loss", "error", "accuracy"} <= set(first)
   assert {name: seen[0].get(name) for name in first} == first
-
-
-@pytest.mark.parametrize(
-  ("total", "num_validation", "want"), [(5, None, 1), (60, None, 10), (5, 0, 0)]
-)
-def test_a_sixth_is_kept_for_validation_and_at_least_one(
-  total, num_validation, want
-):
-  dataset = data.Dataset(
-    np.zeros((total, 1, 1, 1), np.uint8), np.zeros(total, np.int32), 2, {}
-  )
-  train, validation = loop.split_validation(dataset, num_validation, 2)
-  assert (len(train.labels), len(validation.labels)) == (total - want, want)
 
 
 @pytest.mark.parametrize("first", [5, 6, 8])

@@ -12,7 +12,7 @@ from capjax import data
 from experiments.run import directory
 from experiments.tasks import capsnet
 from experiments.training import task as tasks
-from experiments.training.loop import LoopConfig
+from experiments.training.loop_config import LoopConfig
 
 
 @pytest.mark.parametrize("averages", [False, True])

@@ -11,6 +11,7 @@ from flax import nnx
 from capjax import data
 from experiments.run import directory
 from experiments.training import checkpoints, loop, placing, train_step, windows
+from experiments.training.loop_config import LoopConfig
 
 NUM_EXAMPLES, BATCH_SIZE = 23, 4
 EPOCH = NUM_EXAMPLES // BATCH_SIZE
@@ -228,35 +229,6 @@ def test_all_finite_sees_one_bad_number():
   assert not train_step.all_finite(model)
 
 
-def test_validation_is_the_first_sixth():
-  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
-  train, validation = loop.split_validation(dataset, None, BATCH_SIZE)
-  np.testing.assert_array_equal(validation.labels, LABELS[:3])
-  np.testing.assert_array_equal(train.factors["angle"], LABELS[3:])
-  assert len(train.images) + len(validation.images) == NUM_EXAMPLES
-
-
-def test_validation_can_be_empty():
-  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
-  train, validation = loop.split_validation(dataset, 0, BATCH_SIZE)
-  np.testing.assert_array_equal(train.factors["angle"], LABELS)
-  assert len(train.images) == NUM_EXAMPLES
-  assert len(validation.images) == len(validation.labels) == 0
-
-
-@pytest.mark.parametrize("count", [NUM_EXAMPLES, 1000])
-def test_validation_leaves_something(count):
-  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
-  with pytest.raises(ValueError, match="--num_validation"):
-    loop.split_validation(dataset, count, BATCH_SIZE)
-
-
-def test_validation_leaves_a_batch_to_train_on():
-  dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {})
-  with pytest.raises(ValueError, match="--batch_size"):
-    loop.split_validation(dataset, 20, BATCH_SIZE)
-
-
 def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
   def squares(model, images, labels, key, step):
     value, _ = loss(model, images, labels, key, step)
@@ -279,7 +251,7 @@ def test_what_metrics_warn_of_is_said_at_each_validation(tmp_path, capsys):
     train=dataset,
     validation=dataset,
     mesh=mesh,
-    config=loop.LoopConfig(5, BATCH_SIZE, eval_every=2, log_every=1),
+    config=LoopConfig(5, BATCH_SIZE, eval_every=2, log_every=1),
     warn=lambda metrics: (
       [f"an error of {metrics['error']:.1f}"] * ("loss" in metrics)
     ),
