@@ -15,6 +15,7 @@ from capjax import weights
 from . import fitting
 from .flags import datasets, runs
 from .run import directory, older_flags
+from .run.recorded_flags import TRAIN_AGAIN, read_words
 from .tasks import recorded
 from .training.task import Task
 
@@ -73,7 +74,7 @@ def _binary(run: directory.Run, name: str) -> types.ModuleType:
   if name not in known:
     raise ValueError(
       f"{run.workdir / 'summary.json'} names the experiment {name!r}, which is "
-      f"none of {', '.join(known)}; {directory.TRAIN_AGAIN}"
+      f"none of {', '.join(known)}; {TRAIN_AGAIN}"
     )
   return importlib.import_module(f"{__package__}.{name}")
 
@@ -89,17 +90,16 @@ def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
   path = run.workdir / "flags.cfg"
   words = [
     line
-    for line in run.flag_lines(runs.invocation())
+    for line in read_words(run.workdir, runs.invocation())
     if runs.flag_name(line) not in ("workdir", "compilation_cache")
   ]
   try:
     older = older_flags.words(recorded)
     flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])
   except flags.Error as error:
-    raise ValueError(f"{path}: {error}; {directory.TRAIN_AGAIN}") from error
+    raise ValueError(f"{path}: {error}; {TRAIN_AGAIN}") from error
   changed = runs.invocation().differences(recorded, map(runs.flag_name, words))
   if changed:
     raise ValueError(
-      f"{path} and summary.json differ ({'; '.join(changed)}); "
-      f"{directory.TRAIN_AGAIN}"
+      f"{path} and summary.json differ ({'; '.join(changed)}); {TRAIN_AGAIN}"
     )

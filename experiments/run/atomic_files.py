@@ -134,6 +134,18 @@ def put_aside(path: pathlib.Path) -> pathlib.Path:
   return aside
 
 
+def warn_and_put_aside(path: pathlib.Path) -> None:
+  """Renames a damaged file that will be written again, with a warning."""
+  if path.exists():
+    logging.warning(
+      "%s is damaged: it is written again, and kept as %s",
+      path,
+      put_aside(path).name,
+    )
+  else:
+    logging.warning("%s is missing: it is written again", path)
+
+
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes a JSON file completely or not at all."""
   write_whole(path, json.dumps(value, indent=2) + "\n")

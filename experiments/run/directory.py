@@ -5,20 +5,11 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from absl import logging
-
 from capjax import specs
 
-from . import atomic_files, older_flags, provenance
+from . import atomic_files, provenance, recorded_flags
 from . import metrics as metrics_files
-from .invocation import FREE_FLAGS, Invocation
-
-_LENGTH = "num_steps"
-TRAIN_AGAIN = "repeat the training command, which writes it again"
-# The provenance of a run whose provenance.json was lost.
-_UNKNOWN = {
-  "commit": "unknown", "dirty": None, "versions": {}, "device": "unknown",
-}  # fmt: skip
+from .invocation import Invocation
 
 
 class Run:
@@ -98,11 +89,10 @@ class Run:
       or (self.workdir / "checkpoints").exists()
       or self.has_earlier_phase()
     ):
-      self._check_flags(invocation, shortest)
+      changed = recorded_flags.resume(self.workdir, invocation, shortest)
+      self.lengthened_from, self.shortened_from = changed
     else:
-      self._write_flags(invocation.words)
-      path = self.workdir / "provenance.json"
-      atomic_files.write_json(path, provenance.record(invocation))
+      recorded_flags.begin(self.workdir, invocation)
 
   def has_earlier_phase(self) -> bool:
     """Whether layers were pretrained here, or began to be."""
@@ -117,161 +107,7 @@ class Run:
 
   def flags(self) -> dict[str, Any]:
     """The flags that the run was started with, by name."""
-    path = self.workdir / "provenance.json"
-    return atomic_files.read_json(path, names=["flags"], remedy=TRAIN_AGAIN)[
-      "flags"
-    ]
-
-  def flag_lines(
-    self, invocation: Invocation, remedy: str = TRAIN_AGAIN
-  ) -> list[str]:
-    """The words that set the run's flags.
-
-    Args:
-      invocation: a command of the same binary, which knows its flags.
-      remedy: for the error message, what to do if flags.cfg is damaged.
-
-    Raises:
-      ValueError: if flags.cfg is missing or damaged.
-    """
-    path = self.workdir / "flags.cfg"
-    try:
-      text = path.read_text()
-    except FileNotFoundError:
-      raise ValueError(f"{path} is missing; {remedy}") from None
-    except ValueError as error:
-      fault = atomic_files.first_line(error)
-      raise ValueError(f"{path} is damaged ({fault}); {remedy}") from None
-    if not text.endswith("\n"):
-      raise ValueError(f"{path} is cut off; {remedy}")
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-      name = invocation.flag_name(line)
-      if not line.startswith("--") or not invocation.knows(name):
-        raise ValueError(
-          f"{path}, line {number}: {line[:40]!r} sets no flag of this run; "
-          f"{remedy}"
-        )
-    return lines
-
-  def _check_flags(
-    self, invocation: Invocation, shortest: Callable[[], int] | None
-  ) -> None:
-    """Compares the flags with those of the run, which two files record."""
-    remedy = "restore it, or give another --workdir"
-    self._change_length(invocation, remedy, shortest)
-    new, name_of = invocation.words, invocation.flag_name
-    start, lost, fault, changed = None, None, None, []
-    try:
-      start = self._provenance(remedy)
-    except ValueError as error:
-      lost = str(error)
-    binary = start.get("experiment") if start else None
-    if binary not in (None, invocation.experiment):
-      raise ValueError(
-        f"{self.workdir} holds a run of {binary}, not of "
-        f"{invocation.experiment}; give another --workdir"
-      )
-    try:
-      old = {name_of(x): x for x in self.flag_lines(invocation, remedy)}
-    except ValueError as error:
-      fault = str(error)  # the error itself would keep the lock, by its frames
-    else:
-      older = older_flags.words(start["flags"]) if start else []
-      old |= {name_of(word): word for word in older}
-      changed = [
-        f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
-        for name in sorted((old.keys() | new.keys()) - FREE_FLAGS)
-        if old.get(name) != new.get(name)
-        and (name in old or name not in invocation.defaults)
-      ]
-    if fault and lost:
-      raise ValueError(f"{fault} ({lost})")
-    told = []
-    if start:
-      told = invocation.differences(start["flags"], invocation.flags)
-    if not changed and not fault:
-      if start is None or told:
-        now = provenance.record(invocation)
-        path = self._put_aside("provenance.json")
-        kept = {**now, **(start or _UNKNOWN), "flags": now["flags"]}
-        atomic_files.write_json(path, kept)
-    elif start and not told:
-      self._put_aside("flags.cfg")
-      self._write_flags(new)
-    else:
-      raise ValueError(
-        f"{self.workdir} holds a run with other flags: "
-        f"{'; '.join(changed or told)}. Give the old flags to resume it, which "
-        f"are in {self.workdir / 'flags.cfg'}, or another --workdir"
-      )
-
-  def _change_length(
-    self,
-    invocation: Invocation,
-    remedy: str,
-    shortest: Callable[[], int] | None,
-  ) -> None:
-    """Records the length of a command that ends later or earlier than the run.
-
-    Nothing is recorded where another flag differs too.
-    """
-    length = invocation.flags.get(_LENGTH)
-    try:
-      start = self._provenance(remedy)
-      old = start["flags"].get(_LENGTH)
-      lines = self.flag_lines(invocation, remedy)
-    except ValueError:
-      return  # a damaged file, of which the caller tells
-    if None in (old, length) or old == length:
-      return
-    others = {**start["flags"], _LENGTH: length}
-    words = {invocation.flag_name(line): line for line in lines}
-    words[_LENGTH] = invocation.words[_LENGTH]
-    if invocation.differences(others, invocation.flags):
-      return
-    if length < old:
-      if shortest is None:
-        return
-      if length < (least := shortest()):
-        raise ValueError(
-          f"{self.workdir} holds a run with {least} updates; give "
-          f"--{_LENGTH}={least} or more to end it, or another --workdir"
-        )
-    name = "lengthened_from" if old < length else "shortened_from"
-    setattr(self, name, [*start.get(name, []), old])
-    self._write_flags(words)
-    atomic_files.write_json(
-      self.workdir / "provenance.json",
-      {
-        **start,
-        "command": invocation.command,
-        "flags": others,
-        name: getattr(self, name),
-      },
-    )
-
-  def _provenance(self, remedy: str) -> dict[str, Any]:
-    names = provenance.record(self._invocation).keys()
-    path = self.workdir / "provenance.json"
-    return atomic_files.read_json(path, names=names, remedy=remedy)
-
-  def _write_flags(self, lines: Mapping[str, str]) -> None:
-    text = "".join(f"{line}\n" for line in lines.values())
-    atomic_files.write_whole(self.workdir / "flags.cfg", text)
-
-  def _put_aside(self, name: str) -> pathlib.Path:
-    """Renames a damaged file that will be written again, with a warning."""
-    path = self.workdir / name
-    if path.exists():
-      logging.warning(
-        "%s is damaged: it is written again, and kept as %s",
-        path,
-        atomic_files.put_aside(path).name,
-      )
-    else:
-      logging.warning("%s is missing: it is written again", path)
-    return path
+    return recorded_flags.read_provenance(self.workdir, ["flags"])["flags"]
 
   def note(
     self, name: str, record: Mapping[str, Any], *, fixed: bool = False
@@ -372,8 +208,8 @@ class Run:
     Raises:
       ValueError: if provenance.json is missing or damaged.
     """
-    start = self._provenance(TRAIN_AGAIN)
     end = provenance.record(self._invocation)
+    start = recorded_flags.read_provenance(self.workdir, end)
     later = {
       f"{name}_at_end": end[name]
       for name in ("commit", "dirty", "versions", "device")
@@ -403,7 +239,9 @@ class Run:
         "run that is finished, or repeat its training command"
       )
     return atomic_files.read_json(
-      path, names=("experiment", "flags", "metrics"), remedy=TRAIN_AGAIN
+      path,
+      names=("experiment", "flags", "metrics"),
+      remedy=recorded_flags.TRAIN_AGAIN,
     )
 
   def read_evaluation(self, suite: str) -> dict[str, Any]:
@@ -432,5 +270,5 @@ class Run:
       try:
         records = atomic_files.read_json(path, remedy="")
       except ValueError:
-        self._put_aside(path.name)
+        atomic_files.warn_and_put_aside(path)
     atomic_files.write_json(path, {**records, suite: record})

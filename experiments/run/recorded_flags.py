@@ -1,0 +1,239 @@
+"""The flags of a run, which two files of its folder record.
+
+flags.cfg has the words that the user set, and repeats the run as a flagfile;
+provenance.json has the value of each flag. Each restores the other.
+"""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from . import atomic_files, older_flags, provenance
+from .invocation import FREE_FLAGS, Invocation
+
+TRAIN_AGAIN = "repeat the training command, which writes it again"
+_RESTORE = "restore it, or give another --workdir"
+_LENGTH = "num_steps"
+# The provenance of a run whose provenance.json was lost.
+_UNKNOWN = {
+  "commit": "unknown", "dirty": None, "versions": {}, "device": "unknown",
+}  # fmt: skip
+
+
+class FormerLengths(NamedTuple):
+  """Numbers of updates that a run was meant to have before.
+
+  Attributes:
+    lengthened_from: those that a larger one replaced, oldest first.
+    shortened_from: those that a smaller one replaced, oldest first.
+  """
+
+  lengthened_from: list[int]
+  shortened_from: list[int]
+
+
+def begin(workdir: pathlib.Path, invocation: Invocation) -> None:
+  """Records the command of a new run."""
+  _write_words(workdir, invocation.words)
+  _write_provenance(workdir, provenance.record(invocation))
+
+
+def resume(
+  workdir: pathlib.Path,
+  invocation: Invocation,
+  shortest: Callable[[], int] | None = None,
+) -> FormerLengths:
+  """Checks that a command has the flags of the run, but for its length.
+
+  A flag that is newer than the run counts as recorded at its default, or as
+  `older_flags` says. Another length is recorded. A missing or damaged file is
+  restored from the other one, with a warning; the damaged file is kept under
+  another name.
+
+  Args:
+    workdir: the run's folder.
+    invocation: the command.
+    shortest: gives the least length that a run may get, such as the updates
+      that it has; None where it may not be shortened.
+
+  Returns:
+    The former lengths, where this command changes the length; empty lists where
+    it does not.
+
+  Raises:
+    ValueError: if a flag differs, or both files are lost, or the run has more
+      updates than the command asks for.
+  """
+  former = _change_length(workdir, invocation, shortest)
+  _compare(workdir, invocation)
+  return former
+
+
+def read_provenance(
+  workdir: pathlib.Path, names: Iterable[str], remedy: str = TRAIN_AGAIN
+) -> dict[str, Any]:
+  """Reads provenance.json.
+
+  Args:
+    workdir: the run's folder.
+    names: keys that it must have.
+    remedy: for the error message, what to do if it is damaged.
+
+  Raises:
+    ValueError: if it is missing or damaged.
+  """
+  path = workdir / "provenance.json"
+  return atomic_files.read_json(path, names=[*names], remedy=remedy)
+
+
+def read_words(
+  workdir: pathlib.Path, invocation: Invocation, remedy: str = TRAIN_AGAIN
+) -> list[str]:
+  """Reads flags.cfg: the words that set the run's flags.
+
+  Args:
+    workdir: the run's folder.
+    invocation: a command of the same binary, which knows its flags.
+    remedy: for the error message, what to do if the file is damaged.
+
+  Raises:
+    ValueError: if it is missing or damaged.
+  """
+  path = workdir / "flags.cfg"
+  try:
+    text = path.read_text()
+  except FileNotFoundError:
+    raise ValueError(f"{path} is missing; {remedy}") from None
+  except ValueError as error:
+    fault = atomic_files.first_line(error)
+    raise ValueError(f"{path} is damaged ({fault}); {remedy}") from None
+  if not text.endswith("\n"):
+    raise ValueError(f"{path} is cut off; {remedy}")
+  lines = text.splitlines()
+  for number, line in enumerate(lines, 1):
+    name = invocation.flag_name(line)
+    if not line.startswith("--") or not invocation.knows(name):
+      raise ValueError(
+        f"{path}, line {number}: {line[:40]!r} sets no flag of this run; "
+        f"{remedy}"
+      )
+  return lines
+
+
+def _change_length(
+  workdir: pathlib.Path,
+  invocation: Invocation,
+  shortest: Callable[[], int] | None,
+) -> FormerLengths:
+  """Records the length of a command that ends later or earlier than the run.
+
+  Nothing is recorded where another flag differs too.
+  """
+  same = FormerLengths([], [])
+  length = invocation.flags.get(_LENGTH)
+  try:
+    start = _provenance(workdir, invocation)
+    words = _words_by_name(workdir, invocation)
+  except ValueError:
+    return same  # a damaged file, of which `_compare` tells
+  old = start["flags"].get(_LENGTH)
+  if None in (old, length) or old == length:
+    return same
+  flags = {**start["flags"], _LENGTH: length}
+  if invocation.differences(flags, invocation.flags):
+    return same
+  if length < old:
+    if shortest is None:
+      return same
+    if length < (least := shortest()):
+      raise ValueError(
+        f"{workdir} holds a run with {least} updates; give "
+        f"--{_LENGTH}={least} or more to end it, or another --workdir"
+      )
+  name = "lengthened_from" if old < length else "shortened_from"
+  former = [*start.get(name, []), old]
+  _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
+  command = {"command": invocation.command, "flags": flags}
+  _write_provenance(workdir, {**start, **command, name: former})
+  return same._replace(**{name: former})
+
+
+def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
+  """Compares a command with the flags of the run; restores a lost file."""
+  start, lost, fault, changed = None, None, None, []
+  try:
+    start = _provenance(workdir, invocation)
+  except ValueError as error:
+    lost = str(error)
+  binary = start.get("experiment") if start else None
+  if binary not in (None, invocation.experiment):
+    raise ValueError(
+      f"{workdir} holds a run of {binary}, not of {invocation.experiment}; "
+      "give another --workdir"
+    )
+  try:
+    words = _words_by_name(workdir, invocation)
+  except ValueError as error:
+    fault = str(error)  # the error itself would keep the lock, by its frames
+  else:
+    changed = _changed_words(words, invocation, start)
+  if fault and lost:
+    raise ValueError(f"{fault} ({lost})")
+  told = []
+  if start:
+    told = invocation.differences(start["flags"], invocation.flags)
+  if not changed and not fault:
+    if start is None or told:
+      now = provenance.record(invocation)
+      atomic_files.warn_and_put_aside(workdir / "provenance.json")
+      kept = {**now, **(start or _UNKNOWN), "flags": now["flags"]}
+      _write_provenance(workdir, kept)
+  elif start and not told:
+    atomic_files.warn_and_put_aside(workdir / "flags.cfg")
+    _write_words(workdir, invocation.words)
+  else:
+    raise ValueError(
+      f"{workdir} holds a run with other flags: {'; '.join(changed or told)}. "
+      f"Give the old flags to resume it, which are in {workdir / 'flags.cfg'}, "
+      "or another --workdir"
+    )
+
+
+def _changed_words(
+  old: Mapping[str, str],
+  invocation: Invocation,
+  start: Mapping[str, Any] | None,
+) -> list[str]:
+  """The flags whose words differ, with one phrase for each."""
+  older = older_flags.words(start["flags"]) if start else []
+  old = {**old, **{invocation.flag_name(word): word for word in older}}
+  new = invocation.words
+  return [
+    f"{old.get(name, name + ' unset')} is now {new.get(name, 'unset')}"
+    for name in sorted((old.keys() | new.keys()) - FREE_FLAGS)
+    if old.get(name) != new.get(name)
+    and (name in old or name not in invocation.defaults)
+  ]
+
+
+def _provenance(
+  workdir: pathlib.Path, invocation: Invocation
+) -> dict[str, Any]:
+  names = provenance.record(invocation)
+  return read_provenance(workdir, names, _RESTORE)
+
+
+def _words_by_name(
+  workdir: pathlib.Path, invocation: Invocation
+) -> dict[str, str]:
+  words = read_words(workdir, invocation, _RESTORE)
+  return {invocation.flag_name(word): word for word in words}
+
+
+def _write_provenance(workdir: pathlib.Path, record: Mapping[str, Any]) -> None:
+  atomic_files.write_json(workdir / "provenance.json", record)
+
+
+def _write_words(workdir: pathlib.Path, words: Mapping[str, str]) -> None:
+  text = "".join(f"{word}\n" for word in words.values())
+  atomic_files.write_whole(workdir / "flags.cfg", text)
