@@ -1,6 +1,7 @@
 """Which checkpoint of a run is reported, and averages of its weights."""
 
 import os
+import shutil
 import signal
 
 import chex
@@ -83,11 +84,12 @@ def fit(
   validation,
   decay=0.0,
   config=(),
+  score=None,
   **changes,
 ):
   """Trains a line; gives its state and its checkpoints."""
   workdir.mkdir(exist_ok=True)
-  saved = checkpoints.Checkpoints(workdir / "checkpoints", None)
+  saved = checkpoints.Checkpoints(workdir / "checkpoints", score)
   state, update = make(decay)
   loop.fit(
     directory.Run(workdir),
@@ -284,6 +286,27 @@ def test_a_lengthened_run_is_as_an_uninterrupted_one(
   assert processes.metrics_of(tmp_path / "run")[-1]["step"] == first
   fit(tmp_path / "run", 9, validation=DATASET, config=CADENCES)
   same_runs(tmp_path / "run", nine_steps)
+
+
+@pytest.mark.parametrize("chosen", ["last", "best"])
+@pytest.mark.long_after_first
+def test_a_run_that_ends_before_its_best_model_drops_it(tmp_path, chosen):
+  """Its newest state was damaged, and it is told to end at the one before."""
+  score = score_of if chosen == "best" else None
+  options = {"validation": DATASET, "config": CADENCES, "score": score}
+  state, _ = fit(tmp_path / "whole", 8, **options)
+  fit(tmp_path / "run", 9, **options)
+  shutil.rmtree(tmp_path / "run" / "checkpoints" / "latest" / "9")
+  _, saved = fit(tmp_path / "run", 8, **options)
+  assert saved.best_step() == 8
+  step, model, _ = saved.restore_best(Line())
+  assert (step, model.w[...]) == (8, state.model.w[...])
+  # The line of training of a last step is written when it becomes the last.
+  run, whole = (
+    sorted(processes.metrics_of(tmp_path / x), key=str)
+    for x in ("run", "whole")
+  )
+  assert run == whole
 
 
 @pytest.mark.parametrize(
