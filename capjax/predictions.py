@@ -86,14 +86,19 @@ def outputs(
   Args:
     model: a model in evaluation mode.
     images: the input of the model.
-    num_labels: the number of labels of an image; None for any number.
+    num_labels: the number of labels of an image; None for any number, 0 for a
+      model that was trained without labels, whose classes are left out.
 
   Raises:
     ValueError: if the model does not take images.
   """
   if isinstance(model, baselines.CapsNetBaseline) and num_labels != 1:
     return {"probabilities": jax.nn.sigmoid(model(images))}
-  return _family(model).read(model, images)
+  family = _family(model)
+  found = family.read(model, images)
+  if num_labels == 0:
+    found.pop(family.scores, None)
+  return found
 
 
 def scores_name(model: nnx.Module) -> str | None:
@@ -113,9 +118,10 @@ def prediction(
   Args:
     model: the model.
     found: its `outputs`.
-    num_labels: the number of labels of an image; None for any number.
+    num_labels: the number of labels of an image; None for any number, 0 for a
+      model that was trained without labels.
   """
-  kind = scores_name(model)
+  kind = None if num_labels == 0 else scores_name(model)
   rest = {name: x for name, x in found.items() if name != kind}
   if kind is None:
     return Prediction(None, None, None, rest)

@@ -150,10 +150,12 @@ def make_card(
   Args:
     spec: the class of the model and the arguments of its constructor.
     image_shape: height, width and channels of the images, before any step.
-    class_names: the names of the classes, in the order of the labels.
+    class_names: the names of the classes, in the order of the labels; none for
+      a model that was trained without labels.
     steps: the steps from an image in [0, 1] to the input; None for none.
-    num_labels: the number of labels of an image, 2 for overlapping digits; None
-      where an image may have any number.
+    num_labels: the number of labels of an image, 2 for overlapping digits, 0
+      for a model that was trained without labels; None where an image may have
+      any number.
     **about: whatever else JSON can hold: the card of a run has the `data` with
       their fingerprints, the `metrics` with `num_images`, `commit` and
       `versions`.
@@ -214,7 +216,7 @@ def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
   """What a card says of classes and images that its model does not."""
   count = spec.arguments.get("num_classes")
   names = card["class_names"]
-  if count is not None and count != len(names):
+  if card["num_labels"] != 0 and count not in (None, len(names)):
     return f"it has {len(names)} class_names, and the model {count} classes"
   shape = spec.arguments.get("image_shape")
   if shape is not None:

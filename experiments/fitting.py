@@ -27,8 +27,8 @@ def fit(
   task: tasks.Task,
   *,
   workdir: str | os.PathLike[str],
-  train: tuple[ArrayLike, ArrayLike],
-  test: tuple[ArrayLike, ArrayLike] | None = None,
+  train: tuple[ArrayLike, ArrayLike | None],
+  test: tuple[ArrayLike, ArrayLike | None] | None = None,
   class_names: Sequence[str] | None = None,
   start_from: TrainedModel | None = None,
   **options: Any,
@@ -50,7 +50,8 @@ def fit(
     task: made by `make_task` of a module of `experiments.tasks`, for example
       `capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.adam(1e-3))`.
     workdir: the folder of the run.
-    train: images and labels, as for `data.from_arrays`.
+    train: images and labels, as for `data.from_arrays`; for a model that learns
+      without labels, None may be in their place.
     test: the same for testing; None holds out a fifth of each class.
     class_names: the names of the classes, as for `data.from_arrays`.
     start_from: a model whose weights a new run starts from, where they fit.
@@ -87,6 +88,7 @@ def fit(
   config = LoopConfig(**options)
   config = loop_config.check(config)
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
+  tasks.require_labels(task, train_set, "train")
   _require_same_sizes(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))

@@ -91,12 +91,7 @@ def complete(
     ValueError: if the data, the task and the configuration do not fit
       together, or the folder holds another run.
   """
-  if train_set.is_multi_hot and not task.multi_hot:
-    raise ValueError(
-      f"{invocation.dataset}: images belong to several classes at once, "
-      "which only train_capsnet takes, without --routing=self; give one "
-      "label for each image"
-    )
+  tasks.require_labels(task, train_set, invocation.dataset)
   if config.stop_accuracy is not None and task.chosen_by != "accuracy":
     raise ValueError(
       f"stop_accuracy is {config.stop_accuracy}, and this task's checkpoints "

@@ -38,6 +38,14 @@ _NUM_PARTS = flags.DEFINE_integer(
 _NUM_OBJECTS = flags.DEFINE_integer(
   "num_objects", 32, "Number of object capsules.", lower_bound=1
 )
+_NUM_CLASSES = flags.DEFINE_integer(
+  "num_classes",
+  None,
+  "For images without labels: the number of kinds of objects that they show, "
+  "on which the sparsity of presences depends; 10 by default. With labels it "
+  "is the number of their classes.",
+  lower_bound=1,
+)
 _TEMPLATE_SIZE = flags.DEFINE_integer(
   "template_size",
   11,
@@ -155,6 +163,8 @@ def make_task() -> Task:
     edges=_EDGES.value,
     dtype=arithmetic.dtype(),
   )
+  if _NUM_CLASSES.value:
+    arguments["num_classes"] = _NUM_CLASSES.value
   weights = {name: flag.value for name, flag in _WEIGHTS.items()}
   scene = _scene()
   placed = {"scene": scene} if scene else {"placement": _placement()}

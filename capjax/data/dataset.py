@@ -1,4 +1,4 @@
-"""The type of data sets: labelled images, in memory or in files."""
+"""The type of data sets: images with or without labels."""
 
 import hashlib
 from typing import NamedTuple
@@ -12,14 +12,17 @@ from capjax.data.stored import StoredImages
 
 
 class Dataset(NamedTuple):
-  """Labelled images; arrays may be read-only.
+  """Images with or without labels, in memory or in files.
+
+  Arrays may be read-only.
 
   Attributes:
     images: uint8 [N H W C], intensities in 0..255; as `StoredImages` they stay
       in their files, and are read where they are needed.
     labels: int32 [N], in 0..num_classes-1; or, of images that belong to several
-      classes at once, int32 [N num_classes] of 0 and 1.
-    num_classes: The number of classes of the data set.
+      classes at once, int32 [N num_classes] of 0 and 1; or, without labels,
+      int32 [N 0].
+    num_classes: The number of classes of the data set; 0 without labels.
     factors: Further int32 [N] labels by name: for smallNORB (but not from IDX
       files) and the viewpoint solids `label_instance`, `label_azimuth`,
       `label_elevation` and `label_lighting`; empty elsewhere.
@@ -38,7 +41,12 @@ class Dataset(NamedTuple):
   @property
   def is_multi_hot(self) -> bool:
     """Whether an image can belong to several classes at once."""
-    return self.labels.ndim == 2
+    return self.labels.ndim == 2 and self.is_labelled
+
+  @property
+  def is_labelled(self) -> bool:
+    """Whether the classes of the images are known."""
+    return self.num_classes > 0
 
   def named(self, classes: ArrayLike) -> np.ndarray:
     """The names of classes, as an array of strings of the same shape."""

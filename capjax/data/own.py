@@ -82,8 +82,8 @@ def load(
 
 
 def from_arrays(
-  train: tuple[ArrayLike, ArrayLike],
-  test: tuple[ArrayLike, ArrayLike] | None = None,
+  train: tuple[ArrayLike, ArrayLike | None],
+  test: tuple[ArrayLike, ArrayLike | None] | None = None,
   *,
   class_names: Sequence[str] | None = None,
 ) -> tuple[Dataset, Dataset]:
@@ -91,7 +91,8 @@ def from_arrays(
 
   Args:
     train: Images and labels: [N H W] or [N H W C], integers in 0..255, floats
-      in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1.
+      in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1;
+      None in place of the labels for images without.
     test: The same for testing; None holds out a fifth of each class.
     class_names: The names of classes 0, 1, ..., which the labels number.
 
@@ -106,7 +107,8 @@ def from_arrays(
       continue
     if not isinstance(pair, tuple | list) or len(pair) != 2:
       raise ValueError(
-        f"{name} is a {type(pair).__name__} and no pair; give (images, labels)"
+        f"{name} is a {type(pair).__name__} and no pair; give (images, "
+        "labels), or (images, None) without labels"
       )
   named = {"images": train[0], "labels": train[1]}
   if test is not None:
@@ -118,7 +120,7 @@ def from_arrays(
     )
   if class_names is not None:
     named["class_names"] = tuple(class_names)
-  arrays = {name: np.asarray(x) for name, x in named.items()}
+  arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}
   source = npz.open_arrays("the arrays", arrays, Conversion())
   return (
     choose(source, "train", "the arrays"),
@@ -182,24 +184,26 @@ def choose(
     stream: See `loading.load`.
 
   Raises:
-    ValueError: It has fewer than two classes, or no examples to hold out.
+    ValueError: It has labels of fewer than two classes, or no examples to hold
+      out.
   """
   count = len(source.class_names)
-  if count < 2:
+  if source.is_labelled and count < 2:
     names = ", ".join(source.class_names) or "none"
     raise ValueError(
       f"{where}: the images have {count} class ({names}), and at least two are "
       "needed; add images of another class (of a folder, give the one that "
-      "contains the folders of all classes)"
+      "contains the folders of all classes), or leave the labels out"
     )
   part, notes = source.train, source.notes
   rows = np.arange(len(part.labels))
   if source.test is None:
     test = splitting.held_out(part.labels)
     if not test.any():
+      fault = "no class has two images" if source.is_labelled else "one image"
       raise ValueError(
-        f"{where}: no class has two images, so that none can be held out for "
-        "testing; give more images, or a test set"
+        f"{where}: {fault}, so that none can be held out for testing; give "
+        "more images, or a test set"
       )
     rows = np.flatnonzero(test if split == "test" else ~test)
     notes += _told(source, test)

@@ -42,6 +42,7 @@ def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
     "mean_information": "num_informative",
     "best_information": "num_informative",
   },
+  labelled=True,
 )
 def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots unit activities by class; measures how well they tell the class.

@@ -37,7 +37,7 @@ def features(presence: jax.Array, poses: jax.Array) -> dict[str, jax.Array]:
   }
 
 
-@suite("images", compares=True)
+@suite("images", compares=True, labelled=True)
 def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures accuracy of linear probes on presences and on poses.
 

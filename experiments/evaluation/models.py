@@ -164,8 +164,10 @@ def restore(
     load_other: as in `Trained`.
 
   Raises:
-    ValueError: if the run has no checkpoint that can be read.
+    ValueError: if the run has no checkpoint that can be read, or the task needs
+      labels that the test set does not have.
   """
+  tasks.require_labels(task, test, "the test set")
   step, models, scores = tasks.restore_models(run, task, test, config)
   evaluate = tasks.make_evaluate(
     task.measure, task.sample_test, config.batch_size

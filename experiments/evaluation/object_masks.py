@@ -32,6 +32,7 @@ _NUM_SHOWN = 10
     "multimnist": "multimnist_num_images",
     "affnist_like": "affnist_like_num_images",
   },
+  labelled=True,  # of an image, the digits are of two classes
 )
 def object_masks(
   run: directory.Run, trained: Trained, options: Options

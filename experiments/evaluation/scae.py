@@ -92,7 +92,7 @@ def explanations(
   }
 
 
-@suite()
+@suite(labelled=True)
 def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots presences of objects by class, and a t-SNE of posterior presences.
 
@@ -125,7 +125,7 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
 
 
-@suite()
+@suite(labelled=True)
 def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures accuracy of k-means and of linear probes on presences (section 3).
 
@@ -162,7 +162,7 @@ def clusters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return scores
 
 
-@suite()
+@suite(labelled=True)
 def label_curve(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -189,7 +189,7 @@ def label_curve(
   return scores
 
 
-@suite("images", "views")
+@suite("images", "views", labelled=True)
 def affnist_like_clusters(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:

@@ -36,6 +36,7 @@ class Suite(NamedTuple):
     counts: of scores that are measured on fewer images than the others, by the
       start of their names, the name of the score that holds the number of
       images; the first start that fits is used.
+    labelled: whether it needs the labels of the images.
   """
 
   run: Callable[[Run, Trained, Options], Scores]
@@ -43,6 +44,7 @@ class Suite(NamedTuple):
   compares: bool = False
   main: Main | None = None
   counts: Mapping[str, str] = {}
+  labelled: bool = False
 
   @property
   def name(self) -> str:
@@ -68,7 +70,10 @@ def suite(
   compares: bool = False,
   main: Main | None = None,
   counts: Mapping[str, str] = {},
+  labelled: bool = False,
 ) -> Callable[[Callable[[Run, Trained, Options], Scores]], Suite]:
   """Turns a function into a suite; the arguments are fields of `Suite`."""
   takes += ("compare_with",) if compares else ()
-  return lambda run: Suite(run, frozenset(takes), compares, main, counts)
+  return lambda run: Suite(
+    run, frozenset(takes), compares, main, counts, labelled
+  )

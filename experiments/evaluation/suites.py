@@ -63,7 +63,8 @@ def taking(option: str) -> set[str]:
 def fitting(trained: Trained) -> list[str]:
   """The names of the suites that apply to a trained model and its data.
 
-  Where images belong to several classes at once, `accuracy` alone. `letters`
+  Where images belong to several classes at once, `accuracy` alone. Without
+  labels, those that need none. `letters`
   stands beside `out_of_distribution` where images have the letters' shape, and
   are no letters.
   """
@@ -72,8 +73,10 @@ def fitting(trained: Trained) -> list[str]:
   if trained.test.images.shape[1:] == font_letters.SHAPE and not are_letters:
     beside = out_of_distribution.out_of_distribution.name in names
     names = [*names, out_of_distribution.letters.name] if beside else names
-  several = trained.test.is_multi_hot
-  return [name for name in names if name == "accuracy" or not several]
+  if trained.test.is_multi_hot:
+    return [name for name in names if name == "accuracy"]
+  known = trained.test.is_labelled
+  return [name for name in names if known or not SUITES[name].labelled]
 
 
 def of_classifier(model: nnx.Module) -> list[str]:

@@ -170,7 +170,7 @@ def unseen_shifts(
   }
 
 
-@suite("images")
+@suite("images", labelled=True)
 def few_labels(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -330,7 +330,7 @@ def _plot_shifts(run, trained, farthest) -> None:
   """Plots targets above outputs, with shifts from left to right."""
   known = trained.task.options["movements"].max_shift
   shifts = np.unique(np.linspace(-farthest, farthest, 9).round().astype(int))
-  images = _images_of_classes(trained)
+  images = _shown_images(trained)
   shift = jax.jit(lambda model, x, moves: model(x, as_transforms(model, moves)))
   rows = []
   for image in images:
@@ -348,10 +348,13 @@ def _plot_shifts(run, trained, farthest) -> None:
   )
 
 
-def _images_of_classes(trained) -> jax.Array:
-  """A test image of each of a few classes."""
-  _, rows = np.unique(trained.test.labels, return_index=True)
-  images = trained.test.images[np.sort(rows)[:_NUM_SHOWN]]
+def _shown_images(trained) -> jax.Array:
+  """A test image of each of a few classes; without labels the first few."""
+  test = trained.test
+  rows = np.arange(min(_NUM_SHOWN, len(test.labels)))
+  if test.is_labelled:
+    rows = np.sort(np.unique(test.labels, return_index=True)[1])[:_NUM_SHOWN]
+  images = test.images[rows]
   return jax.vmap(functools.partial(_prepared, trained))(jnp.asarray(images))
 
 

@@ -18,7 +18,8 @@ DATASET = flags.DEFINE_string(
   f"Data set: one of {', '.join(data.NAMES)}; tfds:NAME[/CONFIG], an image "
   "classification set of TensorFlow Datasets; or the path of a folder of "
   "train/CLASS/* and test/CLASS/*, or of CLASS/*, of an .npz archive of images "
-  "and labels, or of IDX or ArrayRecord files.",
+  "and labels, or of IDX or ArrayRecord files. For models that learn without "
+  "labels also of a folder of images, or of an archive of images alone.",
 )
 DATA_DIR = flags.DEFINE_string(
   "data_dir",

@@ -90,6 +90,7 @@ def shared(binary: bool) -> dict[str, Any]:
     "sample_test": make_example,
     "chosen_by": None,
     "restart": contrastive_divergence.restart,
+    "unlabelled": True,
   }
 
 

@@ -79,6 +79,7 @@ def make_task(
     chosen_by="objective",
     steps=lambda shape: augmentation.steps(placement),
     features=features,
+    unlabelled=True,
   )
 
 

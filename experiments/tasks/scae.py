@@ -37,8 +37,10 @@ def make_task(
   """Reconstruction of images by parts, and of parts by objects.
 
   Args:
-    model: the autoencoder, without `image_shape` and `num_classes`, which
-      follow from the data.
+    model: the autoencoder, without `image_shape`, which follows from the data,
+      as `num_classes` does where images have labels. Without labels, give the
+      number of kinds of objects that images are expected to show, on which the
+      sparsity of presences depends, as `num_classes`.
     optimizer: the optimiser of the parameters.
     placement: how images are deformed, and the canvas that they are placed on
       at random; test images too, but for shifts.
@@ -49,11 +51,17 @@ def make_task(
   """
 
   def describe(image_shape, num_classes):
+    own = model.argument("num_classes")
+    if "num_classes" in model.arguments and num_classes not in (0, own):
+      raise ValueError(
+        f"num_classes is {own}, and the labels are of {num_classes} classes; "
+        "leave it out (--num_classes), it is for images without labels"
+      )
     return model.with_arguments(
       image_shape=scene.shape(image_shape)
       if scene
       else augmentation.canvas_of(image_shape, placement),
-      num_classes=num_classes,
+      num_classes=num_classes or own,
     )
 
   num_parts = model.argument("num_parts")
@@ -81,6 +89,7 @@ def make_task(
     steps=lambda shape: augmentation.steps(placement),
     features=features,
     explain=scae.object_masks,
+    unlabelled=True,
   )
   if scene is None:
     return task
@@ -90,6 +99,7 @@ def make_task(
     after_training=of_scenes,
     begin=multimnist.begin,
     steps=scene.steps,
+    unlabelled=False,  # the objects of a scene are of two classes
   )
 
 
@@ -134,7 +144,7 @@ def loss(
     model: the autoencoder.
     images: [B H W C] in [0, 1].
     labels: [B], or [B N] of N objects, the classes, from which only the probes
-      learn.
+      learn; [B 0] without labels.
     key: samples the noise.
     step: not used.
     weights: as for `make_task`.
@@ -142,7 +152,11 @@ def loss(
   """
   del step
   value, terms = scae.loss(
-    model, images, labels, key if noise else None, weights=weights
+    model,
+    images,
+    labels if labels.size else None,
+    key if noise else None,
+    weights=weights,
   )
   return value, {**terms, "flat_templates": scae.flat_templates(model)}
 
@@ -156,24 +170,24 @@ def measure(
     model: the autoencoder.
     images: [B H W C] in [0, 1].
     labels: [B], or [B N] of N objects, the classes; a probe is right where its
-      N highest scores are theirs.
+      N highest scores are theirs. [B 0] without labels.
 
   Returns:
     Measures [B]; `activations` [B K] are the shares of the parts that each
-    object explains best.
+    object explains best. Without labels those of the probes are left out.
   """
   output = model(images)
   targets = model.targets(images)
   explained = model.decoder.explain(targets, output.parts)
   errors = jnp.abs(explained.mean - targets)
-  labels = labels.reshape(len(labels), -1)
-  right = {
-    f"{name}_probe_accuracy": losses.exact_set(logits, labels)
+  right = {}
+  if labels.size:
+    labels = labels.reshape(len(labels), -1)
     for name, logits in (
       ("prior", output.prior_logits),
       ("posterior", output.posterior_logits),
-    )
-  }
+    ):
+      right[f"{name}_probe_accuracy"] = losses.exact_set(logits, labels)
   return {
     "image_log_prob": explained.log_prob,
     "reconstruction_error": jnp.mean(errors, axis=(1, 2, 3)),

@@ -95,6 +95,7 @@ def make_task(
     suites=lambda model: suites,
     after_training=("errors", "coordinates", "unseen_shifts"),
     chosen_by=None,
+    unlabelled=True,
     steps=lambda shape: steps,
   )
 

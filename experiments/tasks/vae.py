@@ -44,6 +44,7 @@ def make_task(model: Spec, optimizer: optax.GradientTransformation) -> Task:
     ],
     after_training=("errors", "spectra"),
     chosen_by="elbo",
+    unlabelled=True,
   )
 
 

@@ -46,13 +46,15 @@ def lines(
   kind = f"images of {height}x{width}x{channels}"
   if height * width * channels == 1:
     kind = "examples"  # Constellations, which are sampled by their number.
+  kinds = f"{train.num_classes} classes"
+  kinds = kinds if train.is_labelled else "without labels"
   epoch = len(train.images) // config.batch_size
   return [
     f"device: {device}{_determinism()}",
     f"model: {name} of {sum(counts.values()):,} parameters: {', '.join(words)}",
     f"data: {dataset}, {len(train.images):,} {kind} to train on, "
     f"{len(validation.images):,} for validation, {len(test.images):,} to test; "
-    f"{train.num_classes} classes",
+    f"{kinds}",
     f"training: {config.num_steps:,} steps of {config.batch_size}, {epoch:,} "
     "steps an epoch",
   ]

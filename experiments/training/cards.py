@@ -37,7 +37,7 @@ def of_run(
     image_shape=shape,
     class_names=_names(dataset),
     steps=task.steps(shape),
-    num_labels=None if dataset.is_multi_hot else task.num_labels,
+    num_labels=_num_labels(task, dataset),
     data={"name": summary["dataset"], **summary.get("data", {})},
     metrics=scores,
     num_images={name: counts[name] for name in scores if name in counts},
@@ -49,6 +49,13 @@ def _names(dataset: data.Dataset) -> list[str]:
   """The names of the classes; their numbers where the data have no names."""
   numbers = [str(n) for n in range(dataset.num_classes)]
   return list(dataset.class_names) or numbers
+
+
+def _num_labels(task: Task, dataset: data.Dataset) -> int | None:
+  """The number of labels of an image; None for any number."""
+  if dataset.is_multi_hot:
+    return None
+  return task.num_labels if dataset.is_labelled else 0
 
 
 def write(

@@ -57,8 +57,8 @@ class Task(NamedTuple):
     steps: `shape [H W C] of the data -> preprocessing`, the steps from an image
       in [0, 1] to the input of the model.
     num_labels: the number of labels of an image.
-    features: for a model without labels, `(model, images) -> {name: [B F]}`,
-      the inputs of linear probes.
+    features: for a model that learns without labels, `(model, images) -> {name:
+      [B F]}`, the inputs of linear probes.
     scores: for a classifier, `(model, images) -> [B J]`, the scores of the
       classes.
     losses: for a classifier, `(model, images, labels) -> [B]`, for images with
@@ -66,6 +66,7 @@ class Task(NamedTuple):
     explain: for a model of objects, `(model, images) -> (reconstructions
       [B H W C], masks [B K H W])`, the share of each object in a pixel.
     multi_hot: whether it trains on images that belong to several classes.
+    unlabelled: whether it trains on images without labels, of shape [B 0].
     name: of the module whose `make_task` made it; by `described`, as `options`.
     options: the options of `make_task`.
     model: the spec that `make_task` was given; by `described`.
@@ -102,6 +103,7 @@ class Task(NamedTuple):
   losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
   explain: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None = None
   multi_hot: bool = False
+  unlabelled: bool = False
   name: str = ""
   options: Mapping[str, Any] = {}
   model: Spec | None = None
@@ -142,6 +144,33 @@ def _is_plain(value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
   return value._asdict() if hasattr(value, "_asdict") else value
+
+
+def require_labels(task: Task, dataset: data.Dataset, name: str) -> None:
+  """Checks that a task can do with the labels of a data set.
+
+  Args:
+    task: the task.
+    dataset: the data set.
+    name: its name, for the error message.
+
+  Raises:
+    ValueError: if the task needs labels, and there are none; or it needs one
+      class for each image, and there are several.
+  """
+  if dataset.is_multi_hot and not task.multi_hot:
+    raise ValueError(
+      f"{name}: images belong to several classes at once, which only "
+      "train_capsnet takes, without --routing=self; give one label for each "
+      "image"
+    )
+  if not dataset.is_labelled and not task.unlabelled:
+    raise ValueError(
+      f"{name}: the images have no labels, which this model needs; give labels "
+      "(folders of classes), or train a model that learns without them: "
+      "train_scae, train_generative, train_boltzmann, train_helmholtz, "
+      "train_vae or train_transforming"
+    )
 
 
 def make_model(task: Task, dataset: data.Dataset, seed: int = 0) -> nnx.Module:

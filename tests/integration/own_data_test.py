@@ -229,3 +229,34 @@ def test_bad_flags_are_refused(train, tmp_path, words, wants):
     assert want in printed
   assert "Traceback" not in printed
   assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_images_without_labels_train_a_model(train, tmp_path):
+  folder = tmp_path / "photographs"
+  image_files.write(folder, {"train": 40, "test": 8}, height=12, width=12)
+  words = *STEPS, f"--dataset={folder}"
+  code, printed = train(tmp_path / "refused", *words, *processes.SMALL)
+  assert code == 1 and "Traceback" not in printed
+  assert "photographs: the images have no labels, which this model" in printed
+  run = tmp_path / "run"
+  words = *words, "--num_latents=3"
+  code, printed = train(run, *words, binary="train_vae")
+  assert code == 0, printed
+  assert "to test; without labels" in printed
+  assert "suite spectra" not in printed
+  summary = processes.summary_of(run)
+  assert summary["num_images"]["test_elbo"] == 8
+  assert summary["data"]["class_names"] == []
+  code, printed = train(run, "--suite=bound", binary="evaluate")
+  assert code == 0, printed
+  code, printed = train(run, "--suite=spectra", binary="evaluate")
+  assert code == 1 and "spectra: not for the model" in printed
+  files = sorted(map(str, (folder / "test").iterdir()))
+  out = tmp_path / "latents.csv"
+  code, printed = processes.Running(
+    "predict", f"--model={run}", f"--out={out}", *files
+  ).wait()
+  assert code == 0, printed
+  header, *rows = out.read_text().splitlines()
+  assert header.startswith("file,latents_0,") and len(rows) == 8

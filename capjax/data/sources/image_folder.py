@@ -1,6 +1,7 @@
 """Folders of image files, one folder for each class.
 
-Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Files are read by
+Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Images without labels
+lie in one folder, or in `train/*` and `test/*`. Files are read by
 Pillow. Transparent pixels become white. Palettes become grey or colour, grey of
 16 bits is rounded to 8 (of colours Pillow reads the upper 8 bits), and
 photographs are turned as their EXIF tag says. If any image is coloured, all
@@ -19,9 +20,10 @@ import numpy as np
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source
+from capjax.data.sources.source import Part, Source, no_labels
 
 LAYOUT = "train/CLASS/* and test/CLASS/*, or CLASS/*"
+_UNLABELLED = "images without labels in train and test, or in the folder itself"
 _PARTS = {
   "train": ("train", "training"),
   "test": ("test", "testing"),
@@ -50,6 +52,7 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   Args:
     root: Of `train` (or `training`) and `test` (`testing`, or else `val`,
       `valid`, `validation`), with a folder for each class, or of such folders.
+      Without folders of classes the images have no labels.
     conversion: What is done to every image.
 
   Returns:
@@ -62,11 +65,14 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
       not in training; the message names files and the remedy.
   """
   notes = []
-  parts = _parts(root)
-  train = _classes(parts["train"])
-  test = _classes(parts["test"]) if "test" in parts else None
+  parts, is_labelled = _parts(root)
+  contents = _classes if is_labelled else _without_classes
+  train = contents(parts["train"])
+  test = contents(parts["test"]) if "test" in parts else None
+  if is_labelled and test is None and (bare := _named(root).get("test")):
+    notes.append(f"{bare.name} is not used, since it has no folders of classes")
   if test is None and "validation" in parts:
-    test = _classes(parts["validation"])
+    test = contents(parts["validation"])
     notes.append(
       f"{parts['validation'].name} is the test set, since there is no test"
     )
@@ -81,8 +87,7 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
       f"{root}: the test images have a class {strange[0]!r}, which the "
       "training images do not have; add training images of it, or leave it out"
     )
-  names = tuple(train)
-  listed = [_listed(names, some) for some in (train, test or {})]
+  listed = [_listed(tuple(train), some) for some in (train, test or {})]
   headers = _each(_header, [path for paths, _ in listed for path in paths])
   coloured = any(x.coloured for x in headers.values())
   if conversion.image_size is None:
@@ -103,34 +108,63 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
     conversion=conversion,
   )
   first, second = (
-    Part(labels, functools.partial(_read_all, paths, read))
+    Part(
+      labels if is_labelled else no_labels(len(paths)),
+      functools.partial(_read_all, paths, read),
+    )
     for paths, labels in listed
   )
+  names = tuple(train) if is_labelled else ()
   return Source(first, second if test else None, names, tuple(notes))
 
 
-def _parts(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The folders of the parts; the root itself where it holds the classes."""
+def _named(root: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The folders that have the names of parts."""
   folders = {path.name.lower(): path for path in _visible(root, folders=True)}
-  parts = {}
-  for part, names in _PARTS.items():
-    found = next((folders[name] for name in names if name in folders), None)
-    # A class may have such a name, but then it holds files.
-    if found and _visible(found, folders=True):
-      parts[part] = found
+  found = {
+    part: next((folders[name] for name in names if name in folders), None)
+    for part, names in _PARTS.items()
+  }
+  return {part: path for part, path in found.items() if path}
+
+
+def _parts(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], bool]:
+  """The folders of the parts, and whether they hold folders of classes.
+
+  The root itself is the part where it holds the classes, or files alone.
+  """
+  folders = _visible(root, folders=True)
+  named = _named(root)
+  # A class may have such a name, but then it holds files.
+  parts = {x: path for x, path in named.items() if _visible(path, folders=True)}
   if "train" in parts:
-    return parts
+    return parts, True
+  # Files in every folder; and with another name beside it, train is a class.
+  if (
+    "train" in named
+    and not parts
+    and len(named) == len(folders)
+    and _visible(named["train"], folders=False)
+  ):
+    return named, False
   if parts:
     beside = ", ".join(sorted(path.name for path in parts.values()))
     raise FileNotFoundError(
       f"{root}: no folder train with classes beside {beside}; add it, as "
       f"{LAYOUT}"
     )
-  if not folders:
+  if folders:
+    return {"train": root}, True
+  if not _visible(root, folders=False):
     raise FileNotFoundError(
-      f"{root}: holds no folders of images; give a folder of {LAYOUT}"
+      f"{root}: holds no images; give a folder of {LAYOUT}, or of {_UNLABELLED}"
     )
-  return {"train": root}
+  return {"train": root}, False
+
+
+def _without_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """The images of a folder, in the form of `_classes`."""
+  return {"": _visible(folder, folders=False)}
 
 
 def _classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:

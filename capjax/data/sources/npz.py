@@ -1,4 +1,4 @@
-"""NumPy archives of images and labels."""
+"""NumPy archives of images, with or without labels."""
 
 import collections
 import pathlib
@@ -11,9 +11,10 @@ from jaxtyping import UInt8
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source, number_classes
+from capjax.data.sources.source import Part, Source, no_labels, number_classes
 
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
+_ALONE = {"images", "test_images"}  # the arrays of images without labels
 _LARGEST = 255
 _BEYOND = 2.0**63  # the integers of 64 bits, with a sign, are below
 
@@ -25,7 +26,8 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
   [0, 1] or booleans; `labels`, one integer or word for each image, or multi-hot
   [N J] of 0 and 1 (rows with a single 1 each become one label); optionally
   `test_images` and `test_labels`; and optionally `class_names`, J words, for
-  labels that are 0..J-1 or multi-hot.
+  labels that are 0..J-1 or multi-hot. Images without labels are alone, as
+  `images` and optionally `test_images`.
 
   Args:
     path: The file.
@@ -58,18 +60,24 @@ def open_arrays(
   Raises:
     ValueError: As `open_archive`.
   """
+  found = present or list(arrays)
+  is_labelled = "images" not in arrays or not _ALONE.issuperset(found)
   missing = [key for key in _KEYS[:2] if key not in arrays]
   has_test = "test_images" in arrays or "test_labels" in arrays
   missing += [key for key in _KEYS[2:4] if has_test and key not in arrays]
-  if missing:
-    found = ", ".join(sorted(present or arrays)) or "nothing"
+  if missing and is_labelled:
     raise ValueError(
-      f"{path}: has no {' and no '.join(missing)}, only {found}; give images, "
-      "labels and, if there is a test set, test_images and test_labels"
+      f"{path}: has no {' and no '.join(missing)}, only "
+      f"{', '.join(sorted(found)) or 'nothing'}; give images, labels and, if "
+      "there is a test set, test_images and test_labels; or images without "
+      "labels alone, as images and test_images"
     )
   parts = ["", "test_"] if has_test else [""]
   images = [_images(path, f"{x}images", arrays) for x in parts]
-  labels = [_labels(path, f"{x}labels", arrays) for x in parts]
+  labels = [
+    _labels(path, f"{x}labels", arrays) if is_labelled else no_labels(len(some))
+    for x, some in zip(parts, images, strict=True)
+  ]
   for prefix, some, marks in zip(parts, images, labels, strict=True):
     if len(some) != len(marks) or not len(some):
       raise ValueError(
@@ -81,7 +89,9 @@ def open_arrays(
     raise ValueError(
       f"{path}: images are {one}, but test_images are {two}; give one shape"
     )
-  labels, names = _classes(path, labels, arrays.get("class_names"))
+  names: tuple[str, ...] = ()
+  if is_labelled:
+    labels, names = _classes(path, labels, arrays.get("class_names"))
 
   def labelled(some, marks):
     return Part(

@@ -1,4 +1,4 @@
-"""Labelled images in ArrayRecord files, of which any can be read alone.
+"""Images in ArrayRecord files, of which any can be read alone.
 
 A folder holds `records.json` (shape, classes, sizes) and, for each split,
 `SPLIT.array_record`, a record being the bytes of an image [H W C] in C order,
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source
+from capjax.data.sources.source import Part, Source, no_labels
 
 _ABOUT = "records.json"
 _READ = 2**20  # bytes that are read at a time, of at least one image
@@ -28,7 +28,7 @@ _KEYS = {"image_shape", "class_names", "sizes"}
 _OPTIONS = "group_size:1,zstd:1"
 _AGAIN = "write it again with capjax.data.write_records"
 
-Blocks = Iterable[tuple[ArrayLike, ArrayLike]]
+Blocks = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 
 def is_folder(path: pathlib.Path) -> bool:
@@ -41,9 +41,9 @@ def write(
   train: Blocks,
   test: Blocks | None = None,
   *,
-  class_names: Sequence[str],
+  class_names: Sequence[str] = (),
 ) -> None:
-  """Writes labelled images as ArrayRecord files, block by block.
+  """Writes images and labels as ArrayRecord files, block by block.
 
   Training reads them with `--dataset=FOLDER`, a batch at a time if all of them
   do not fit into memory. A block is written before the next one is asked for,
@@ -52,10 +52,11 @@ def write(
   Args:
     folder: The folder, which is made; it must not hold such files yet.
     train: Images and labels of each block: uint8 [M H W C] or [M H W], and
-      integers [M] in 0..J-1, or [M J] of 0 and 1.
+      integers [M] in 0..J-1, or [M J] of 0 and 1; None in place of the labels
+      for images without.
     test: The same for testing; None holds out a fifth of each class when the
       data are read.
-    class_names: The names of the J classes.
+    class_names: The names of the J classes; none without labels.
 
   Raises:
     FileExistsError: The folder holds such files.
@@ -192,10 +193,11 @@ def _read_labels(path: pathlib.Path) -> np.ndarray:
 
 
 def _checked(
-  images: ArrayLike, labels: ArrayLike, split: str, num_classes: int
+  images: ArrayLike, labels: ArrayLike | None, split: str, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """A block as uint8 [M H W C] and int32 [M] or [M J]."""
-  images, labels = np.asarray(images), np.asarray(labels)
+  """A block as uint8 [M H W C] and int32 [M], [M J] or [M 0]."""
+  images = np.asarray(images)
+  labels = no_labels(len(images)) if labels is None else np.asarray(labels)
   if images.dtype != np.uint8 or images.ndim not in (3, 4):
     raise ValueError(
       f"images of {split} are {list(images.shape)} of {images.dtype}; give "
@@ -214,6 +216,9 @@ def _checked(
       f"labels of {split} are {list(labels.shape)} of {labels.dtype}; for "
       f"{len(images)} images give as many integers in 0..{num_classes - 1}, or "
       f"[{len(images)} {num_classes}] of 0 and 1"
+      if num_classes
+      else f"{split} has labels, and class_names is empty; give the names of "
+      "the classes, or None in place of the labels"
     )
   return images, labels.astype(np.int32)
 

@@ -11,7 +11,8 @@ class Part(NamedTuple):
   """The examples of one split.
 
   Attributes:
-    labels: int32 [N], in 0..J-1; or multi-hot, int32 [N J].
+    labels: int32 [N], in 0..J-1; or multi-hot, int32 [N J]; or int32 [N 0]
+      without labels.
     read: `rows [M] -> images`, uint8 [M H W C].
   """
 
@@ -25,7 +26,7 @@ class Source(NamedTuple):
   Attributes:
     train: The training examples.
     test: The test examples; None to hold out some of the others.
-    class_names: J names.
+    class_names: J names; none without labels.
     notes: Sentences for the user about what is changed in reading.
   """
 
@@ -33,6 +34,16 @@ class Source(NamedTuple):
   test: Part | None
   class_names: tuple[str, ...]
   notes: tuple[str, ...] = ()
+
+  @property
+  def is_labelled(self) -> bool:
+    """Whether the classes of the images are known."""
+    return self.train.labels.shape[1:] != (0,)
+
+
+def no_labels(count: int) -> Int32[np.ndarray, "N 0"]:
+  """The labels of images without labels."""
+  return np.zeros((count, 0), np.int32)
 
 
 def notes_of_columns(name: str) -> tuple[str, ...]:

@@ -89,6 +89,39 @@ def test_a_class_may_be_called_train(tmp_path):
   assert data.load(str(tmp_path), "test").class_names == ("car", "train")
 
 
+@pytest.mark.parametrize(
+  ("counts", "sizes"),
+  [
+    ({"": 10}, (8, 2)),
+    ({"train": 7, "test": 4}, (7, 4)),
+    ({"training": 7, "valid": 4}, (7, 4)),
+    ({"train": 10}, (8, 2)),
+  ],
+)
+def test_images_without_folders_of_classes_have_no_labels(
+  tmp_path, counts, sizes
+):
+  folder = image_files.write(tmp_path / "data", counts)
+  seen = set()
+  for split, size in zip(("train", "test"), sizes, strict=True):
+    got = data.load(str(folder), split)
+    assert not got.is_labelled and not got.is_multi_hot
+    assert got.num_classes == 0 and got.class_names == ()
+    assert got.labels.shape == (size, 0) and got.labels.dtype == np.int32
+    seen |= {x.tobytes() for x in got.images}
+    assert len(data.fingerprint(got)) == 64
+  assert len(seen) == sum(sizes)
+
+
+def test_test_images_without_classes_are_not_used(tmp_path):
+  """As competitions hand out: labels are for training alone."""
+  image_files.write(tmp_path / "train", {"a": 10, "b": 10})
+  image_files.write(tmp_path, {"test": 5}, first=50)
+  got = data.load(str(tmp_path), "test")
+  assert len(got.labels) == 4 and got.is_labelled
+  assert "test is not used, since it has no folders of classes" in got.notes
+
+
 def test_what_is_no_image_of_a_class_is_passed_over(tmp_path):
   image_files.write(tmp_path, {"a": 5, "b": 5})
   (tmp_path / "README.md").write_text("about the data")
@@ -247,7 +280,7 @@ def too_deep(folder):
   image_files.write(folder / "birds" / "wrens", {"a": 5, "b": 5})
 
 
-def only_images(folder):
+def one_image(folder):
   image_files.picture(0).save(folder / "0.png")
 
 
@@ -276,8 +309,8 @@ def single_images(folder):
 @pytest.mark.parametrize(
   "make,words",
   [
-    (lambda folder: None, ["no folders of images", "train/CLASS/*"]),
-    (only_images, ["no folders of images"]),
+    (lambda folder: None, ["holds no images", "train/CLASS/*"]),
+    (one_image, ["one image, so that none can be held out"]),
     (one_class, ["1 class (a)", "at least two"]),
     (too_deep, ["birds: is a class", "holds the folder wrens"]),
     (empty_class, ["b: holds no images"]),

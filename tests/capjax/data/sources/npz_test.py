@@ -124,6 +124,19 @@ def test_images_can_belong_to_several_classes(tmp_path):
   assert len(test.labels) == 4
 
 
+@pytest.mark.parametrize("given", [{}, {"test_images": images(4, seed=1)}])
+def test_images_can_be_without_labels(tmp_path, given):
+  path = save(tmp_path, images=images(), **given)
+  splits = [data.load(path, split) for split in ("train", "test")]
+  assert [len(x.images) for x in splits] == ([20, 4] if given else [16, 4])
+  for got in splits:
+    assert not got.is_labelled and got.class_names == ()
+    assert got.labels.shape == (len(got.images), 0)
+  seen = {x.tobytes() for got in splits for x in got.images}
+  want = np.concatenate([images(), *given.values()])
+  assert seen == {x.tobytes() for x in want}
+
+
 def object_labels():
   return np.array([[1], [2, 3]] * 10, object)
 
@@ -131,7 +144,15 @@ def object_labels():
 @pytest.mark.parametrize(
   "arrays,words",
   [
-    ({"images": images()}, ["no labels", "only images"]),
+    ({"images": images(), "y": labels()}, ["no labels", "only images, y"]),
+    (
+      {"images": images(), "test_images": images(), "test_labels": labels()},
+      ["has no labels, only images", "images without labels alone"],
+    ),
+    (
+      {"images": images(), "class_names": list("ab")},
+      ["has no labels, only class_names, images"],
+    ),
     ({"x": images(), "y": labels()}, ["no images and no labels", "only x, y"]),
     ({"x": images()}, ["no images and no labels"]),
     (

@@ -1,4 +1,4 @@
-"""Labelled images in ArrayRecord files."""
+"""Images in ArrayRecord files."""
 
 import json
 import re
@@ -49,6 +49,25 @@ def test_what_was_written_is_read(folder, stream):
     assert found == {
       x.tobytes(): y for x, y in zip(images, labels, strict=True)
     }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_images_can_be_without_labels(tmp_path, stream):
+  images, _ = arrays()
+  data.write_records(
+    tmp_path / "data", [(images[:9], None), (images[9:], None)]
+  )
+  found = []
+  for split, size in (("train", 32), ("test", 8)):
+    got = data.load("data", split, tmp_path, stream=stream)
+    assert not got.is_labelled and got.labels.shape == (size, 0)
+    found += [x.tobytes() for x in got.images]
+  assert sorted(found) == sorted(x.tobytes() for x in images)
+
+
+def test_labels_need_names(tmp_path):
+  with pytest.raises(ValueError, match="train has labels, and class_names is"):
+    data.write_records(tmp_path / "data", [arrays()])
 
 
 def test_both_ways_give_the_same_order(folder):
