@@ -97,7 +97,7 @@ def outputs(
   family = _family(model)
   found = family.read(model, images)
   if num_labels == 0:
-    found.pop(family.scores, None)
+    return {name: x for name, x in found.items() if name != family.scores}
   return found
 
 

@@ -46,15 +46,15 @@ def lines(
   kind = f"images of {height}x{width}x{channels}"
   if height * width * channels == 1:
     kind = "examples"  # Constellations, which are sampled by their number.
-  kinds = f"{train.num_classes} classes"
-  kinds = kinds if train.is_labelled else "without labels"
+  classes = f"{train.num_classes} classes"
+  labels = classes if train.is_labelled else "without labels"
   epoch = len(train.images) // config.batch_size
   return [
     f"device: {device}{_determinism()}",
     f"model: {name} of {sum(counts.values()):,} parameters: {', '.join(words)}",
     f"data: {dataset}, {len(train.images):,} {kind} to train on, "
     f"{len(validation.images):,} for validation, {len(test.images):,} to test; "
-    f"{kinds}",
+    f"{labels}",
     f"training: {config.num_steps:,} steps of {config.batch_size}, {epoch:,} "
     "steps an epoch",
   ]
