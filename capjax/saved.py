@@ -19,14 +19,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax import predictions, specs, weights
+from capjax import named_tensors, predictions, specs, weights
 from capjax.data.transforms import preprocessing
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
 # What other weights can start from: what training changes.
 _TRAINED = (nnx.Param, nnx.BatchStat)
-_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,7 @@ class TrainedModel:
   def __repr__(self) -> str:
     """The class of the model, what it takes, and what it tells."""
     shape = "x".join(map(str, self.card["image_shape"]))
-    classes = len(self.card["class_names"])
+    classes = len(self.card["class_names"]) or "no"
     return (
       f"<TrainedModel: {type(self.model).__name__} of images of {shape}, "
       f"{classes} classes; see its model and card>"
@@ -199,12 +198,12 @@ def save(
       f"save takes a model with its card, not a {type(trained).__name__}; give "
       "TrainedModel(model, make_card(spec, ...)) of capjax.saved"
     )
-  tensors = _tensors(trained.model)
+  tensors = named_tensors.of_model(trained.model)
   if half:
-    tensors |= _halves(trained.model, tensors)
+    tensors |= named_tensors.halves(trained.model, tensors)
   card = {name: x for name, x in trained.card.items() if name != "sha256"}
   spec = specs.from_json(card)
-  fault = _misfit(spec, tensors) or _other_sizes(spec, card)
+  fault = named_tensors.misfit(spec, tensors) or _other_sizes(spec, card)
   if fault:
     raise ValueError(
       f"{path} is not written: the card describes another model; {fault}."
@@ -249,17 +248,13 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     raise ValueError(
       f"{path} has a card that this version of capjax cannot use: {error}"
     ) from error
-  fault = _misfit(spec, tensors)
+  fault = named_tensors.misfit(spec, tensors)
   if fault:
     raise ValueError(
       f"{path} does not fit {card['class']} of this version of capjax: "
       f"{fault}; use the version on its card, or export the run again."
     )
-  graph, state = nnx.split(shapes)
-  leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-  values = [_as_leaf(tensors[_name(path)], leaf) for path, leaf in leaves]
-  model = nnx.merge(graph, jax.tree.unflatten(structure, values))
-  return TrainedModel(model, card)
+  return TrainedModel(named_tensors.fill(shapes, tensors), card)
 
 
 def start_from(
@@ -283,12 +278,12 @@ def start_from(
     ValueError: if nothing fits.
   """
   copied, new = fitting(model, trained)
-  given = _named(nnx.state(trained.model, _TRAINED))
+  given = named_tensors.named(nnx.state(trained.model, _TRAINED))
   state = nnx.state(model, _TRAINED)
   leaves, structure = jax.tree_util.tree_flatten_with_path(state)
   values = []
   for path, leaf in leaves:
-    name = _name(path)
+    name = named_tensors.name_of(path)
     # A copy, since training may free the buffers of its model.
     values.append(
       jnp.array(given[name], leaf.dtype) if name in copied else leaf
@@ -315,10 +310,10 @@ def fitting(
       f"trained is a {type(trained).__name__}; give a trained model, as load "
       "and pretrained.load return it."
     )
-  given = _named(nnx.state(trained.model, _TRAINED))
+  given = named_tensors.named(nnx.state(trained.model, _TRAINED))
   copied: list[str] = []
   new: list[str] = []
-  for name, leaf in _named(nnx.state(model, _TRAINED)).items():
+  for name, leaf in named_tensors.named(nnx.state(model, _TRAINED)).items():
     fits = name in given and given[name].shape == leaf.shape
     (copied if fits else new).append(name)
   if not copied:
@@ -327,92 +322,3 @@ def fitting(
       f"{type(model).__name__}: none has the same name and shape."
     )
   return copied, new
-
-
-def _name(path) -> str:
-  """The name of an array: attributes and indices, joined by dots."""
-  held = jax.tree_util.GetAttrKey("value")  # what a variable holds
-  path = tuple(key for key in path if key != held)
-  return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def _named(state) -> dict[str, Any]:
-  leaves = jax.tree_util.tree_leaves_with_path(state)
-  return {_name(path): leaf for path, leaf in leaves}
-
-
-def _is_key(x) -> bool:
-  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _key_dtype(impl: str):
-  return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
-
-
-def _tensors(model) -> dict[str, np.ndarray]:
-  """The state of a model by name; random keys as their data."""
-  return {
-    name: np.asarray(jax.random.key_data(x) if _is_key(x) else x, order="C")
-    for name, x in _named(nnx.state(model)).items()
-  }
-
-
-def _halves(model, tensors) -> dict[str, np.ndarray]:
-  """The parameters in float32 or float64, as float16."""
-  found = {}
-  for name in _named(nnx.state(model, nnx.Param)):
-    if tensors[name].dtype not in (np.float32, np.float64):
-      continue
-    with np.errstate(over="ignore"):
-      found[name] = tensors[name].astype(np.float16)
-    if np.any(np.isinf(found[name]) & np.isfinite(tensors[name])):
-      largest = np.max(np.abs(tensors[name]))
-      raise ValueError(
-        f"{name} has values up to {largest:.3g}, and float16 ends at 65,504; "
-        "save without half."
-      )
-  return found
-
-
-def _as_leaf(tensor, leaf):
-  """The array of a file as what the model has in its place."""
-  if _is_key(leaf):
-    (impl,) = (x for x in _GENERATORS if _key_dtype(x) == leaf.dtype)
-    return jax.random.wrap_key_data(jnp.asarray(tensor), impl=impl)
-  return jnp.asarray(tensor, leaf.dtype)
-
-
-def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
-  """The dtype, with all floats but bfloat16 alike, and the shape.
-
-  With `jax_enable_x64` new models have wider numbers than stored ones, and
-  files may have narrower ones.
-  """
-  if _is_key(leaf):
-    leaf = jax.eval_shape(jax.random.key_data, leaf)
-  dtype = jnp.dtype(leaf.dtype)
-  alike = dtype in (jnp.float16, jnp.float64)
-  return jnp.dtype("float32") if alike else dtype, tuple(leaf.shape)
-
-
-def _misfit(spec, tensors) -> str | None:
-  """How tensors differ from the state of the model; None if they fit."""
-  wanted = _named(nnx.state(spec.shapes()))
-  wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
-  found = {name: _shape(x) for name, x in tensors.items()}
-  for fault, names in (
-    ("lacks", wanted.keys() - found.keys()),
-    ("has besides", found.keys() - wanted.keys()),
-  ):
-    if names:
-      return f"it {fault} {_some(names)}"
-  for name in sorted(wanted):
-    if wanted[name] != found[name]:
-      (right, size), (dtype, shape) = wanted[name], found[name]
-      return f"{name} is {dtype} {list(shape)}, not {right} {list(size)}"
-  return None
-
-
-def _some(names) -> str:
-  first, *rest = sorted(names)
-  return f"{first} and {len(rest)} more" if rest else first

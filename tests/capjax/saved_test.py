@@ -12,7 +12,7 @@ import saved_cases
 from flax import nnx
 
 import capjax
-from capjax import saved, specs
+from capjax import named_tensors, saved, specs
 from capjax.energy import rbm
 
 FAMILIES = list(saved_cases.SPECS)
@@ -207,8 +207,8 @@ def test_weights_start_another_model_with_new_classes():
   ]  # fmt: skip
   assert "conv.kernel" in copied and not set(copied) & set(new)
   sources = {True: trained.model, False: initial}
-  for name, x in saved._named(nnx.state(model)).items():
-    want = saved._named(nnx.state(sources[name in copied]))[name]
+  for name, x in named_tensors.named(nnx.state(model)).items():
+    want = named_tensors.named(nnx.state(sources[name in copied]))[name]
     np.testing.assert_array_equal(x, want)
   # The weights were copied: changing one model leaves the other.
   assert model.conv.kernel[...] is not trained.model.conv.kernel[...]
@@ -220,13 +220,15 @@ def test_statistics_start_another_model_but_constants_and_chains_do_not():
   assert "norms.0.mean" in copied and not new
   for name, constant in (("matrix", "offsets"), ("rbm", "fantasy")):
     model = saved_cases.SPECS[name].make(nnx.Rngs(1))
-    before = {n: np.array(x) for n, x in saved._named(nnx.state(model)).items()}
+    before = {
+      n: np.array(x) for n, x in named_tensors.named(nnx.state(model)).items()
+    }
     copied, new = saved.start_from(model, saved_cases.trained(name))
     kept = [n for n in before if constant in n]
     assert kept and not new and not set(kept) & set(copied)
     for n in kept:
       np.testing.assert_array_equal(
-        saved._named(nnx.state(model))[n], before[n]
+        named_tensors.named(nnx.state(model))[n], before[n]
       )
 
 

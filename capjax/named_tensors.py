@@ -1,0 +1,129 @@
+"""The state of a model as named tensors, and a model of such tensors.
+
+Names are paths: attributes and indices, joined by dots.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from capjax import specs
+
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def named(state: Any) -> dict[str, Any]:
+  """The arrays or shapes of a state of Flax, by name."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  return {name_of(path): leaf for path, leaf in leaves}
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+  """The name of an array by its path in a state."""
+  held = jax.tree_util.GetAttrKey("value")  # what a variable holds
+  path = tuple(key for key in path if key != held)
+  return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def of_model(model: nnx.Module) -> dict[str, np.ndarray]:
+  """The whole state of a model; random keys as their data."""
+  return {
+    name: np.asarray(jax.random.key_data(x) if _is_key(x) else x, order="C")
+    for name, x in named(nnx.state(model)).items()
+  }
+
+
+def halves(model: nnx.Module, tensors: Tensors) -> dict[str, np.ndarray]:
+  """The parameters in float32 or float64, as float16.
+
+  Args:
+    model: the model.
+    tensors: its state, as `of_model` gives it.
+
+  Raises:
+    ValueError: if a parameter is too large for float16.
+  """
+  found = {}
+  for name in named(nnx.state(model, nnx.Param)):
+    if tensors[name].dtype not in (np.float32, np.float64):
+      continue
+    with np.errstate(over="ignore"):
+      found[name] = tensors[name].astype(np.float16)
+    if np.any(np.isinf(found[name]) & np.isfinite(tensors[name])):
+      largest = np.max(np.abs(tensors[name]))
+      raise ValueError(
+        f"{name} has values up to {largest:.3g}, and float16 ends at 65,504; "
+        "save without half."
+      )
+  return found
+
+
+def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
+  """How tensors differ from the state of a spec's model; None if they fit."""
+  wanted = named(nnx.state(spec.shapes()))
+  wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
+  found = {name: _shape(x) for name, x in tensors.items()}
+  for fault, names in (
+    ("lacks", wanted.keys() - found.keys()),
+    ("has besides", found.keys() - wanted.keys()),
+  ):
+    if names:
+      return f"it {fault} {_some(names)}"
+  for name in sorted(wanted):
+    if wanted[name] != found[name]:
+      (right, size), (dtype, shape) = wanted[name], found[name]
+      return f"{name} is {dtype} {list(shape)}, not {right} {list(size)}"
+  return None
+
+
+def fill(shapes: nnx.Module, tensors: Tensors) -> nnx.Module:
+  """A model whose state the tensors are.
+
+  Args:
+    shapes: its shapes, as `Spec.shapes` gives them.
+    tensors: those that fit, in any precision.
+  """
+  graph, state = nnx.split(shapes)
+  leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+  values = [_as_leaf(tensors[name_of(path)], leaf) for path, leaf in leaves]
+  return nnx.merge(graph, jax.tree.unflatten(structure, values))
+
+
+def _as_leaf(tensor, leaf):
+  """The array of a file as what the model has in its place."""
+  if _is_key(leaf):
+    (impl,) = (x for x in _GENERATORS if _key_dtype(x) == leaf.dtype)
+    return jax.random.wrap_key_data(jnp.asarray(tensor), impl=impl)
+  return jnp.asarray(tensor, leaf.dtype)
+
+
+def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
+  """The dtype, with all floats but bfloat16 alike, and the shape.
+
+  With `jax_enable_x64` new models have wider numbers than stored ones, and
+  files may have narrower ones.
+  """
+  if _is_key(leaf):
+    leaf = jax.eval_shape(jax.random.key_data, leaf)
+  dtype = jnp.dtype(leaf.dtype)
+  alike = dtype in (jnp.float16, jnp.float64)
+  return jnp.dtype("float32") if alike else dtype, tuple(leaf.shape)
+
+
+def _is_key(x) -> bool:
+  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _key_dtype(impl: str):
+  return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
+
+
+def _some(names) -> str:
+  first, *rest = sorted(names)
+  return f"{first} and {len(rest)} more" if rest else first
