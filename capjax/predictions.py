@@ -92,7 +92,7 @@ def outputs(
   Raises:
     ValueError: if the model does not take images.
   """
-  if isinstance(model, baselines.CapsNetBaseline) and num_labels != 1:
+  if isinstance(model, baselines.CapsNetBaseline) and num_labels not in (0, 1):
     return {"probabilities": jax.nn.sigmoid(model(images))}
   family = _family(model)
   found = family.read(model, images)

@@ -215,7 +215,10 @@ def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
   """What a card says of classes and images that its model does not."""
   count = spec.arguments.get("num_classes")
   names = card["class_names"]
-  if card["num_labels"] != 0 and count not in (None, len(names)):
+  if card["num_labels"] == 0:
+    if names:
+      return f"it has {len(names)} class_names, and num_labels is 0"
+  elif count not in (None, len(names)):
     return f"it has {len(names)} class_names, and the model {count} classes"
   shape = spec.arguments.get("image_shape")
   if shape is not None:

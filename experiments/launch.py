@@ -81,7 +81,9 @@ def _prepare(
   _refuse_data_folder()
   if runs.loop_config().num_validation == 0:
     limits.refuse("--num_validation=0", ["stop_accuracy"])
-  return task, datasets.load("train"), datasets.load("test")
+  train_set, test = datasets.load("train"), datasets.load("test")
+  tasks.require_labels(task, train_set, datasets.place()[0])
+  return task, train_set, test
 
 
 def train(make_task: Callable[[], tasks.Task]) -> None:

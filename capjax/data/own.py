@@ -24,8 +24,9 @@ from capjax.data.stored import StoredImages
 TFDS = "tfds:"
 _TFDS_NAME = re.compile(r"\w+(/[\w.-]+)?")
 _KINDS = (
-  f"a folder of {image_folder.LAYOUT}, an .npz archive, IDX files or "
-  "ArrayRecord files of capjax.data.write_records or TensorFlow Datasets"
+  f"a folder of {image_folder.LAYOUT} (or, without labels, of images alone), "
+  "an .npz archive, IDX files or ArrayRecord files of "
+  "capjax.data.write_records or TensorFlow Datasets"
 )
 _MOST_CHANNELS = 3
 
@@ -82,8 +83,8 @@ def load(
 
 
 def from_arrays(
-  train: tuple[ArrayLike, ArrayLike | None],
-  test: tuple[ArrayLike, ArrayLike | None] | None = None,
+  train: tuple[ArrayLike, ArrayLike | None] | Dataset,
+  test: tuple[ArrayLike, ArrayLike | None] | Dataset | None = None,
   *,
   class_names: Sequence[str] | None = None,
 ) -> tuple[Dataset, Dataset]:
@@ -92,7 +93,7 @@ def from_arrays(
   Args:
     train: Images and labels: [N H W] or [N H W C], integers in 0..255, floats
       in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1;
-      None in place of the labels for images without.
+      None in place of the labels for images without. Or a data set.
     test: The same for testing; None holds out a fifth of each class.
     class_names: The names of classes 0, 1, ..., which the labels number.
 
@@ -110,9 +111,25 @@ def from_arrays(
         f"{name} is a {type(pair).__name__} and no pair; give (images, "
         "labels), or (images, None) without labels"
       )
-  named = {"images": train[0], "labels": train[1]}
+    if pair[0] is None:
+      raise ValueError(
+        f"the images of {name} are None; give (images, labels), or (images, "
+        "None) without labels"
+      )
+  named = {"images": train[0], "labels": _given_labels(train)}
   if test is not None:
-    named |= {"test_images": test[0], "test_labels": test[1]}
+    named |= {"test_images": test[0], "test_labels": _given_labels(test)}
+    if (named["labels"] is None) != (named["test_labels"] is None):
+      without = "train" if named["labels"] is None else "test"
+      raise ValueError(
+        f"{without} has no labels, and the other set has some; give both "
+        "labels, or None for both"
+      )
+  if class_names is not None and named["labels"] is None:
+    raise ValueError(
+      "class_names are given, and train has no labels; leave class_names out, "
+      "or give labels"
+    )
   if isinstance(class_names, str):
     raise ValueError(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
@@ -126,6 +143,13 @@ def from_arrays(
     choose(source, "train", "the arrays"),
     choose(source, "test", "the arrays"),
   )
+
+
+def _given_labels(pair: tuple[ArrayLike, ArrayLike | None] | Dataset):
+  """The labels of a pair; None where it has none."""
+  if isinstance(pair, Dataset) and not pair.is_labelled:
+    return None
+  return pair[1]
 
 
 def load_prepared(
@@ -193,7 +217,8 @@ def choose(
     raise ValueError(
       f"{where}: the images have {count} class ({names}), and at least two are "
       "needed; add images of another class (of a folder, give the one that "
-      "contains the folders of all classes), or leave the labels out"
+      "contains the folders of all classes; for images without labels, one "
+      "that contains their files alone)"
     )
   part, notes = source.train, source.notes
   rows = np.arange(len(part.labels))

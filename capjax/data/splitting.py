@@ -20,7 +20,8 @@ def mixed_order(
   Without it, a beginning of data that are sorted by class would lack classes.
 
   Args:
-    labels: [N]; or multi-hot, [N J], for which the order is random.
+    labels: [N]; or multi-hot, [N J], or none, [N 0], for which the order is
+      random.
     seed: Of the random numbers.
 
   Returns:
@@ -38,7 +39,8 @@ def held_out(
   """Chooses a random fifth of each class for testing.
 
   Args:
-    labels: [N]; or multi-hot, [N J], of which a random fifth of all is chosen.
+    labels: [N]; or multi-hot, [N J], or none, [N 0], of which a random fifth of
+      all is chosen.
     seed: Of the random numbers.
 
   Returns:

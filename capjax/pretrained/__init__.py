@@ -102,6 +102,11 @@ def measure(
     right = found.classes == np.asarray(labels)
     right = right.reshape(len(right), -1).all(axis=1)
     return {"accuracy": float(np.mean(right))}
+  if "reconstructions" not in found.outputs:
+    raise ValueError(
+      f"a {type(trained.model).__name__} that was trained without labels has "
+      "neither classes nor reconstructions to measure; evaluate its run instead"
+    )
   inputs = np.asarray(trained.preprocess(images))
   errors = np.abs(found.outputs["reconstructions"] - inputs)
   return {"reconstruction_error": float(np.mean(errors, dtype=np.float64))}

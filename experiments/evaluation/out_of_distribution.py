@@ -139,15 +139,22 @@ def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
     inputs = steps.normalise(image), drawn.astype(image.dtype)
     return inputs, noise_key
 
+  num_labels = 1 if trained.test.is_labelled else 0
+
   def of_inputs(model, inputs, keys):
-    return measure(model, *inputs, keys)
+    return measure(model, *inputs, keys, num_labels=num_labels)
 
   evaluate = tasks.make_evaluate(of_inputs, sample, trained.config.batch_size)
   return evaluate(trained.model, images, np.zeros(len(images), np.int32))
 
 
 def measure(
-  model: nnx.Module, images: jax.Array, drawn: jax.Array, keys: jax.Array
+  model: nnx.Module,
+  images: jax.Array,
+  drawn: jax.Array,
+  keys: jax.Array,
+  *,
+  num_labels: int = 1,
 ) -> dict[str, jax.Array]:
   """The scores of images, by name.
 
@@ -157,6 +164,7 @@ def measure(
     drawn: the same for a free energy or a bound, whose pixels are 0 or 1 where
       the visible units of the model are.
     keys: [B], sample what a bound averages, for each image.
+    num_labels: as for `predictions.outputs`.
 
   Returns:
     Each [B].
@@ -170,7 +178,7 @@ def measure(
       "reconstructions": model.decode(output.poses, classes),
     }
   else:
-    found = predictions.outputs(model, images)
+    found = predictions.outputs(model, images, num_labels=num_labels)
   for name, score in (
     ("activations", "largest_activation"),
     ("probabilities", "largest_probability"),

@@ -158,6 +158,8 @@ def loss(
     key if noise else None,
     weights=weights,
   )
+  if not labels.size:
+    del terms["probe_loss"]
   return value, {**terms, "flat_templates": scae.flat_templates(model)}
 
 

@@ -166,10 +166,10 @@ def require_labels(task: Task, dataset: data.Dataset, name: str) -> None:
     )
   if not dataset.is_labelled and not task.unlabelled:
     raise ValueError(
-      f"{name}: the images have no labels, which this model needs; give labels "
-      "(folders of classes), or train a model that learns without them: "
-      "train_scae, train_generative, train_boltzmann, train_helmholtz, "
-      "train_vae or train_transforming"
+      f"{name}: the images have no labels, which this task needs; give labels "
+      "(folders of classes), or train a model that learns without them: scae "
+      "without a scene (--scene), generative, boltzmann, helmholtz, vae or "
+      "transforming"
     )
 
 

@@ -238,7 +238,7 @@ def test_images_without_labels_train_a_model(train, tmp_path):
   words = *STEPS, f"--dataset={folder}"
   code, printed = train(tmp_path / "refused", *words, *processes.SMALL)
   assert code == 1 and "Traceback" not in printed
-  assert "photographs: the images have no labels, which this model" in printed
+  assert "photographs: the images have no labels, which this task" in printed
   run = tmp_path / "run"
   words = *words, "--num_latents=3"
   code, printed = train(run, *words, binary="train_vae")

@@ -46,6 +46,14 @@ class _Header(NamedTuple):
   deep: bool  # more than 8 bits
 
 
+class _Layout(NamedTuple):
+  """Where the parts of a data set are, and what to tell of it."""
+
+  parts: dict[str, pathlib.Path]
+  is_labelled: bool  # whether parts hold folders of classes
+  notes: list[str]
+
+
 def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   """Lists the images of a folder and reads the beginning of each file.
 
@@ -64,13 +72,10 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
     ValueError: A file is no image, images differ in size, or a test class is
       not in training; the message names files and the remedy.
   """
-  notes = []
-  parts, is_labelled = _parts(root)
+  parts, is_labelled, notes = _layout(root)
   contents = _classes if is_labelled else _without_classes
   train = contents(parts["train"])
   test = contents(parts["test"]) if "test" in parts else None
-  if is_labelled and test is None and (bare := _named(root).get("test")):
-    notes.append(f"{bare.name} is not used, since it has no folders of classes")
   if test is None and "validation" in parts:
     test = contents(parts["validation"])
     notes.append(
@@ -128,43 +133,64 @@ def _named(root: pathlib.Path) -> dict[str, pathlib.Path]:
   return {part: path for part, path in found.items() if path}
 
 
-def _parts(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], bool]:
-  """The folders of the parts, and whether they hold folders of classes.
+def _layout(root: pathlib.Path) -> _Layout:
+  """Finds the parts of a data set.
 
   The root itself is the part where it holds the classes, or files alone.
   """
-  folders = _visible(root, folders=True)
-  named = _named(root)
+  folders, named = _visible(root, folders=True), _named(root)
   # A class may have such a name, but then it holds files.
-  parts = {x: path for x, path in named.items() if _visible(path, folders=True)}
-  if "train" in parts:
-    return parts, True
-  # Files in every folder; and with another name beside it, train is a class.
-  if (
-    "train" in named
-    and not parts
-    and len(named) == len(folders)
-    and _visible(named["train"], folders=False)
-  ):
-    return named, False
-  if parts:
-    beside = ", ".join(sorted(path.name for path in parts.values()))
+  deep = {x: path for x, path in named.items() if _visible(path, folders=True)}
+  if "train" in deep:
+    notes = [
+      f"{path.name} is not used, since it has no folders of classes"
+      for part, path in named.items()
+      if part not in deep
+    ]
+    return _Layout(deep, True, notes)
+  if deep:
+    beside = ", ".join(sorted(path.name for path in deep.values()))
     raise FileNotFoundError(
       f"{root}: no folder train with classes beside {beside}; add it, as "
       f"{LAYOUT}"
     )
-  if folders:
-    return {"train": root}, True
-  if not _visible(root, folders=False):
+  of_parts = {name for names in _PARTS.values() for name in names}
+  others = [x for x in folders if x.name.lower() not in of_parts]
+  if "train" in named and not others:
+    return _Layout(named, False, _notes_beside(root, named))
+  if "train" in named and len(named) > 1:
+    names = " and ".join(sorted(path.name for path in named.values()))
+    note = f"{names} are read as classes, since {others[0].name} is beside them"
+    return _Layout({"train": root}, True, [note])
+  if not folders and not _visible(root, folders=False):
     raise FileNotFoundError(
       f"{root}: holds no images; give a folder of {LAYOUT}, or of {_UNLABELLED}"
     )
-  return {"train": root}, False
+  return _Layout({"train": root}, bool(folders), [])
+
+
+def _notes_beside(
+  root: pathlib.Path, named: dict[str, pathlib.Path]
+) -> list[str]:
+  """What is not used beside parts without folders of classes."""
+  seconds = set(_visible(root, folders=True)) - set(named.values())
+  notes = [
+    f"{path.name} is not used, since another folder is the same part"
+    for path in sorted(seconds)
+  ]
+  if files := _visible(root, folders=False):
+    notes.append(f"{len(files)} files beside train are not used")
+  return notes
 
 
 def _without_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   """The images of a folder, in the form of `_classes`."""
-  return {"": _visible(folder, folders=False)}
+  paths = _visible(folder, folders=False)
+  if not paths:
+    raise FileNotFoundError(
+      f"{folder}: holds no images; add some, or remove this folder"
+    )
+  return {"": paths}
 
 
 def _classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:

@@ -197,7 +197,6 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
   """A block as uint8 [M H W C] and int32 [M], [M J] or [M 0]."""
   images = np.asarray(images)
-  labels = no_labels(len(images)) if labels is None else np.asarray(labels)
   if images.dtype != np.uint8 or images.ndim not in (3, 4):
     raise ValueError(
       f"images of {split} are {list(images.shape)} of {images.dtype}; give "
@@ -205,6 +204,12 @@ def _checked(
     )
   if images.ndim == 3:
     images = images[..., np.newaxis]
+  if labels is None and num_classes:
+    raise ValueError(
+      f"{split} has no labels (None), and class_names names {num_classes} "
+      "classes; give labels, or leave class_names out"
+    )
+  labels = no_labels(len(images)) if labels is None else np.asarray(labels)
   count = num_classes if labels.ndim == 1 else 2
   shapes = {(len(images),), (len(images), num_classes)}
   if (

@@ -180,3 +180,28 @@ def test_images_come_with_their_labels(pairs, name):
     ValueError, match=rf"{name} is a .* no pair; give \(images, la"
   ):
     from_arrays(*pairs)
+
+
+IMAGES, LABELS = np.arange(500).reshape(20, 5, 5) / 500, np.arange(20) % 2
+
+
+def test_arrays_can_be_without_labels():
+  train, test = data.from_arrays((IMAGES, None), (IMAGES[:3], None))
+  assert train.labels.shape == (20, 0) and test.labels.shape == (3, 0)
+  again, _ = data.from_arrays(train, test)  # data sets in the place of pairs
+  assert not again.is_labelled
+
+
+@pytest.mark.parametrize(
+  ("train", "test", "class_names", "words"),
+  [
+    ((IMAGES, LABELS), (None, None), None, "the images of test are None"),
+    ((IMAGES, LABELS), (IMAGES, None), None, "test has no labels, and the oth"),
+    ((IMAGES, None), (IMAGES, LABELS), None, "train has no labels, and the o"),
+    ((IMAGES, None), None, ["a", "b"], "class_names are given, and train has"),
+  ],
+)
+def test_some_labels_alone_are_refused(train, test, class_names, words):
+  from_arrays = inspect.unwrap(data.from_arrays)
+  with pytest.raises(ValueError, match=words):
+    from_arrays(train, test, class_names=class_names)

@@ -84,11 +84,6 @@ def test_other_names_of_the_parts(tmp_path, names, train, test):
   assert ("valid is not used" in notes) == ("valid" in names)
 
 
-def test_a_class_may_be_called_train(tmp_path):
-  image_files.write(tmp_path, {"car": 5, "train": 5})
-  assert data.load(str(tmp_path), "test").class_names == ("car", "train")
-
-
 @pytest.mark.parametrize(
   ("counts", "sizes"),
   [
@@ -120,6 +115,38 @@ def test_test_images_without_classes_are_not_used(tmp_path):
   got = data.load(str(tmp_path), "test")
   assert len(got.labels) == 4 and got.is_labelled
   assert "test is not used, since it has no folders of classes" in got.notes
+
+
+def test_what_is_not_used_beside_unlabelled_parts_is_told(tmp_path):
+  folder = tmp_path / "data"
+  image_files.write(folder, {"train": 7, "valid": 4, "validation": 3})
+  for n in range(2):
+    image_files.picture(n).save(folder / f"{n}.png")
+  got = data.load(str(folder), "test")
+  assert len(got.images) == 4 and not got.is_labelled
+  assert got.notes == (
+    "validation is not used, since another folder is the same part",
+    "2 files beside train are not used",
+    "valid is the test set, since there is no test",
+  )
+
+
+@pytest.mark.parametrize(
+  ("counts", "notes"),
+  [
+    ({"car": 5, "test": 5}, []),
+    ({"car": 5, "train": 5}, []),
+    (
+      {"masks": 5, "test": 5, "train": 5},
+      ["test and train are read as classes, since masks is beside them"],
+    ),
+  ],
+)
+def test_parts_beside_another_folder_are_classes(tmp_path, counts, notes):
+  image_files.write(tmp_path, counts)
+  got = data.load(str(tmp_path), "train")
+  assert got.class_names == tuple(counts)
+  assert list(got.notes[:-1]) == notes  # the last tells what is held out
 
 
 def test_what_is_no_image_of_a_class_is_passed_over(tmp_path):
@@ -302,6 +329,10 @@ def new_class(folder):
   image_files.write(folder / "test", {"a": 2, "c": 2})
 
 
+def empty_test(folder):
+  image_files.write(folder, {"train": 5, "test": 0})
+
+
 def single_images(folder):
   image_files.write(folder, {"a": 1, "b": 1})
 
@@ -316,6 +347,7 @@ def single_images(folder):
     (empty_class, ["b: holds no images"]),
     (only_test, ["no folder train with classes beside test"]),
     (empty_train, ["no folder train with classes beside test"]),
+    (empty_test, ["test: holds no images"]),
     (new_class, ["test images have a class 'c'"]),
     (single_images, ["no class has two images"]),
   ],

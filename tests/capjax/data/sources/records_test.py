@@ -65,6 +65,12 @@ def test_images_can_be_without_labels(tmp_path, stream):
   assert sorted(found) == sorted(x.tobytes() for x in images)
 
 
+def test_names_need_labels(tmp_path):
+  train, test = [arrays()], [(arrays()[0], None)]
+  with pytest.raises(ValueError, match="test has no labels .None., and class_"):
+    data.write_records(tmp_path / "data", train, test, class_names=NAMES)
+
+
 def test_labels_need_names(tmp_path):
   with pytest.raises(ValueError, match="train has labels, and class_names is"):
     data.write_records(tmp_path / "data", [arrays()])
