@@ -4,7 +4,6 @@ A run writes the spec of its model as JSON, from which its structure can be made
 again without the run's flags.
 """
 
-import difflib
 import importlib
 import inspect
 import json
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from capjax.kernels import checks
 
 _PACKAGE = "capjax."
 # The import paths of models in older runs.
@@ -71,8 +72,7 @@ class Spec(NamedTuple):
     known = self._parameters()
     if not any(x.kind is x.VAR_KEYWORD for x in known.values()):
       for name in self.arguments.keys() - known.keys():
-        near = difflib.get_close_matches(name, known, 1)
-        remedy = f"did you mean {near[0]}?" if near else "leave it out."
+        remedy = checks.did_you_mean(name, known).rstrip() or "leave it out."
         raise TypeError(
           f"{name} is no argument of {self.maker.__name__}; {remedy}"
         )

@@ -48,6 +48,11 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     OSError: if the file cannot be written.
   """
   path = pathlib.Path(path).expanduser()
+  if path.is_dir():
+    raise IsADirectoryError(
+      f"{path} is not written: it is a folder; name a file, such as "
+      f"{path / NAME}."
+    )
   if not path.parent.is_dir():
     raise FileNotFoundError(
       f"{path} is not written: there is no folder {path.parent}; make it, or "

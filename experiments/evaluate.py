@@ -8,15 +8,16 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
-import difflib
 from collections.abc import Sequence
 
 from absl import app, flags
 
+from capjax.kernels import checks
+
 from . import finished, launch
 from .evaluation import models, printed, suites
 from .flags import datasets, errors, hosts, limits, runs
-from .run import directory, provenance
+from .run import changes, directory, provenance
 from .training import allocator, task
 
 _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
@@ -85,8 +86,7 @@ def main(argv: Sequence[str]) -> None:
     unknown = sorted(set(names) - suites.SUITES.keys())
     if unknown:
       words = ", ".join(map(repr, unknown))
-      near = difflib.get_close_matches(unknown[0], suites.SUITES, 1)
-      remedy = f"did you mean {near[0]}? " if near else ""
+      remedy = checks.did_you_mean(unknown[0], suites.SUITES)
       raise ValueError(f"unknown suite {words}; {remedy}known: {known}")
     for flag in models.Options._fields:
       takers = suites.taking(flag)
@@ -102,12 +102,12 @@ def main(argv: Sequence[str]) -> None:
     test = datasets.load("test")
     now = task.data_record(datasets.load("train"), test)
     known = summary.get("data", now)
-    others = [x for x in now if x in known and now[x] != known[x]]
+    others = changes.between(known, now)
     if others and not _ALLOW_OTHER_DATA.value:
       raise ValueError(
         f"the data differ from those of the run in {run.workdir} "
-        f"({', '.join(others)}); give their folder as --data_dir, or "
-        "--allow_other_data"
+        f"({'; '.join(others)}); give the same data, by their folder as "
+        "--data_dir (of a run on arrays as --dataset), or --allow_other_data"
       )
     trained = launch.restore(run, make_task(), test)
     fit = suites.fitting(trained)

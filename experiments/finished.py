@@ -50,9 +50,12 @@ def reopen(run: directory.Run) -> tuple[dict[str, Any], Callable[[], Task]]:
   given = {runs.flag_name(word) for word in words}
   foreign = given & (summary["flags"].keys() | {"flagfile"})
   if foreign:
+    remedy = "leave it out here"
+    if "dataset" in foreign:
+      remedy += "; for other images there are capjax predict and capjax.load"
     raise ValueError(
       f"--{', --'.join(sorted(foreign))}: the run in {run.workdir} has its "
-      "own value; leave it out here"
+      f"own value; {remedy}"
     )
   _take_flags(run, summary["flags"])
   return summary, make_task

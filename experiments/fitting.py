@@ -1,6 +1,5 @@
 """Training on arrays in a run's folder, by plain arguments."""
 
-import difflib
 import json
 import os
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from capjax import data, saved
+from capjax.kernels import checks
 from capjax.saved import TrainedModel
 
 from . import pipeline
@@ -80,9 +80,8 @@ def fit(
     )
   for name in sorted(options.keys() - set(LoopConfig._fields)):
     known = *LoopConfig._fields, "test", "class_names", "start_from"
-    near = difflib.get_close_matches(name, known, 1)
-    remedy = f"; did you mean {near[0]}?" if near else ""
-    raise TypeError(f"{name} is no option of fit or LoopConfig{remedy}")
+    remedy = checks.did_you_mean(name, known) or f"known: {', '.join(known)}"
+    raise TypeError(f"{name} is no option of fit or LoopConfig; {remedy}")
   if "num_steps" not in options:
     raise TypeError("num_steps is missing; give the number of updates")
   config = LoopConfig(**options)
@@ -92,18 +91,22 @@ def fit(
   _require_same_sizes(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
-  pipeline.complete(
-    task,
-    run,
-    train_set,
-    test_set,
-    config,
-    invocation=_invocation(config),
-    source=start_from,
-    source_name="a model in memory",
-    load_train=lambda: train_set,
-    about={"task": task.record()},
-  )
+  try:
+    pipeline.complete(
+      task,
+      run,
+      train_set,
+      test_set,
+      config,
+      invocation=_invocation(config),
+      source=start_from,
+      source_name="a model in memory",
+      load_train=lambda: train_set,
+      about={"task": task.record()},
+    )
+  finally:
+    # An error, which a notebook keeps, would keep the lock.
+    run.unlock()
   return saved.load(run.workdir)
 
 

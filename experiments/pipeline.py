@@ -36,7 +36,10 @@ def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
   All processes ask together.
   """
   return processes.by_first(
-    lambda: run.has_earlier_phase() or _last_step(run, task, config) is not None
+    lambda: (
+      run.has_earlier_phase()
+      or (run.has_updates() and _last_step(run, task, config) is not None)
+    )
   )
 
 
@@ -45,6 +48,29 @@ def _last_step(
 ) -> int | None:
   """The updates of the state that a run resumes from; None without one."""
   return tasks.saved_by(run, task, config).last_step()
+
+
+def lock(
+  run: directory.Run,
+  task: tasks.Task,
+  config: LoopConfig,
+  invocation: Invocation,
+  *,
+  shortest: Callable[[], int],
+  check: Callable[[], None] = lambda: None,
+) -> None:
+  """Locks a run's folder, as `Run.lock`; of several processes, the first does.
+
+  A state without an update is dropped: it may be of another model or other
+  data, which the next command is free to name.
+  """
+
+  def claim():
+    run.lock(invocation, shortest=shortest, check=check)
+    if not run.has_updates():
+      tasks.saved_by(run, task, config).drop_all()
+
+  processes.by_first(claim)
 
 
 @processes.silent_but_first()
@@ -113,11 +139,19 @@ def complete(
   need = processes.together(
     lambda: memory.check(task, train_set, config, remedy=flags_of_size)
   )
+
+  def check():
+    for name, record in records.items():
+      run.require_same(name, record)
+
   # Without an update there is no model to report.
-  processes.by_first(
-    run.lock,
+  lock(
+    run,
+    task,
+    config,
     invocation,
     shortest=lambda: max(_last_step(run, task, config) or 0, 1),
+    check=check,
   )
   resumes = has_state(run, task, config)
   if resumes:

@@ -91,7 +91,7 @@ def _fit_layer(
     lambda: memory.check(task, train, config, remedy=limits.flags_of_size)
   )
   # Its length is that of pretraining, whatever --num_steps is.
-  processes.by_first(run.lock, runs.invocation(), shortest=lambda: 1)
+  pipeline.lock(run, task, config, runs.invocation(), shortest=lambda: 1)
   processes.by_first(run.note, "model", record)
   _, seconds = pipeline.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)

@@ -7,9 +7,10 @@ Kernels take floating-point arrays only: integers are refused, not promoted,
 since results have the dtype of the arguments.
 """
 
+import difflib
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -199,6 +200,20 @@ def counts(*, at_least: int = 1, **numbers: Any) -> None:
       raise TypeError(f"{name} is {number!r}; give a whole number.")
     if number < at_least:
       raise ValueError(f"{name} is {number}; give at least {at_least}.")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+  """Suggests the name that is nearest to a misspelt one, for a message.
+
+  Args:
+    name: the name that was given.
+    known: those that there are.
+
+  Returns:
+    `did you mean NAME? `, with a space at its end; empty where none is near.
+  """
+  near = difflib.get_close_matches(str(name), list(known), 1)
+  return f"did you mean {near[0]}? " if near else ""
 
 
 def _is_whole(number: Any) -> bool:

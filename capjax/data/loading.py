@@ -11,6 +11,7 @@ from capjax.data import fetching, own
 from capjax.data.conversion import Conversion
 from capjax.data.dataset import Dataset
 from capjax.data.sources import digits, font_letters, idx, smallnorb, tfds
+from capjax.kernels import checks
 
 _SPLITS = ("train", "test")
 
@@ -138,7 +139,8 @@ def load(
     inside = "" if data_dir is None else f"in {data_dir} or "
     raise ValueError(
       f"unknown data set {name!r}: none of {', '.join(NAMES)}, and nothing of "
-      f"that name is {inside}in the working folder; give a path, "
+      f"that name is {inside}in the working folder; "
+      f"{checks.did_you_mean(name, NAMES)}give a path, "
       f"{own.TFDS}NAME, or the folder that holds {name} as data_dir "
       "(--data_dir)"
     )
@@ -270,16 +272,17 @@ def _not_found(
     f"  TensorFlow Datasets in {folder / 'VERSION'}: none there",
     f"  download by TensorFlow Datasets: {reason}",
     "If the files are elsewhere, give the folder that holds the folder "
-    f"{folder.name} as data_dir (--data_dir). Else do one of these, in the "
-    "folder of this repository and with a network:",
-    "  pip install '.[data]' tensorflow-cpu   # then run this again",
+    f"{folder.name} as data_dir (--data_dir). Else do one of these, with a "
+    "network:",
   ]
   if name in fetching.SETS:
-    lines.append(
-      f"  python -m experiments.fetch {name} --data_dir='{folder.parent}'"
-    )
+    lines.append(f"  capjax fetch {name} --data_dir='{folder.parent}'")
   else:
     lines.append(f"  write IDX files of the names above into {folder}")
+  lines.append(
+    "  pip install '.[data]' tensorflow-cpu   # in the folder of this "
+    "repository; then run this again"
+  )
   return "\n".join(lines)
 
 

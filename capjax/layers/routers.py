@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import routing
+from capjax.kernels import checks, routing
 from capjax.kernels.routing import em, linear_votes, variational
 from capjax.layers import (
   agreement,
@@ -346,7 +346,8 @@ def router(
       )
     return custom_routing.FromFunction(name)
   if name not in ROUTERS:
-    raise ValueError(f"routing {name!r} is unknown; give one of {NAMES}.")
+    near = checks.did_you_mean(name, ROUTERS)
+    raise ValueError(f"routing {name!r} is unknown; {near}give one of {NAMES}.")
   linear_votes.require_iterations(1, gradient=gradient)
   row = ROUTERS[name]
   if leaky and "leaky" not in row.options:

@@ -16,6 +16,7 @@ import numpy as np
 
 from capjax import data, losses, saved
 from capjax.data.transforms import overlap
+from capjax.kernels import checks
 
 FOLDER = pathlib.Path(__file__).parent
 _TABLE = "sha256.json"
@@ -40,7 +41,8 @@ def load(name: str) -> saved.TrainedModel:
   table = _table()
   if name not in table:
     raise ValueError(
-      f"no pretrained model is called {name!r}; give one of "
+      f"no pretrained model is called {name!r}; "
+      f"{checks.did_you_mean(name, table)}give one of "
       f"{', '.join(sorted(table))}."
     )
   path = FOLDER / f"{name}.safetensors"

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from capjax.kernels import checks
+
 from ..run.invocation import PROCESS_FLAGS
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "presets"
@@ -98,8 +100,13 @@ def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
   path = folder / f"{name}.cfg"
   if path.is_file():
     return path
-  names = ", ".join(sorted(path.stem for path in folder.glob("*.cfg")))
-  remedy = f"give one of {names}" if names else "this command has no presets"
+  names = sorted(path.stem for path in folder.glob("*.cfg"))
+  near = checks.did_you_mean(name, names)
+  remedy = (
+    f"{near}give one of {', '.join(names)}"
+    if names
+    else "this command has no presets"
+  )
   raise flags.IllegalFlagValueError(f"flag --{NAME}={name}: {remedy}")
 
 

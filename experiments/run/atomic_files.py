@@ -25,7 +25,7 @@ def locked(path: pathlib.Path) -> filelock.FileLock:
   except filelock.Timeout:
     raise ValueError(
       f"another process trains in {path.parent}; wait for it or give another "
-      "--workdir"
+      "folder (--workdir)"
     ) from None
   except (OSError, NotImplementedError) as error:
     # Some network file systems have no locks.

@@ -7,7 +7,7 @@ from typing import Any
 
 from capjax import specs
 
-from . import atomic_files, provenance, recorded_flags
+from . import atomic_files, changes, provenance, recorded_flags
 from . import metrics as metrics_files
 from .invocation import Invocation
 
@@ -35,7 +35,7 @@ class Run:
       ValueError: if the folder has no name.
     """
     if not workdir:
-      raise ValueError("a run's folder has no name; give one, as --workdir=DIR")
+      raise ValueError("workdir has no name; give a folder (--workdir=DIR)")
     self.workdir = pathlib.Path(workdir).expanduser()
     self._figure_format = figure_format
     self._lines = metrics_files.Lines(self.workdir / "metrics.jsonl")
@@ -53,14 +53,16 @@ class Run:
     invocation: Invocation,
     *,
     shortest: Callable[[], int] | None = None,
+    check: Callable[[], None] = lambda: None,
   ) -> None:
     """Locks the folder, and records the command or checks that it is the same.
 
-    No other process can lock the folder until this object is deleted or its
-    process ends. A flag that is newer than the run counts as recorded at its
-    default, or as `older_flags` says. A larger --num_steps lengthens the run:
-    it is recorded, with the former length in `lengthened_from`. A smaller one
-    ends it earlier, which `shortened_from` tells.
+    No other process can lock the folder until `unlock`, or the end of the
+    process. A run that has no update yet begins anew, with any flags. A flag
+    that is newer than the run counts as recorded at its default, or as
+    `older_flags` says. A larger --num_steps lengthens the run: it is recorded,
+    with the former length in `lengthened_from`. A smaller one ends it earlier,
+    which `shortened_from` tells.
 
     If flags.cfg or provenance.json is missing or damaged, it is restored from
     the other one, with a warning; the damaged file is kept under another name.
@@ -69,6 +71,8 @@ class Run:
       invocation: the command that trains, or resumes training.
       shortest: gives the least length that a run may get, such as the updates
         that it has; None where it may not be shortened.
+      check: raises an error if something else than flags is not as in the run;
+        called before another length is recorded.
 
     Raises:
       ValueError: if the folder holds a run with other flags, or a run whose
@@ -81,18 +85,28 @@ class Run:
     except OSError as error:
       raise ValueError(
         f"a run cannot be kept in {self.workdir} ({error.strerror}); give "
-        "another folder, as --workdir=DIR"
+        "another folder (--workdir)"
       ) from error
     self._invocation = invocation
-    if (
-      self.has_begun()
-      or (self.workdir / "checkpoints").exists()
-      or self.has_earlier_phase()
-    ):
-      changed = recorded_flags.resume(self.workdir, invocation, shortest)
-      self.lengthened_from, self.shortened_from = changed
+    if self.has_updates() or self.has_earlier_phase():
+      former = recorded_flags.resume(self.workdir, invocation, shortest, check)
+      self.lengthened_from, self.shortened_from = former
     else:
       recorded_flags.begin(self.workdir, invocation)
+
+  def unlock(self) -> None:
+    """Lets others lock the folder."""
+    if self._lock is not None:
+      self._lock.release()
+      self._lock = None
+
+  def has_updates(self) -> bool:
+    """Whether training has got beyond its first state.
+
+    That of step 0 is saved before an update is compiled.
+    """
+    saved = self.workdir.glob("checkpoints/*/*")
+    return self.has_begun() or any(x.name.split(".")[0] != "0" for x in saved)
 
   def has_earlier_phase(self) -> bool:
     """Whether layers were pretrained here, or began to be."""
@@ -124,18 +138,28 @@ class Run:
       ValueError: if the run was started with another record of that name.
     """
     path = self.workdir / f"{name}.json"
-    if not path.exists() or not (fixed or self.metrics()):
+    if path.exists() and (fixed or self.metrics()):
+      self.require_same(name, record)
+    else:
       atomic_files.write_json(path, record)
+
+  def require_same(self, name: str, record: Mapping[str, Any]) -> None:
+    """Compares a record with what `note` wrote under its name, if anything.
+
+    Raises:
+      ValueError: if they differ.
+    """
+    path = self.workdir / f"{name}.json"
+    if not path.exists():
       return
     old = atomic_files.read_json(path)
     if "class" in old:
       old = specs.current(old)
-    # What is newer than the run cannot differ.
-    changed = [x for x in record if x in old and old[x] != record[x]]
-    if changed:
+    if changed := changes.between(old, record):
+      other = "other data" if name == "data" else f"another {name}"
       raise ValueError(
-        f"{path}: the run was started with another {name} "
-        f"({', '.join(changed)}). Use the old {name}, or another --workdir"
+        f"{path}: the run was started with {other} ({'; '.join(changed)}). Use "
+        f"the old {name}, or another folder (--workdir)"
       )
 
   def noted(self, name: str) -> dict[str, Any]:

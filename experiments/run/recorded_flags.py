@@ -12,7 +12,7 @@ from . import atomic_files, older_flags, provenance
 from .invocation import FREE_FLAGS, Invocation
 
 TRAIN_AGAIN = "repeat the training command, which writes it again"
-_RESTORE = "restore it, or give another --workdir"
+_RESTORE = "restore it, or give another folder (--workdir)"
 _LENGTH = "num_steps"
 # The provenance of a run whose provenance.json was lost.
 _UNKNOWN = {
@@ -42,6 +42,7 @@ def resume(
   workdir: pathlib.Path,
   invocation: Invocation,
   shortest: Callable[[], int] | None = None,
+  check: Callable[[], None] = lambda: None,
 ) -> FormerLengths:
   """Checks that a command has the flags of the run, but for its length.
 
@@ -55,6 +56,8 @@ def resume(
     invocation: the command.
     shortest: gives the least length that a run may get, such as the updates
       that it has; None where it may not be shortened.
+    check: raises an error if something else is not as in the run; called before
+      another length is recorded.
 
   Returns:
     The former lengths, where this command changes the length; empty lists where
@@ -64,7 +67,7 @@ def resume(
     ValueError: if a flag differs, or both files are lost, or the run has more
       updates than the command asks for.
   """
-  former = _change_length(workdir, invocation, shortest)
+  former = _change_length(workdir, invocation, shortest, check)
   _compare(workdir, invocation)
   return former
 
@@ -124,6 +127,7 @@ def _change_length(
   workdir: pathlib.Path,
   invocation: Invocation,
   shortest: Callable[[], int] | None,
+  check: Callable[[], None],
 ) -> FormerLengths:
   """Records the length of a command that ends later or earlier than the run.
 
@@ -148,8 +152,9 @@ def _change_length(
     if length < (least := shortest()):
       raise ValueError(
         f"{workdir} holds a run with {least} updates; give "
-        f"--{_LENGTH}={least} or more to end it, or another --workdir"
+        f"--{_LENGTH}={least} or more to end it, or another folder (--workdir)"
       )
+  check()
   name = "lengthened_from" if old < length else "shortened_from"
   former = [*start.get(name, []), old]
   _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
@@ -169,7 +174,7 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
   if binary not in (None, invocation.experiment):
     raise ValueError(
       f"{workdir} holds a run of {binary}, not of {invocation.experiment}; "
-      "give another --workdir"
+      "give another folder (--workdir)"
     )
   try:
     words = _words_by_name(workdir, invocation)
@@ -195,7 +200,7 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
     raise ValueError(
       f"{workdir} holds a run with other flags: {'; '.join(changed or told)}. "
       f"Give the old flags to resume it, which are in {workdir / 'flags.cfg'}, "
-      "or another --workdir"
+      "or another folder (--workdir)"
     )
 
 

@@ -25,7 +25,7 @@ _MEASURED = 20
 _NUM_COUNTED = 100_000  # images whose pixels give the first biases
 
 
-@described
+@described(rbm.CapsuleRBM)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

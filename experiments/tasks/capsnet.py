@@ -14,6 +14,9 @@ import optax
 from flax import nnx
 
 from capjax import losses
+from capjax.baselines import CapsNetBaseline
+from capjax.capsnet import CapsNet
+from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
@@ -27,7 +30,7 @@ from . import class_scores
 _PRESENT = 0.5  # the activation above which a class counts as predicted
 
 
-@described
+@described(CapsNet, EfficientCapsNet, CapsNetBaseline)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

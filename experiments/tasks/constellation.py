@@ -19,7 +19,7 @@ from ..training import train_step
 from ..training.task import Task, described
 
 
-@described
+@described(constellation.ConstellationAutoencoder)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -23,7 +23,7 @@ from ..training.task import Task, described
 _CENTRED = Placement(max_shift=0)
 
 
-@described
+@described(guides.AmortisedCapsules)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

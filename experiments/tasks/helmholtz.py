@@ -50,7 +50,7 @@ class Pretraining(NamedTuple):
   seed: int = 0
 
 
-@described
+@described(helmholtz.CapsuleHM)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

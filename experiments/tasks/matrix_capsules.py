@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from capjax import losses, matrix_capsules
+from capjax.baselines import CapsNetBaseline
 from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
@@ -40,13 +41,13 @@ _OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
 ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
 
 
-@described
+@described(matrix_capsules.MatrixCapsules, CapsNetBaseline)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,
   *,
-  dataset: str,
   num_steps: int,
+  dataset: str = "",
   kind: str = "spread",
   margin_steps: float | None = None,
   weight_decay: float = 2e-7,
@@ -60,9 +61,9 @@ def make_task(
     model: the network, without `image_shape` and `num_classes`, which follow
       from the data.
     optimizer: the optimiser of the parameters.
-    dataset: the name of the data set; smallnorb and viewpoint_solids are stereo
-      pairs, which are reduced, standardised and cropped.
     num_steps: total number of updates.
+    dataset: the name of a known data set; smallnorb and viewpoint_solids are
+      stereo pairs, which are reduced, standardised and cropped.
     kind: the loss of class activations, one of `CLASS_LOSSES`.
     margin_steps: time constant of the spread loss's margin in steps; None for a
       fortieth of `num_steps`.

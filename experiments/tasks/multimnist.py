@@ -14,8 +14,11 @@ import optax
 from flax import nnx
 
 from capjax import data, losses
+from capjax.baselines import CapsNetBaseline
+from capjax.capsnet import CapsNet
 from capjax.data.transforms import overlap
 from capjax.data.transforms.preprocessing import Preprocessing
+from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.kernels import checks
 from capjax.specs import Spec
 
@@ -25,7 +28,7 @@ from ..training.task import Task, described
 from . import capsnet
 
 
-@described
+@described(CapsNet, EfficientCapsNet, CapsNetBaseline)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -24,7 +24,7 @@ from .scenes import Scene
 _CENTRED = Placement(max_shift=0)
 
 
-@described
+@described(scae.SCAE)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -19,7 +19,7 @@ from . import multimnist
 from .scenes import Scene
 
 
-@described
+@described(slot_autoencoder.SlotAutoencoder)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

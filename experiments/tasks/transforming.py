@@ -46,7 +46,7 @@ class Movements(NamedTuple):
 _PAPER = Movements()
 
 
-@described
+@described(transforming.TransformingAutoencoder)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

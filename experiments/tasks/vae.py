@@ -15,7 +15,7 @@ from ..training import train_step
 from ..training.task import Task, described
 
 
-@described
+@described(baselines.ConvVAE)
 def make_task(model: Spec, optimizer: optax.GradientTransformation) -> Task:
   """Training by the evidence lower bound, on images as they are.
 

@@ -76,7 +76,7 @@ class Series:
     if steps and step < steps[-1] and not self._measured:
       raise ValueError(
         f"step {step} was not saved in {self._folder}, which holds step "
-        f"{steps[-1]}; continue in another --workdir"
+        f"{steps[-1]}; continue in another folder (--workdir)"
       )
     return True
 
@@ -181,7 +181,7 @@ class Series:
       f"no checkpoint in {self._folder} can be read ({faults}): they are "
       "damaged, or of another model or optimiser. Use the model and the "
       "optimiser that the run began with, restore the files from a copy, or "
-      "train again in another --workdir"
+      "train again in another folder (--workdir)"
     )
 
   def _numbered(self) -> list[int]:

@@ -50,6 +50,11 @@ class Checkpoints:
     """The sums of metrics that were saved with the state of a step."""
     return self._latest.metrics(step, missing={})
 
+  def drop_all(self) -> None:
+    """Deletes all states and models."""
+    for series in (self._latest, self._best):
+      series.delete_after(-1)
+
   def drop_best(self, step: int) -> None:
     """Deletes the best model if it is that of this step."""
     if self.best_step() == step:

@@ -89,7 +89,8 @@ def fit(
     if processes.by_first(_has_begun, run, saved):
       raise ValueError(
         f"{run.workdir} holds a run without states to resume from: restore its "
-        "folder checkpoints/latest, or train again in another --workdir"
+        "folder checkpoints/latest, or train again in another folder "
+        "(--workdir)"
       )
     # From here on the run has a state to resume from, or to return to.
     restored = state, 0.0
@@ -207,7 +208,7 @@ def fit(
           sys.exit(
             f"{fault} by step {step}; training stopped, and the "
             f"checkpoints in {run.workdir} are from before. Try a smaller "
-            "--learning_rate in another --workdir"
+            "learning rate (--learning_rate) in another folder (--workdir)"
           )
         is_line = step % config.log_every == 0
         if is_line or step == num_steps:

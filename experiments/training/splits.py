@@ -27,7 +27,7 @@ def split_validation(
   if not 0 <= count < total:
     raise ValueError(
       f"cannot keep {count} of {total} training examples for validation; give "
-      f"--num_validation between 0 and {total - 1}"
+      f"num_validation (--num_validation) between 0 and {total - 1}"
     )
 
   require_a_batch(total - count, batch_size)

@@ -118,20 +118,62 @@ class Task(NamedTuple):
     return json.loads(json.dumps({"task": self.name, "options": kept}))
 
 
-def described(make_task: Callable[..., Task]) -> Callable[..., Task]:
-  """Makes the tasks of a `make_task` hold its name and its options."""
-  signature = inspect.signature(make_task)
-  name = make_task.__module__.rpartition(".")[2]
+def described(
+  *models: type[nnx.Module],
+) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
+  """Makes the tasks of a `make_task` hold its name and its options.
 
-  @functools.wraps(make_task)
-  def make(*arguments: Any, **options: Any) -> Task:
-    given = signature.bind(*arguments, **options)
-    given.apply_defaults()
-    task = make_task(*arguments, **options)
-    model = given.arguments.get("model")
-    return task._replace(name=name, options=given.kwargs, model=model)
+  The function checks its arguments `model` and `optimizer` first.
 
-  return make
+  Args:
+    *models: the classes of capjax that the task trains, besides those of users.
+  """
+
+  def wrap(make_task):
+    signature = inspect.signature(make_task)
+    name = make_task.__module__.rpartition(".")[2]
+
+    @functools.wraps(make_task)
+    def make(*arguments: Any, **options: Any) -> Task:
+      given = signature.bind(*arguments, **options)
+      given.apply_defaults()
+      model = given.arguments["model"]
+      _check_model(model, models)
+      _check_optimizer(given.arguments["optimizer"])
+      task = make_task(*arguments, **options)
+      return task._replace(name=name, options=given.kwargs, model=model)
+
+    return make
+
+  return wrap
+
+
+def _check_model(model: Any, models: tuple[type, ...]) -> None:
+  names = " or ".join(x.__name__ for x in models)
+  if not isinstance(model, Spec):
+    raise TypeError(
+      f"model is {_short(model)}; give a capjax.specs.Spec of {names}, such as "
+      f"Spec({models[0].__name__}, {{}})"
+    )
+  maker = model.maker
+  is_ours = isinstance(maker, type) and maker.__module__.startswith("capjax.")
+  if is_ours and not issubclass(maker, models):
+    raise TypeError(
+      f"model is a Spec of {maker.__name__}, which this task does not train; "
+      f"give one of {names}, or the task of {maker.__name__}"
+    )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+  if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+    raise TypeError(
+      f"optimizer is {_short(optimizer)}; give an optimiser of optax, such as "
+      "optax.adam(1e-3)"
+    )
+
+
+def _short(value: Any) -> str:
+  return getattr(value, "__name__", None) or repr(value)[:60]
 
 
 def _is_plain(value: Any) -> bool:

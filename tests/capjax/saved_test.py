@@ -274,6 +274,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
     capjax.save(saved_cases.trained("capsnet"), path)
 
 
+def test_a_folder_is_no_file(tmp_path):
+  trained = saved_cases.trained("vae")
+  with pytest.raises(IsADirectoryError, match="is a folder; name a file, such"):
+    saved.save(trained, tmp_path)
+  assert not list(tmp_path.parent.glob("*.partial"))
+
+
 def test_weights_start_from_a_trained_model_alone():
   model = saved_cases.trained("capsnet").model
   with pytest.raises(TypeError, match="trained is a str; give a trained mod"):

@@ -219,7 +219,7 @@ def test_other_data_are_refused_unless_allowed(train, tmp_path):
   # Nor does training resume on them.
   code, printed = train(run, *flags, f"--data_dir={tmp_path / 'other'}")
   assert code == 1
-  assert "data.json: the run was started with another data (test)" in printed
+  assert "data.json: the run was started with other data (the test" in printed
 
 
 def test_shapes_are_kept_and_their_owner_may_change_them():

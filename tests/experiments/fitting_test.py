@@ -67,7 +67,7 @@ def test_the_same_call_returns_the_finished_model(fitted):
 @pytest.mark.long
 def test_other_data_and_options_are_refused(fitted):
   code, printed = fit(fitted, count=64)
-  assert code != 0 and "the run was started with another data" in printed
+  assert code != 0 and "the run was started with other data" in printed
   code, printed = fit(fitted, seed=1)
   assert code != 0 and "--seed=0 is now --seed=1" in printed
 
@@ -88,7 +88,44 @@ def test_what_a_saved_state_depends_on_is_fixed_before_the_first_line(tmp_path):
   assert code != 0 and not (tmp_path / "metrics.jsonl").read_text()
   assert (tmp_path / "checkpoints").exists()
   code, printed = fit(tmp_path, log_every=4, count=64)
-  assert code != 0 and "the run was started with another data" in printed
+  assert code != 0 and "the run was started with other data" in printed
+
+
+@pytest.mark.long
+def test_a_run_without_an_update_begins_anew(tmp_path):
+  code, printed = fit(tmp_path, fails=True, log_every=4)
+  assert code != 0 and "the first update fails" in printed
+  assert (tmp_path / "checkpoints" / "latest" / "0").exists()
+  code, printed = fit(tmp_path, log_every=2, count=64, task="transforming")
+  assert code == 0, printed
+
+
+@pytest.mark.long
+def test_a_refused_call_changes_nothing(fitted):
+  names = "flags.cfg", "provenance.json", "data.json", "model.json"
+  before = [(fitted / name).read_bytes() for name in names]
+  code, printed = fit(fitted, num_steps=8, count=64)
+  assert code != 0 and "lengthened" not in printed
+  assert "other data (the train images or labels differ)" in printed
+  assert [(fitted / name).read_bytes() for name in names] == before
+
+
+def test_an_error_that_is_kept_does_not_keep_the_folder(tmp_path, monkeypatch):
+  """As in a notebook, which keeps the last one with its frames."""
+
+  def refused(task, run, *arguments, invocation, **options):
+    run.lock(invocation)
+    raise RuntimeError("refused")
+
+  monkeypatch.setattr(fitting.pipeline, "complete", refused)
+  kept = []
+  for _ in range(2):
+    with pytest.raises(RuntimeError, match="refused") as caught:
+      fitting.fit(
+        capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.sgd(0.1)),
+        workdir=tmp_path, train=fit_arrays.arrays(60), num_steps=4,
+      )  # fmt: skip
+    kept.append(caught.value)
 
 
 @pytest.mark.long

@@ -3,7 +3,8 @@
 In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
 package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
 than that of CapsNet, `stop_at` for the validation at which the process is
-killed, and `start_from` for the folder of a run whose weights it starts from.
+killed, `fails` for an error in the first update, and `start_from` for the
+folder of a run whose weights it starts from.
 """
 
 import json
@@ -61,6 +62,10 @@ def _kill_at(count):
   pipeline.tasks.summarise = counted
 
 
+def _failing(*arguments):
+  raise RuntimeError("the first update fails")
+
+
 def main(workdir, options):
   options = OPTIONS | options
   count, name = options.pop("count", 60), options.pop("task", "capsnet")
@@ -68,8 +73,11 @@ def main(workdir, options):
     _kill_at(stop_at)
   if source := options.pop("start_from", ""):
     options["start_from"] = capjax.load(source)
+  made = task(name)
+  if options.pop("fails", False):
+    made = made._replace(loss=_failing)
   trained = fitting.fit(
-    task(name),
+    made,
     workdir=workdir,
     train=arrays(count),
     test=arrays(20, seed=1),

@@ -111,7 +111,7 @@ def test_changed_data_are_refused(train, moved):
   assert "the data differ from those of the run" in printed
   code, printed = train(moved / "run", *SMALL, "--dataset=letters", where)
   assert code == 1
-  assert "started with another data" in printed
+  assert "started with other data" in printed
 
 
 @pytest.mark.long

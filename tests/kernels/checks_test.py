@@ -296,3 +296,9 @@ def test_losses_refuse_scores_that_would_be_broadcast(name):
 def test_errors_about_images_are_of_one_kind():
   with pytest.raises(checks.ImageShapeError, match="too small"):
     MODELS["CapsNet"]((4, 4, 1), 3, rngs=nnx.Rngs(0))
+
+
+def test_the_nearest_name_is_suggested():
+  known = {"dynamic": 1, "variational": 2}
+  assert checks.did_you_mean("dynamc", known) == "did you mean dynamic? "
+  assert checks.did_you_mean("em", known) == ""

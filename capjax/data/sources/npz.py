@@ -176,6 +176,8 @@ def _labels(
   labels = arrays[key]
   if labels.ndim == 2 and labels.shape[1] == 1:
     labels = labels[:, 0]
+  if labels.dtype == object and all(isinstance(x, str) for x in labels.flat):
+    labels = labels.astype(str)  # a column of words, as pandas has it
   if labels.dtype.kind in "fu":
     beyond = labels[~np.isnan(labels) & ~(np.abs(labels) < _BEYOND)]
     if len(beyond):

@@ -136,6 +136,8 @@ def _as_uint8(images: np.ndarray) -> str:
   """How to convert images of another dtype, where that can be told."""
   if images.dtype.kind not in "fiu" or not images.size:
     return ""
+  if not np.all(np.isfinite(images)):
+    return "; some numbers are not finite: leave out such images"
   if 0 <= images.min() and images.max() <= 1:
     return "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
   if 0 <= images.min() and images.max() <= 255:

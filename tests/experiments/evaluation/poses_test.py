@@ -100,7 +100,7 @@ def test_detection_by_reconstruction_is_the_share_of_pairs(run, monkeypatch):
   test, other = dots(4, 0), dots(3, 1)
   bright = data.Dataset(255 - other.images, other.labels, 2, {})
 
-  def outputs(model, images):
+  def outputs(model, images, num_labels):
     return {
       "reconstructions": 0 * images,
       "activations": jnp.mean(images, axis=(1, 2)),
@@ -137,7 +137,9 @@ class _LikesDarkPixels(baselines.ConvVAE):
 
 def test_bounds_of_other_data_are_low(run, monkeypatch):
   monkeypatch.setattr(
-    out_of_distribution.predictions, "outputs", lambda model, images: {}
+    out_of_distribution.predictions,
+    "outputs",
+    lambda model, images, num_labels: {},
   )
   test, other = dots(4, 0), dots(3, 1)
   grey = data.Dataset(255 - other.images // 2, other.labels, 2, {})
@@ -178,7 +180,7 @@ def test_other_data_must_be_named_and_of_the_same_shape(run):
 
 
 def test_letters_are_compared_with_digits(run, monkeypatch):
-  def outputs(model, images):
+  def outputs(model, images, num_labels):
     return {"activations": jnp.mean(images, axis=(1, 2))}
 
   monkeypatch.setattr(out_of_distribution.predictions, "outputs", outputs)

@@ -50,6 +50,35 @@ def test_a_folder_with_a_layer_is_a_run(tmp_path):
     claim(tmp_path)
 
 
+@pytest.mark.parametrize("saved", ["0", "0.partial", "2", "2.partial"])
+def test_a_run_without_an_update_takes_other_flags(tmp_path, saved):
+  with given("--num_steps=5"):
+    directory.Run(tmp_path).lock(runs.invocation())
+  (tmp_path / "checkpoints" / "latest" / saved).mkdir(parents=True)
+  with given("--num_steps=5", "--seed=3"):
+    run = directory.Run(tmp_path)
+    if saved[0] == "0":
+      run.lock(runs.invocation())
+      assert run.flags()["seed"] == 3
+    else:
+      with pytest.raises(
+        ValueError, match="other flags: --seed=0 is now --seed=3"
+      ):
+        run.lock(runs.invocation())
+
+
+def test_another_length_is_recorded_after_a_check(tmp_path):
+  claim(tmp_path, "--num_steps=5")
+  before = (tmp_path / "flags.cfg").read_text()
+
+  def refuse():
+    raise ValueError("other data")
+
+  with given("--num_steps=7"), pytest.raises(ValueError, match="other data"):
+    directory.Run(tmp_path).lock(runs.invocation(), check=refuse)
+  assert (tmp_path / "flags.cfg").read_text() == before
+
+
 def test_a_killed_process_leaves_its_folder_free(tmp_path):
   command = [sys.executable, "-c", _HOLD, str(tmp_path)]
   with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
@@ -65,7 +94,7 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, place):
   (tmp_path / "file").touch()
   with pytest.raises(
-    ValueError, match=r"cannot be kept in .* \(.+\); .*--workdir=DIR"
+    ValueError, match=r"cannot be kept in .* \(.+\); .*\(--workdir\)"
   ):
     claim(tmp_path / place)
 

@@ -7,10 +7,12 @@ import optax
 import pytest
 import saved_cases
 from flax import nnx
+from task_rows import CAPSNET
 
-from capjax import data
+import capjax
+from capjax import data, specs
 from experiments.run import directory
-from experiments.tasks import capsnet
+from experiments.tasks import capsnet, matrix_capsules, vae
 from experiments.training import task as tasks
 from experiments.training.loop_config import LoopConfig
 
@@ -38,3 +40,39 @@ def test_a_restored_model_is_in_evaluation_mode(tmp_path, averages):
     np.testing.assert_array_equal(
       restored.norms[0].scale[...], model.norms[0].scale[...]
     )
+
+
+class OwnNetwork(nnx.Module):
+  """Of no module of capjax."""
+
+  def __init__(self, rngs):
+    del rngs
+
+
+@pytest.mark.parametrize(
+  ("make", "arguments", "words"),
+  [
+    (capsnet, (capjax.CapsNet, optax.sgd(0.1)),
+     "model is CapsNet; give a capjax.specs.Spec of CapsNet or Effi"),
+    (capsnet, (CAPSNET, "adam"), "optimizer is 'adam'; give an optimiser of"),
+    (capsnet, (CAPSNET, 1e-3), "optimizer is 0.001; give"),
+    (capsnet, (CAPSNET, optax.adam), "optimizer is adam; give"),
+    (capsnet, (specs.Spec(capjax.MatrixCapsules, {}), optax.sgd(0.1)),
+     "a Spec of MatrixCapsules, which this task does not train; give one of"),
+    (vae, (CAPSNET, optax.sgd(0.1)), "a Spec of CapsNet, which this task"),
+  ],
+)  # fmt: skip
+def test_models_and_optimisers_are_checked(make, arguments, words):
+  with pytest.raises(TypeError, match=words):
+    make.make_task(*arguments)
+
+
+def test_models_of_users_are_trained():
+  task = capsnet.make_task(specs.Spec(OwnNetwork, {}), optax.sgd(0.1))
+  assert task.name == "capsnet" and task.model.maker is OwnNetwork
+
+
+def test_matrix_capsules_train_on_data_without_a_name():
+  spec = specs.Spec(capjax.MatrixCapsules, {})
+  task = matrix_capsules.make_task(spec, optax.sgd(0.1), num_steps=5)
+  assert task.options["dataset"] == ""

@@ -137,6 +137,14 @@ def test_images_can_be_without_labels(tmp_path, given):
   assert seen == {x.tobytes() for x in want}
 
 
+def test_a_column_of_words_is_taken_and_other_objects_are_not():
+  words = np.array(["wren", "owl"] * 10, object)
+  train, _ = data.from_arrays((images(), words))
+  assert train.class_names == ("owl", "wren")
+  with pytest.raises(ValueError, match="labels is an array .* of object"):
+    data.from_arrays((images(), np.array(["wren", 3] * 10, object)))
+
+
 def object_labels():
   return np.array([[1], [2, 3]] * 10, object)
 

@@ -292,7 +292,7 @@ def assert_not_found(data_dir, *words, name="mnist"):
 )
 def test_without_tensorflow_the_remedy_is_named(tmp_path, monkeypatch, name):
   hide(monkeypatch, "tensorflow")
-  fetched = f"experiments.fetch {name} --data_dir='{tmp_path}'"
+  fetched = f"capjax fetch {name} --data_dir='{tmp_path}'"
   remedy = fetched if "mnist" in name else "write IDX files"
   assert_not_found(tmp_path, "TensorFlow, which", remedy, name=name)
 
