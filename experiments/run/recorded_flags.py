@@ -199,7 +199,7 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
   else:
     raise ValueError(
       f"{workdir} holds a run with other flags: {'; '.join(changed or told)}. "
-      f"Give the old flags to resume it, which are in {workdir / 'flags.cfg'}, "
+      f"Give the old ones to resume it, which are in {workdir / 'flags.cfg'}, "
       "or another folder (--workdir)"
     )
 
