@@ -63,6 +63,7 @@ class CapsNetBaseline(nnx.Module):
       ValueError: if the numbers of kernels and of convolutions differ, `pool`
         is below 1, or pooling leaves nothing of the images.
     """
+    checks.rngs(rngs)
     if not np.iterable(conv_kernels):
       conv_kernels = (conv_kernels,) * len(conv_features)
     if len(conv_kernels) != len(conv_features):
@@ -253,6 +254,7 @@ class ConvVAE(nnx.Module):
     Raises:
       ValueError: if a number is below 1, or `pixel_scale` is not above 0.
     """
+    checks.rngs(rngs)
     if pixel_scale is not None:
       selection.check_scales(pixel_scale=pixel_scale)
     checks.image_shape(image_shape)

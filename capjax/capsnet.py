@@ -134,6 +134,7 @@ class CapsNet(nnx.Module):
         below 1, or the routing or `decoder_init` is unknown or has no such
         options; or if the matrices W_ij do not fit the memory.
     """
+    checks.rngs(rngs)
     checks.image_shape(image_shape)
     checks.counts(
       num_classes=num_classes,

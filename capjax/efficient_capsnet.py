@@ -73,6 +73,7 @@ class EfficientCapsNet(nnx.Module):
       ValueError: where the convolutions do not fit each other, the images or
         the capsules.
     """
+    checks.rngs(rngs)
     if not len(conv_features) == len(conv_kernels) == len(conv_strides) > 0:
       raise ValueError(
         f"conv_features {tuple(conv_features)}, conv_kernels "

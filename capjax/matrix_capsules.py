@@ -118,6 +118,7 @@ class MatrixCapsules(nnx.Module):
         votes differently for each parent, and the iterations of EM choose
         parents by that noise.
     """
+    checks.rngs(rngs)
     for name, value, known in (
       ("padding", padding, ("VALID", "SAME")),
       ("coordinates", coordinates, COORDINATES),

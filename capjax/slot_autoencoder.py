@@ -86,6 +86,7 @@ class SlotAutoencoder(nnx.Module):
     Raises:
       ValueError: if a count is below 1, or `start` is unknown.
     """
+    checks.rngs(rngs)
     checks.image_shape(image_shape)
     checks.counts(
       slot_size=slot_size,

@@ -84,6 +84,7 @@ class TransformingAutoencoder(nnx.Module):
     Raises:
       ValueError: if a number is below 1, or a name is not one of these.
     """
+    checks.rngs(rngs)
     checks.counts(
       num_capsules=num_capsules,
       recognition_units=recognition_units,

@@ -202,6 +202,17 @@ def counts(*, at_least: int = 1, **numbers: Any) -> None:
       raise ValueError(f"{name} is {number}; give at least {at_least}.")
 
 
+def rngs(rngs: Any) -> None:
+  """Checks that a module of Flax gets random streams.
+
+  Raises:
+    TypeError: if it is something else, such as a seed or a key.
+  """
+  if not callable(getattr(rngs, "params", None)):
+    kind = type(rngs).__name__
+    raise TypeError(f"rngs is of type {kind}; give flax.nnx.Rngs(SEED).")
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
   """Suggests the name that is nearest to a misspelt one, for a message.
 

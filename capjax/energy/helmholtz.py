@@ -92,6 +92,7 @@ class CapsuleHM(nnx.Module):
       ValueError: if a family is unknown, there is no layer, or a size is below
         1.
     """
+    checks.rngs(rngs)
     if not num_capsules:
       raise ValueError("num_capsules is empty; give one number for each layer.")
     for count in num_capsules:

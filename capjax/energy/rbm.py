@@ -91,6 +91,7 @@ class CapsuleRBM(nnx.Module):
     Differs from the authors' scripts: Gaussian models there start with W = 0
     and b1 sampled from N(0, 1).
     """
+    checks.rngs(rngs)
     checks.counts(num_capsules=num_capsules, capsule_size=capsule_size)
     checks.counts(at_least=0, num_chains=num_chains)
     if interaction and not switches:

@@ -11,6 +11,7 @@ from flax import nnx
 
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules
+from capjax.kernels import checks
 from capjax.layers import dense
 
 
@@ -53,6 +54,7 @@ def amortised_capsules(
   Raises:
     ValueError: as for `GenerativeCapsules` and the encoders.
   """
+  checks.rngs(rngs)
   capsules = GenerativeCapsules(
     image_shape,
     num_capsules=num_capsules,

@@ -150,6 +150,7 @@ class PrimaryCaps(nnx.Module):
     Raises:
       ValueError: if a number is below 1, or the padding is unknown.
     """
+    checks.rngs(rngs)
     checks.counts(num_types=num_types, pose_size=pose_size)
     self.conv = Conv(
       in_features,
@@ -234,6 +235,7 @@ class DenseCaps(nnx.Module):
         above have other rows than those below, or the matrices do not fit the
         memory (which is not checked where the module is made under jit).
     """
+    checks.rngs(rngs)
     checks.counts(num_parts=num_parts, num_objects=num_objects)
     below, above = _pose_shapes(part_size, pose_size)
     self.num_parts = num_parts

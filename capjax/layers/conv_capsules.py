@@ -77,6 +77,7 @@ class ConvCaps(nnx.Module):
       TypeError: as `DenseCaps`.
       ValueError: as `DenseCaps`, or if the padding is unknown.
     """
+    checks.rngs(rngs)
     checks.counts(num_below=num_below, kernel_size=kernel_size, stride=stride)
     checks.padding(padding)
     self.window = capsules.DenseCaps(

@@ -102,6 +102,7 @@ class SCAE(nnx.Module):
     Raises:
       ValueError: if a count is too small or an option is unknown.
     """
+    checks.rngs(rngs)
     checks.image_shape(image_shape)
     checks.counts(
       num_classes=num_classes, num_parts=num_parts, num_objects=num_objects

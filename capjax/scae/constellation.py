@@ -114,6 +114,7 @@ class ConstellationAutoencoder(nnx.Module):
     Raises:
       ValueError: if `encoder` is none of the three.
     """
+    checks.rngs(rngs)
     self.voters = voting.Voters(
       2,
       num_objects=num_objects,

@@ -22,7 +22,8 @@ CASES: dict[str, Case] = (
 # of one kernel, which has the row.
 NOT_OF_ARRAYS = {
   "checks.arrays", "checks.counts", "checks.floats", "checks.image_shape",
-  "checks.images", "checks.padding", "checks.same_shape",
+  "checks.did_you_mean", "checks.images", "checks.padding", "checks.rngs",
+  "checks.same_shape",
   "compilation.keep_reductions", "em.amount_of_data_scale",
   "em_moments.plain_moments", "em_moments.shares",
   "em.inverse_temperature_schedule",

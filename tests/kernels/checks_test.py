@@ -8,6 +8,7 @@ import jaxtyping
 import kernel_cases
 import numpy as np
 import pytest
+import saved_cases
 from flax import nnx
 
 import capjax
@@ -302,3 +303,24 @@ def test_the_nearest_name_is_suggested():
   known = {"dynamic": 1, "variational": 2}
   assert checks.did_you_mean("dynamc", known) == "did you mean dynamic? "
   assert checks.did_you_mean("em", known) == ""
+
+
+@pytest.mark.parametrize("given", [0, None, "0"])
+def test_random_streams_are_no_seeds(given):
+  checks.rngs(nnx.Rngs(0))
+  checks.rngs(nnx.Rngs(params=1, dropout=2))
+  with pytest.raises(TypeError, match=r"rngs is of type .*; give flax.nnx.Rn"):
+    checks.rngs(given)
+
+
+@pytest.mark.parametrize("name", saved_cases.SPECS)
+def test_models_check_their_random_streams(monkeypatch, name):
+  class Checked(Exception):
+    pass
+
+  def note(rngs):
+    raise Checked
+
+  monkeypatch.setattr(checks, "rngs", note)
+  with pytest.raises(Checked):
+    saved_cases.SPECS[name].make(nnx.Rngs(0))
