@@ -15,7 +15,7 @@ from absl import app, flags
 
 from .flags import errors, limits, runs
 from .records import records
-from .run import atomic_files, directory, provenance
+from .run import atomic_files, changes, directory, provenance
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
 _CHECK = flags.DEFINE_bool(
@@ -27,14 +27,19 @@ def records_of(run: directory.Run) -> list[dict]:
   """The summary of a run and its evaluations, in the order of their names.
 
   Raises:
-    ValueError: if the run is not complete.
+    ValueError: if the run is not complete, or was evaluated on other data.
   """
   path = run.workdir / "evaluation.json"
   evaluations = atomic_files.read_json(path) if path.exists() else {}
-  return [
-    run.read_summary(),
-    *(evaluations[name] for name in sorted(evaluations)),
-  ]
+  summary = run.read_summary()
+  for name, record in evaluations.items():
+    told = changes.between(summary.get("data", {}), record.get("data", {}))
+    if told:
+      raise ValueError(
+        f"{path}: {name} is of other data than the run ({'; '.join(told)}); "
+        "evaluate it again without --allow_other_data"
+      )
+  return [summary, *(evaluations[name] for name in sorted(evaluations))]
 
 
 def main(argv: Sequence[str]) -> None:

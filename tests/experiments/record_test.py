@@ -74,6 +74,19 @@ def test_a_run_and_its_evaluations_are_recorded(finished, tmp_path):
   assert second["metrics"] == {"bound_100": -1.5}
 
 
+def test_an_evaluation_on_other_data_is_not_recorded(finished, tmp_path):
+  path = finished / "evaluation.json"
+  evaluations = json.loads(path.read_text())
+  evaluations["bound"]["data"] = {"test": 64 * "0"}
+  summary = json.loads((finished / "summary.json").read_text())
+  summary["data"] = {"test": 64 * "1"}
+  (finished / "summary.json").write_text(json.dumps(summary))
+  path.write_text(json.dumps(evaluations))
+  code, printed = record(finished, tmp_path / "x.jsonl")
+  assert code == 1 and "bound is of other data than the run (the te" in printed
+  assert not (tmp_path / "x.jsonl").exists()
+
+
 def test_what_is_no_record_is_not_written(finished, tmp_path):
   summary = json.loads((finished / "summary.json").read_text())
   del summary["num_steps"]
