@@ -80,8 +80,10 @@ def fit(
     )
   for name in sorted(options.keys() - set(LoopConfig._fields)):
     known = *LoopConfig._fields, "test", "class_names", "start_from"
-    remedy = checks.did_you_mean(name, known) or f"known: {', '.join(known)}"
-    raise TypeError(f"{name} is no option of fit or LoopConfig; {remedy}")
+    raise TypeError(
+      f"{name} is no option of fit or LoopConfig; "
+      f"{checks.did_you_mean(name, known)}known: {', '.join(known)}"
+    )
   if "num_steps" not in options:
     raise TypeError("num_steps is missing; give the number of updates")
   config = LoopConfig(**options)

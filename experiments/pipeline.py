@@ -67,8 +67,10 @@ def lock(
 
   def claim():
     run.lock(invocation, shortest=shortest, check=check)
-    if not run.has_updates():
-      tasks.saved_by(run, task, config).drop_all()
+    saved = tasks.saved_by(run, task, config)
+    if not run.has_updates() and saved.last_step() is not None:
+      print(f"beginning anew, since {run.workdir} has no update yet")
+      saved.drop_all()
 
   processes.by_first(claim)
 
@@ -156,6 +158,8 @@ def complete(
   resumes = has_state(run, task, config)
   if resumes:
     source = None
+  elif source is None:
+    processes.by_first(run.drop_note, "start_from")  # of what failed before
   for verb in ("lengthened", "shortened"):
     if former := getattr(run, f"{verb}_from"):
       print(

@@ -135,6 +135,8 @@ def from_arrays(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
       "class"
     )
+  if class_names is None and isinstance(train, Dataset) and train.is_labelled:
+    class_names = train.named(range(train.num_classes)).tolist()
   if class_names is not None:
     named["class_names"] = tuple(class_names)
   arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}

@@ -96,6 +96,9 @@ def measure(
     [0, 1] between images and reconstructions. For models of two labels,
     `accuracy` on each image laid over one of another class, where [N] labels
     are given (Sabour et al., 2017, section 6).
+
+  Raises:
+    ValueError: if the model has neither, as an SCAE trained without labels.
   """
   if trained.card["num_labels"] == 2 and np.ndim(labels) == 1:
     return {"accuracy": _accuracy_of_pairs(trained, images, labels)}

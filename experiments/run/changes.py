@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 _LONGEST = 60  # characters of a value that is shown
-_DIGEST = 64  # characters of a SHA-256
+_SETS = ("train", "test")  # whose fingerprints are recorded
 
 
 def between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
   """One phrase for each value that differs, such as `num_types was 4, is 2`.
 
-  Values of records within the records are compared one by one; a fingerprint
-  is only said to differ. What the old record lacks is newer than it, and not
-  compared.
+  Values of records within the records are compared one by one, and those that
+  one of them lacks are unset there. What the old record itself lacks is newer
+  than it, and not compared. A fingerprint is only said to differ.
 
   Args:
     old: the record of the run.
@@ -26,11 +26,22 @@ def between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
       missing = dict.fromkeys([*before, *now], "unset")
       told += between({**missing, **before}, {**missing, **now})
-    elif isinstance(now, str) and len(now) == _DIGEST:
+    elif name in _SETS:
       told.append(f"the {name} images or labels differ")
+    elif isinstance(before, list) and isinstance(now, list):
+      told.append(_of_lists(name, before, now))
     else:
       told.append(f"{name} was {_short(before)}, is {_short(now)}")
   return told
+
+
+def _of_lists(name: str, before: list[Any], now: list[Any]) -> str:
+  """The first entry that differs, or the numbers of entries."""
+  if len(before) != len(now):
+    return f"{name} had {len(before)} entries, has {len(now)}"
+  number = next(n for n, x in enumerate(before) if x != now[n])
+  one, other = _short(before[number]), _short(now[number])
+  return f"{name}[{number}] was {one}, is {other}"
 
 
 def _short(value: Any) -> str:

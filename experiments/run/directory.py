@@ -11,6 +11,9 @@ from . import atomic_files, changes, provenance, recorded_flags
 from . import metrics as metrics_files
 from .invocation import Invocation
 
+# Names of the state that is saved before an update, whole and in part.
+_FIRST = ("0", "0.partial", "0.deleted")
+
 
 class Run:
   """The files in the folder of a run, except checkpoints and figures."""
@@ -105,19 +108,15 @@ class Run:
 
     That of step 0 is saved before an update is compiled.
     """
-    saved = self.workdir.glob("checkpoints/*/*")
-    return self.has_begun() or any(x.name.split(".")[0] != "0" for x in saved)
+    return _has_updates(self.workdir)
 
   def has_earlier_phase(self) -> bool:
     """Whether layers were pretrained here, or began to be."""
-    return any(self.workdir.glob("layer_*/checkpoints"))
+    return any(_has_updates(x) for x in self.workdir.glob("layer_*"))
 
   def has_begun(self) -> bool:
     """Whether training has written numbers here."""
-    lines = self.workdir / "metrics.jsonl"
-    return (self.workdir / "summary.json").exists() or (
-      lines.exists() and lines.stat().st_size > 0
-    )
+    return _has_begun(self.workdir)
 
   def flags(self) -> dict[str, Any]:
     """The flags that the run was started with, by name."""
@@ -161,6 +160,10 @@ class Run:
         f"{path}: the run was started with {other} ({'; '.join(changed)}). Use "
         f"the old {name}, or another folder (--workdir)"
       )
+
+  def drop_note(self, name: str) -> None:
+    """Deletes what `note` wrote under a name, if anything."""
+    (self.workdir / f"{name}.json").unlink(missing_ok=True)
 
   def noted(self, name: str) -> dict[str, Any]:
     """`{name: record}` of what `note` wrote; empty if it wrote nothing.
@@ -296,3 +299,15 @@ class Run:
       except ValueError:
         atomic_files.warn_and_put_aside(path)
     atomic_files.write_json(path, {**records, suite: record})
+
+
+def _has_begun(workdir: pathlib.Path) -> bool:
+  lines = workdir / "metrics.jsonl"
+  return (workdir / "summary.json").exists() or (
+    lines.exists() and lines.stat().st_size > 0
+  )
+
+
+def _has_updates(workdir: pathlib.Path) -> bool:
+  saved = workdir.glob("checkpoints/*/*")
+  return _has_begun(workdir) or any(x.name not in _FIRST for x in saved)

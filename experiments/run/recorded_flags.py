@@ -67,9 +67,30 @@ def resume(
     ValueError: if a flag differs, or both files are lost, or the run has more
       updates than the command asks for.
   """
-  former = _change_length(workdir, invocation, shortest, check)
-  _compare(workdir, invocation)
-  return former
+  old = _other_length(workdir, invocation, shortest)
+  if old is None:
+    _compare(workdir, invocation)
+    return FormerLengths([], [])
+  length = invocation.flags[_LENGTH]
+  # All else is compared first, so that a refused command changes nothing.
+  word = _words_by_name(workdir, invocation).get(_LENGTH, "")
+  kept = {**invocation.words, _LENGTH: word}
+  unchanged = invocation._replace(
+    flags={**invocation.flags, _LENGTH: old},
+    words={name: word for name, word in kept.items() if word},
+  )
+  _compare(workdir, unchanged)
+  check()
+  # As they are now: one of the files may have restored the other.
+  start = _provenance(workdir, invocation)
+  words = _words_by_name(workdir, invocation)
+  name = "lengthened_from" if old < length else "shortened_from"
+  former = [*start.get(name, []), old]
+  _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
+  flags = {**start["flags"], _LENGTH: length}
+  command = {"command": invocation.command, "flags": flags}
+  _write_provenance(workdir, {**start, **command, name: former})
+  return FormerLengths([], [])._replace(**{name: former})
 
 
 def read_provenance(
@@ -123,44 +144,38 @@ def read_words(
   return lines
 
 
-def _change_length(
+def _other_length(
   workdir: pathlib.Path,
   invocation: Invocation,
   shortest: Callable[[], int] | None,
-  check: Callable[[], None],
-) -> FormerLengths:
-  """Records the length of a command that ends later or earlier than the run.
+) -> int | None:
+  """The length of a run that a command changes; None where it does not.
 
-  Nothing is recorded where another flag differs too.
+  Nor does it where another flag differs, or a file is damaged, of which
+  `_compare` tells.
   """
-  same = FormerLengths([], [])
   length = invocation.flags.get(_LENGTH)
   try:
     start = _provenance(workdir, invocation)
-    words = _words_by_name(workdir, invocation)
+    _words_by_name(workdir, invocation)
   except ValueError:
-    return same  # a damaged file, of which `_compare` tells
+    return None
   old = start["flags"].get(_LENGTH)
   if None in (old, length) or old == length:
-    return same
-  flags = {**start["flags"], _LENGTH: length}
-  if invocation.differences(flags, invocation.flags):
-    return same
+    return None
+  if invocation.differences(
+    {**start["flags"], _LENGTH: length}, invocation.flags
+  ):
+    return None
   if length < old:
     if shortest is None:
-      return same
+      return None
     if length < (least := shortest()):
       raise ValueError(
         f"{workdir} holds a run with {least} updates; give "
         f"--{_LENGTH}={least} or more to end it, or another folder (--workdir)"
       )
-  check()
-  name = "lengthened_from" if old < length else "shortened_from"
-  former = [*start.get(name, []), old]
-  _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
-  command = {"command": invocation.command, "flags": flags}
-  _write_provenance(workdir, {**start, **command, name: former})
-  return same._replace(**{name: former})
+  return old
 
 
 def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from capjax import losses
-from capjax.generative import guides, inference
+from capjax.generative import amortised, guides, inference
 from capjax.specs import Spec
 
 from ..evaluation import linear_probes
@@ -23,7 +23,7 @@ from ..training.task import Task, described
 _CENTRED = Placement(max_shift=0)
 
 
-@described(guides.AmortisedCapsules)
+@described(amortised.amortised_capsules)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -119,14 +119,15 @@ class Task(NamedTuple):
 
 
 def described(
-  *models: type[nnx.Module],
+  *makers: Callable[..., nnx.Module],
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
   """Makes the tasks of a `make_task` hold its name and its options.
 
   The function checks its arguments `model` and `optimizer` first.
 
   Args:
-    *models: the classes of capjax that the task trains, besides those of users.
+    *makers: the classes and functions of capjax that make what the task trains,
+      besides those of users.
   """
 
   def wrap(make_task):
@@ -138,7 +139,7 @@ def described(
       given = signature.bind(*arguments, **options)
       given.apply_defaults()
       model = given.arguments["model"]
-      _check_model(model, models)
+      _check_model(model, makers)
       _check_optimizer(given.arguments["optimizer"])
       task = make_task(*arguments, **options)
       return task._replace(name=name, options=given.kwargs, model=model)
@@ -148,16 +149,22 @@ def described(
   return wrap
 
 
-def _check_model(model: Any, models: tuple[type, ...]) -> None:
-  names = " or ".join(x.__name__ for x in models)
+def _check_model(
+  model: Any, makers: tuple[Callable[..., nnx.Module], ...]
+) -> None:
+  names = " or ".join(x.__name__ for x in makers)
   if not isinstance(model, Spec):
     raise TypeError(
       f"model is {_short(model)}; give a capjax.specs.Spec of {names}, such as "
-      f"Spec({models[0].__name__}, {{}})"
+      f"Spec({makers[0].__name__}, {{}})"
     )
   maker = model.maker
-  is_ours = isinstance(maker, type) and maker.__module__.startswith("capjax.")
-  if is_ours and not issubclass(maker, models):
+  classes = tuple(x for x in makers if isinstance(x, type))
+  fits = maker in makers or (
+    isinstance(maker, type) and issubclass(maker, classes)
+  )
+  is_ours = getattr(maker, "__module__", "").startswith("capjax.")
+  if is_ours and not fits:
     raise TypeError(
       f"model is a Spec of {maker.__name__}, which this task does not train; "
       f"give one of {names}, or the task of {maker.__name__}"

@@ -158,6 +158,9 @@ def _layout(root: pathlib.Path) -> _Layout:
   others = [x for x in folders if x.name.lower() not in of_parts]
   if "train" in named and not others:
     return _Layout(named, False, _notes_beside(root, named))
+  if named and not others:
+    beside = ", ".join(sorted(path.name for path in named.values()))
+    raise FileNotFoundError(f"{root}: no folder train beside {beside}; add it")
   if "train" in named and len(named) > 1:
     names = " and ".join(sorted(path.name for path in named.values()))
     note = f"{names} are read as classes, since {others[0].name} is beside them"
@@ -188,7 +191,7 @@ def _without_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   paths = _visible(folder, folders=False)
   if not paths:
     raise FileNotFoundError(
-      f"{folder}: holds no images; add some, or remove this folder"
+      f"{folder}: holds no images; add some, or remove the folder"
     )
   return {"": paths}
 

@@ -205,3 +205,12 @@ def test_some_labels_alone_are_refused(train, test, class_names, words):
   from_arrays = inspect.unwrap(data.from_arrays)
   with pytest.raises(ValueError, match=words):
     from_arrays(train, test, class_names=class_names)
+
+
+def test_data_sets_keep_their_classes():
+  """Also those without an example, and their names."""
+  train, _ = data.from_arrays((IMAGES, LABELS), class_names=["a", "b", "c"])
+  for some in (train, train._replace(class_names=())):
+    again, _ = data.from_arrays(some)
+    assert again.num_classes == 3
+    assert again.class_names == (some.class_names or ("0", "1", "2"))

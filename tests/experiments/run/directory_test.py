@@ -45,19 +45,24 @@ def test_a_folder_of_runs_is_no_run(tmp_path):
 
 
 def test_a_folder_with_a_layer_is_a_run(tmp_path):
-  (tmp_path / "layer_1" / "checkpoints").mkdir(parents=True)
+  latest = tmp_path / "layer_1" / "checkpoints" / "latest"
+  (latest / "0").mkdir(parents=True)
+  assert not directory.Run(tmp_path).has_earlier_phase()
+  (latest / "5").mkdir()
   with pytest.raises(ValueError, match="flags.cfg is missing"):
     claim(tmp_path)
 
 
-@pytest.mark.parametrize("saved", ["0", "0.partial", "2", "2.partial"])
+@pytest.mark.parametrize(
+  "saved", ["0", "0.partial", "0.replaced", "2", "2.partial"]
+)
 def test_a_run_without_an_update_takes_other_flags(tmp_path, saved):
   with given("--num_steps=5"):
     directory.Run(tmp_path).lock(runs.invocation())
   (tmp_path / "checkpoints" / "latest" / saved).mkdir(parents=True)
   with given("--num_steps=5", "--seed=3"):
     run = directory.Run(tmp_path)
-    if saved[0] == "0":
+    if saved in ("0", "0.partial"):
       run.lock(runs.invocation())
       assert run.flags()["seed"] == 3
     else:
@@ -77,6 +82,15 @@ def test_another_length_is_recorded_after_a_check(tmp_path):
   with given("--num_steps=7"), pytest.raises(ValueError, match="other data"):
     directory.Run(tmp_path).lock(runs.invocation(), check=refuse)
   assert (tmp_path / "flags.cfg").read_text() == before
+
+
+def test_a_longer_run_does_not_keep_an_edited_flag(tmp_path):
+  claim(tmp_path, "--num_steps=5")
+  path = tmp_path / "flags.cfg"
+  before = path.read_text()
+  path.write_text(before + "--batch_size=3\n")
+  assert claim(tmp_path, "--num_steps=7").lengthened_from == [5]
+  assert path.read_text() == before.replace("=5", "=7")
 
 
 def test_a_killed_process_leaves_its_folder_free(tmp_path):
