@@ -221,7 +221,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     known: those that there are.
 
   Returns:
-    `did you mean NAME? `, with a space at its end; empty where none is near.
+    A question with a space at its end, such as "did you mean dynamic? "; empty
+    where no name is near.
   """
   near = difflib.get_close_matches(str(name), list(known), 1)
   return f"did you mean {near[0]}? " if near else ""
