@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 
 from capjax import losses, matrix_capsules
-from capjax.baselines import smallnorb_baseline
+from capjax.baselines import CapsNetBaseline, smallnorb_baseline
 from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
@@ -41,7 +41,7 @@ _OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
 ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
 
 
-@described(matrix_capsules.MatrixCapsules, smallnorb_baseline)
+@described(matrix_capsules.MatrixCapsules, CapsNetBaseline, smallnorb_baseline)
 def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,

@@ -159,12 +159,12 @@ def _check_model(
       f"Spec({makers[0].__name__}, {{}})"
     )
   maker = model.maker
-  classes = tuple(x for x in makers if isinstance(x, type))
-  fits = maker in makers or (
-    isinstance(maker, type) and issubclass(maker, classes)
-  )
-  is_ours = getattr(maker, "__module__", "").startswith("capjax.")
-  if is_ours and not fits:
+  # A function, which has no class to compare, may be of any of them.
+  if (
+    isinstance(maker, type)
+    and maker.__module__.startswith("capjax.")
+    and not issubclass(maker, tuple(x for x in makers if isinstance(x, type)))
+  ):
     raise TypeError(
       f"model is a Spec of {maker.__name__}, which this task does not train; "
       f"give one of {names}, or the task of {maker.__name__}"

@@ -90,7 +90,7 @@ def test_a_longer_run_does_not_keep_an_edited_flag(tmp_path):
   before = path.read_text()
   path.write_text(before + "--batch_size=3\n")
   assert claim(tmp_path, "--num_steps=7").lengthened_from == [5]
-  assert path.read_text() == before.replace("=5", "=7")
+  assert path.read_text() == before.replace("num_steps=5", "num_steps=7")
 
 
 def test_a_killed_process_leaves_its_folder_free(tmp_path):

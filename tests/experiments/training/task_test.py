@@ -12,7 +12,7 @@ from task_rows import CAPSNET
 import capjax
 from capjax import data, specs
 from experiments.run import directory
-from experiments.tasks import capsnet, matrix_capsules, vae
+from experiments.tasks import capsnet, matrix_capsules, multimnist, vae
 from experiments.training import task as tasks
 from experiments.training.loop_config import LoopConfig
 
@@ -65,6 +65,12 @@ class OwnNetwork(nnx.Module):
 def test_models_and_optimisers_are_checked(make, arguments, words):
   with pytest.raises(TypeError, match=words):
     make.make_task(*arguments)
+
+
+def test_functions_of_capjax_make_models_too():
+  spec = specs.Spec(capjax.baselines.multimnist_baseline, {})
+  task = multimnist.make_task(spec, optax.sgd(0.1), pad=4, max_shift=4)
+  assert task.name == "multimnist"
 
 
 def test_models_of_users_are_trained():
