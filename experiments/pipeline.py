@@ -65,14 +65,14 @@ def lock(
   data, which the next command is free to name.
   """
 
-  def claim():
+  def lock_first():
     run.lock(invocation, shortest=shortest, check=check)
     saved = tasks.saved_by(run, task, config)
     if not run.has_updates() and saved.last_step() is not None:
-      print(f"beginning anew, since {run.workdir} has no update yet")
+      print(f"starting again, since {run.workdir} has no update yet")
       saved.drop_all()
 
-  processes.by_first(claim)
+  processes.by_first(lock_first)
 
 
 @processes.silent_but_first()

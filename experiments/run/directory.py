@@ -61,7 +61,7 @@ class Run:
     """Locks the folder, and records the command or checks that it is the same.
 
     No other process can lock the folder until `unlock`, or the end of the
-    process. A run that has no update yet begins anew, with any flags. A flag
+    process. A run that has no update yet starts again, with any flags. A flag
     that is newer than the run counts as recorded at its default, or as
     `older_flags` says. A larger --num_steps lengthens the run: it is recorded,
     with the former length in `lengthened_from`. A smaller one ends it earlier,

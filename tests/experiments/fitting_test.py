@@ -92,13 +92,13 @@ def test_what_a_saved_state_depends_on_is_fixed_before_the_first_line(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_without_an_update_begins_anew(fitted, tmp_path):
+def test_a_run_without_an_update_starts_again(fitted, tmp_path):
   code, printed = fit(tmp_path, fails=True, log_every=4, start_from=str(fitted))
   assert code != 0 and "the first update fails" in printed
   assert (tmp_path / "checkpoints" / "latest" / "0").exists()
   assert (tmp_path / "start_from.json").exists()
   code, printed = fit(tmp_path, log_every=2, count=64, task="transforming")
-  assert code == 0 and "beginning anew" in printed, printed
+  assert code == 0 and "starting again" in printed, printed
   assert "start_from" not in processes.summary_of(tmp_path)
 
 
