@@ -68,6 +68,7 @@ _STEP = (
 )
 _ORDER = "experiments/training/order.py", _STEP[1]
 _PROTOCOL = "experiments/training/protocol_test.py"
+_RESUMING = "experiments/training/resuming_test.py"
 _DAMAGE = (
   "experiments/training/checkpoint_series.py",
   "experiments/training/checkpoints_damage_test.py",
@@ -248,7 +249,7 @@ MUTANTS = [
   ),
   Mutant(
     "experiments/training/loop.py", "patience = 0.0 if restart else 60 *",
-    "patience = 60 *", _PROTOCOL,
+    "patience = 60 *", _RESUMING,
   ),
   Mutant(
     "kernels/routing/em_convolution.py",
