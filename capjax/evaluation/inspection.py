@@ -5,6 +5,7 @@ of a layer, or their types.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import capsnet, matrix_capsules
-from capjax.kernels import numerics, routing
+from capjax.kernels import numerics
 from capjax.kernels.routing import em
 from capjax.layers import routers, routing_inputs
 
@@ -80,11 +81,11 @@ def iterations(
 
     outputs.append(jax.vmap(route)(poses, activations))
   votes = jax.vmap(routing_inputs.stored_votes, (0, None))(poses, transforms)
-  if bias is not None and _is_mixture(layer.route):
+  if bias is not None and layer.is_mixture:
     votes += bias
   return Iterations(
     votes,
-    _part_activations(layer.route, activations),
+    activations if layer.is_mixture else jnp.ones_like(activations),
     jnp.stack([x.coefficients for x in outputs]),
     jnp.stack([x.poses for x in outputs]),
     jnp.stack([x.activations for x in outputs]),
@@ -189,26 +190,23 @@ def _layers(model, images) -> list[jax.Array]:
   ]
 
 
-def _is_mixture(route) -> bool:
-  """Whether it adds the layer's bias to the votes, and weighs the parts."""
-  return getattr(route, "is_mixture", False)
-
-
 def _with_iterations(route) -> tuple[Callable, int] | None:
   """A function that gives the routing a number of iterations; and its own."""
   if isinstance(route, routers.DynamicRouting):
     own = route.num_iterations
     return lambda r: dataclasses.replace(route, num_iterations=r), own
   if isinstance(route, routers.Kernel):
-    if route.function is routing.uniform_routing:
+    parameters = inspect.signature(route.function).parameters
+    if "num_iterations" not in parameters:
       return None
-    options = {"num_iterations": 3, **dict(route.options)}
+    options = dict(route.options)
+    own = options.get("num_iterations", parameters["num_iterations"].default)
 
     def with_options(count):
       pairs = (options | {"num_iterations": count}).items()
       return dataclasses.replace(route, options=tuple(pairs))
 
-    return with_options, options["num_iterations"]
+    return with_options, own
   if isinstance(route, routers.EM):
 
     def first(count):
@@ -226,13 +224,6 @@ def _with_iterations(route) -> tuple[Callable, int] | None:
     return other
 
   return changed, route.num_iterations
-
-
-def _part_activations(route, activations) -> jax.Array:
-  """Those of the parts, for the routings that weigh parts by them; else 1."""
-  if _is_mixture(route):
-    return activations
-  return jnp.ones_like(activations)
 
 
 def _of_matrices(model, images) -> Iterations:

@@ -20,7 +20,7 @@ from capjax.layers import (
   tile_transforms,
   tiling,
 )
-from capjax.layers.agreement import batch_size, route_by_agreement
+from capjax.layers.agreement import route_by_agreement
 from capjax.layers.capsules import (
   Conv,
   DenseCaps,
@@ -47,7 +47,6 @@ __all__ = [
   "ResidualStages",
   "agreement",
   "attention",
-  "batch_size",
   "capsules",
   "conv_capsules",
   "convolution",

@@ -11,8 +11,6 @@ from jaxtyping import Array, Float
 from capjax.kernels import routing
 from capjax.layers import platforms, routing_inputs
 
-# The name of the batch axis, over which layers map routings.
-BATCH_AXIS = "batch"
 # Up to this many examples, a CPU is faster with stored votes.
 _FEW_EXAMPLES = 8
 # Up to this many, a CPU takes all at once, unless there is a gradient.
@@ -21,14 +19,6 @@ _FEW_OBJECTS = 16
 # store them: an H200 took 0.9 to 1 times as long without gradients, and 0.45 to
 # 0.62 times with them, of up to 94 million numbers.
 _STORED_NUMBERS = 2**27
-
-
-def batch_size() -> int:
-  """The number of examples that a layer routes at once; 1 elsewhere."""
-  try:
-    return jax.lax.axis_size(BATCH_AXIS)
-  except NameError:  # no such axis
-    return 1
 
 
 def route_by_agreement(

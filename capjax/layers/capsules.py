@@ -7,6 +7,7 @@ Axes: B batch, H W image, I parts below, J objects above, C pose of a part,
 D pose of an object; P Q pose matrix of a part, P R of an object.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float
 
 from capjax import memory
 from capjax.kernels import broadcasting, checks, numerics, routing
-from capjax.layers import agreement, convolution, routers
+from capjax.layers import convolution, routers
 
 # A vector's length, or the rows and columns of a matrix.
 PoseSize = int | tuple[int, int]
@@ -240,6 +241,7 @@ class DenseCaps(nnx.Module):
     below, above = _pose_shapes(part_size, pose_size)
     self.num_parts = num_parts
     self.part_shape, self.pose_shape = below, above
+    self.is_mixture = routers.is_mixture(routing)
     num_votes = 1 if routers.shares_votes(routing) else num_objects
     shape = (num_parts, num_votes, below[-1], above[-1])
     key = rngs.params()
@@ -251,7 +253,7 @@ class DenseCaps(nnx.Module):
       )
     if transforms_init is None:
       transforms_init = TRANSFORMS_INIT
-      if routers.is_mixture(routing):
+      if self.is_mixture:
         transforms_init = nnx.initializers.truncated_normal(below[-1] ** -0.5)
     self.transforms = nnx.Param(transforms_init(key, shape, jnp.float32))
     self.route = routers.router(
@@ -285,8 +287,8 @@ class DenseCaps(nnx.Module):
         several, as in the results of `PrimaryCaps` and `ConvCaps`, with I
         capsules in all.
       activations: [B I] of the parts, or with the same axes for I; the lengths
-        of their poses by default. Dynamic routing and both attentions take
-        poses alone.
+        of their poses by default. Routings whose row of `routers.ROUTERS` has
+        `uses_activations=False` take poses alone.
 
     Returns:
       Poses [B J D] or [B J P R], activations [B J] and coefficients [B I J].
@@ -317,11 +319,14 @@ class DenseCaps(nnx.Module):
     transforms = self.transforms[...]
     bias = None if self.bias is None else self.bias[...]
 
-    def route(poses, activations):
-      return self.route(poses, transforms, activations=activations, bias=bias)
+    route = self.route
+    if isinstance(route, routers.DynamicRouting):  # whose form depends on it
+      route = dataclasses.replace(route, batch_size=len(poses))
 
-    mapped = jax.vmap(route, axis_name=agreement.BATCH_AXIS)
-    output = mapped(poses, activations)
+    def of_example(poses, activations):
+      return route(poses, transforms, activations=activations, bias=bias)
+
+    output = jax.vmap(of_example)(poses, activations)
     shape = (*output.poses.shape[:2], *self.pose_shape)
     return output._replace(poses=output.poses.reshape(shape))
 

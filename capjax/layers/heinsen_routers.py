@@ -29,8 +29,6 @@ class HeinsenEM(nnx.Module):
   is the margin loss.
   """
 
-  is_mixture = True  # adds the bias to votes, and weighs parts: `inspection`
-
   def __init__(
     self,
     num_parts: int,

@@ -35,7 +35,8 @@ class Router(NamedTuple):
     shares_votes: whether a part has one matrix, and so one vote, for all
       objects.
     is_mixture: whether the poses of objects are means of votes, of any length:
-      small matrices then make each layer's poses smaller than those below.
+      small matrices then make each layer's poses smaller than those below. The
+      bias is then added to the votes, and parts weigh as their activations.
   """
 
   source: str

@@ -50,6 +50,8 @@ class DynamicRouting:
     num_iterations: at least 1; with 1 every part is shared out evenly.
     leaky: adds an orphan parent for parts that agree with no parent.
     gradient: "all" or "last", as for `routing.dynamic_routing`.
+    batch_size: number of examples that this is `vmap`ped over; decides the form
+      only.
 
   Differs from paper: nothing.
   """
@@ -57,6 +59,7 @@ class DynamicRouting:
   num_iterations: int = 3
   leaky: bool = False
   gradient: str = "all"
+  batch_size: int = 1
 
   def __post_init__(self):
     linear_votes.require_iterations(self.num_iterations, gradient=self.gradient)
@@ -70,7 +73,11 @@ class DynamicRouting:
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     del activations  # poses have lengths
-    options = dataclasses.asdict(self)
+    options = {
+      "num_iterations": self.num_iterations,
+      "leaky": self.leaky,
+      "gradient": self.gradient,
+    }
     if poses.ndim > 2:
       votes = routing_inputs.stored_votes(poses, transforms)
       return routing.dynamic_routing(votes, bias=bias, **options)
@@ -79,7 +86,7 @@ class DynamicRouting:
       transforms,
       bias=bias,
       **options,
-      batch_size=agreement.batch_size(),
+      batch_size=self.batch_size,
     )
 
 
@@ -132,8 +139,6 @@ class Variational(nnx.Module):
   activations; the loss is the margin loss.
   """
 
-  is_mixture = True  # adds the bias to votes, and weighs parts: `inspection`
-
   def __init__(
     self, num_objects: int, *, num_iterations: int = 3, gradient: str = "all"
   ):
@@ -181,8 +186,6 @@ class EM(nnx.Module):
 
   Differs from paper: this scale and the bias; the loss is the margin loss.
   """
-
-  is_mixture = True  # adds the bias to votes, and weighs parts: `inspection`
 
   def __init__(
     self,

@@ -10,6 +10,7 @@ from flax import nnx
 
 from capjax import matrix_capsules
 from capjax.evaluation import inspection
+from capjax.layers import routers
 
 _CASES = ("dynamic", "sinkhorn", "em", "heinsen_em")
 
@@ -112,6 +113,23 @@ def test_changes_of_logits_add_up_to_them():
       weights / weights.sum(-1, keepdims=True),
       atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("name", routers.NAMES)
+def test_routings_by_name_iterate_as_their_rows_say(name):
+  """By default, with iterations of one's own, and followed in shapes."""
+  model = jax.eval_shape(functools.partial(cases.capsnet, routing=name))
+  found = inspection.own_iterations(model)
+  images, _ = cases.batch()
+  followed = jax.eval_shape(inspection.iterations, model, images)
+  if "num_iterations" not in routers.ROUTERS[name].options:
+    assert (found, followed) == (1, None)
+    return
+  assert found > 1 and len(followed.poses) == found
+  model = jax.eval_shape(
+    functools.partial(cases.capsnet, routing=name, num_iterations=5)
+  )
+  assert inspection.own_iterations(model) == 5
 
 
 def test_one_pass_has_no_iterations():

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from flax import nnx
 
+from capjax import layers
 from capjax.layers import agreement, platforms
 from kernels import routing
 
@@ -50,6 +52,17 @@ class AgreementTest(chex.TestCase):
       got = jax.value_and_grad(total)(transforms, chosen)
       chex.assert_trees_all_close(got, want, rtol=1e-4, atol=1e-5)
       np.testing.assert_allclose(total(transforms, chosen), want[0], rtol=1e-5)
+
+  @parameterized.parameters((8, 0), (9, 1))
+  def test_a_layer_takes_the_form_for_its_batch(self, num_examples, forms):
+    """Also where it is mapped by its user, as over an ensemble."""
+    layer = layers.DenseCaps(
+      num_parts=6, part_size=3, num_objects=3, pose_size=4, rngs=nnx.Rngs(0)
+    )
+    poses = jnp.ones((2, num_examples, 6, 3))
+    with platforms.known("cpu"):
+      text = str(jax.make_jaxpr(jax.vmap(layer))(poses))
+    self.assertEqual(text.count("custom_jvp_call"), forms)
 
   def test_gpus_store_votes_up_to_a_size(self):
     random = np.random.default_rng(0)
