@@ -219,7 +219,7 @@ def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
 
 
 def _spectra_file(run):
-  return run.figure("spectra").with_suffix(".npz")
+  return run.workdir / "figures" / "spectra.npz"
 
 
 def _keep_spectra(run, plotted):
@@ -229,7 +229,9 @@ def _keep_spectra(run, plotted):
     for layer, classes in plotted.items()
     for number, values in enumerate(classes)
   }
-  np.savez(_spectra_file(run), **arrays)
+  path = _spectra_file(run)
+  path.parent.mkdir(exist_ok=True)
+  np.savez(path, **arrays)
 
 
 def _kept_spectra(run):

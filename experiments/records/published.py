@@ -3,8 +3,8 @@
 import shlex
 
 ERROR = "test_error_percent"
-# Flags that change nothing of a run but its seed.
-FREE_FLAGS = ("seed", "workdir", "data_dir", "compilation_cache")
+# Flags that leave a run the one of its preset, but for its seed.
+NOT_OF_PRESETS = ("seed", "workdir", "data_dir", "compilation_cache")
 # Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
 # 2021): of CapsNet by number of iterations and whether it reconstructs.
 _PAPER = {
@@ -18,12 +18,14 @@ _PAPER = {
   ("train_multimnist", "capsnet", 3, True): 5.2,
   ("train_multimnist", "baseline"): 8.1,
 }
-# Flags of the networks in those tables.
-_PAPER_FLAGS = {
-  ("train_capsnet", "capsnet"): {"conv_features": 256, "num_types": 32},
-  ("train_multimnist", "capsnet"): {"conv_features": 256, "num_types": 32},
-  ("train_capsnet", "baseline"): {"cnn_features": ["256", "256", "128"]},
-  ("train_multimnist", "baseline"): {"cnn_features": ["512", "256"]},
+# Numbers of parameters of the networks in those tables, which other sizes and
+# layers change: with a decoder and, of CapsNet on MNIST, without.
+_PAPER_SIZES = {
+  ("train_capsnet", "capsnet"): (8_215_728, 6_804_384),
+  ("train_capsnet", "baseline"): (35_445_522,),
+  ("train_capsnet", "efficient"): (1_573_168,),
+  ("train_multimnist", "capsnet"): (11_361_968,),
+  ("train_multimnist", "baseline"): (24_563_978,),
 }
 # Main measures of other papers, by preset, for runs without other flags.
 _PAPER_PRESETS = {
@@ -40,13 +42,9 @@ _PAPER_PRESETS = {
 ABLATIONS = {"full": 98.7}
 
 
-# Flags by which a CapsNet is no longer the paper's.
-_DEEPER = "conv_capsules", "hidden_capsules", "residual_features", "leaky"
-
-
 def changes(command: str) -> list[str]:
   """The words of a command that change the run of its preset."""
-  free = {f"--{name}" for name in (*FREE_FLAGS, "flagfile")}
+  free = {f"--{name}" for name in (*NOT_OF_PRESETS, "flagfile")}
   words = [word for word in shlex.split(command) if word.startswith("--")]
   return [word for word in words if word.partition("=")[0] not in free]
 
@@ -62,14 +60,14 @@ def figure(record: dict, metric: str) -> str:
 
 def _published_error(record):
   flag = record["flags"].get
-  if record["dataset"] != "mnist" or flag("canvas"):
+  if record["dataset"] != "mnist" or flag("canvas") or flag("start_from"):
     return None
   key = record["experiment"], flag("model")
-  widths = _PAPER_FLAGS.get(key, {})
-  if any(flag(name, value) != value for name, value in widths.items()):
+  if record["num_parameters"] not in _PAPER_SIZES.get(key, ()):
     return None
   if flag("model") == "capsnet":
-    if flag("routing", "dynamic") != "dynamic" or any(map(flag, _DEEPER)):
+    # Of as many parameters, too.
+    if flag("routing", "dynamic") != "dynamic" or flag("leaky"):
       return None
     key += flag("num_iterations") or 3, flag("reconstruction") != "none"
   return _PAPER.get(key)

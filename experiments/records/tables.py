@@ -126,7 +126,7 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   """
   names = {name for peer in peers for name in peer["flags"]}
   found = {}
-  for name in sorted(names - set(published.FREE_FLAGS)):
+  for name in sorted(names - set(published.NOT_OF_PRESETS)):
     values = _values(name, peers)
     if any(value != values[0] for value in values):
       found[name] = values[_index(record, peers)]

@@ -21,7 +21,7 @@ def make_record(seed=0, error=0.3, *, metrics=None, flags=None, **changes):
     "dirty": False,
     "versions": {"python": "3.11", "jax": "0.10"},
     "device": "CPU, 2 cores",
-    "num_parameters": 8_215_568,
+    "num_parameters": 8_215_728,
     "num_steps": 39_000,
     "metrics": metrics or {"test_error_percent": error},
     "seconds": 90,

@@ -185,6 +185,25 @@ def test_no_spectra_hide_others_of_folders_of_the_same_name(
   }  # fmt: skip
 
 
+def test_spectra_of_several_layers_are_the_figures_of_a_run(
+  monkeypatch, tmp_path
+):
+  """Those that `evaluate` says it wrote exist, and no other run changes."""
+  own, other = folders(tmp_path, "own", "other")
+  monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
+  activities = {str(n): np.eye(2) for n in range(2)}
+  monkeypatch.setattr(latents, "_activities", lambda *_: activities)
+  images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
+  some = SimpleNamespace(test=images, load_train=lambda: images)
+  with pytest.raises(ValueError, match="cannot read"):
+    latents.spectra(own, some, models.Options(compare_with=[other]))
+  assert not (other.workdir / "figures").exists()
+  latents.spectra(own, some, models.Options())
+  names = {"spectra_layer_1.png", "spectra_layer_2.png"}
+  assert {path.name for path in own.figures} == names
+  assert all(path.exists() for path in own.figures)
+
+
 def test_scores_tell_how_many_images_they_are_of():
   trained = SimpleNamespace(test=SimpleNamespace(labels=np.zeros(30)))
   scores = {
@@ -197,11 +216,6 @@ def test_scores_tell_how_many_images_they_are_of():
   }  # fmt: skip
   some = models.images_of(trained, {**scores, "num_images": 5}, counts)
   assert some["accuracy"] == 5 and some["rotated_kappa"] == 7
-
-
-def test_names_of_counts_are_scores():
-  for some in suites.SUITES.values():
-    assert all("num_" in name for name in some.counts.values())
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,30 @@ def test_a_card_says_what_a_row_was_made_by():
   [
     ({"flags": {"reconstruction": "official"}}, "0.25"),
     ({"flags": {"reconstruction": "none"}}, "0.35"),
+    (
+      {"flags": {"reconstruction": "none"}, "num_parameters": 6_804_384},
+      "0.35",
+    ),
     ({"flags": {"num_iterations": 1}}, "0.29"),
     ({"flags": {"num_iterations": 1, "reconstruction": "none"}}, "0.34"),
     ({"flags": {"num_iterations": 2}}, "-"),
-    ({"flags": {"model": "baseline"}}, "0.39"),
+    (
+      {"flags": {"model": "baseline"}, "num_parameters": 35_445_522},
+      "0.39",
+    ),
+    ({"flags": {"model": "baseline"}}, "-"),
     ({"flags": {"model": "other"}}, "-"),
     ({"flags": {"canvas": 40}}, "-"),
     *(
       ({"flags": {"reconstruction": "official", name: value}}, want)
       for name, value, want in (
-        ("conv_capsules", ["8"], "-"),
-        ("hidden_capsules", ["20"], "-"),
-        ("residual_features", ["64"], "-"),
+        ("routing", "sinkhorn", "-"),
         ("leaky", True, "-"),
+        ("start_from", "another", "-"),
         ("conv_capsules", [], "0.25"),
       )
     ),
+    ({"num_parameters": 8_215_729}, "-"),
     ({"dataset": "fashion_mnist"}, "-"),
   ],
 )
