@@ -209,16 +209,14 @@ def require_labels(task: Task, dataset: data.Dataset, name: str) -> None:
   """
   if dataset.is_multi_hot and not task.multi_hot:
     raise ValueError(
-      f"{name}: images belong to several classes at once, which only "
-      "train_capsnet takes, without --routing=self; give one label for each "
-      "image"
+      f"{name}: images belong to several classes at once, which this task does "
+      "not take (docs/training.md says which do); give one label for each image"
     )
   if not dataset.is_labelled and not task.unlabelled:
     raise ValueError(
       f"{name}: the images have no labels, which this task needs; give labels "
-      "(folders of classes), or train a model that learns without them: scae "
-      "without a scene (--scene), generative, boltzmann, helmholtz, vae or "
-      "transforming"
+      "(folders of classes), or train a model that learns without them "
+      "(docs/training.md says which do)"
     )
 
 
