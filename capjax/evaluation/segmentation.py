@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from etils import epy
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from scipy import optimize
@@ -19,7 +19,9 @@ class Segmentation(NamedTuple):
       best matching of found objects to true objects; averaged over images.
     pooled_accuracy: the same share over the points of all images together.
     rand_index: the mean over images of the adjusted Rand index (Hubert and
-      Arabie, 1985): 1 for the same segments, 0 on average by chance.
+      Arabie, 1985): 1 for the same segments, 0 on average for random ones. All
+      points in one object have 0 where there are several, and 1 where there is
+      one: see `of_several`.
     perfect: the share of images without a mistake.
     num_images: those that have points.
   """
@@ -51,6 +53,19 @@ def match(
   _, names = optimize.linear_sum_assignment(counts, maximize=True)
   is_used = counts[np.arange(size), names] > 0
   return np.where(is_used, names, -1)[found]
+
+
+def of_several(
+  truth: Int[np.ndarray, "B N"], presence: Float[np.ndarray, "B N"]
+) -> Bool[np.ndarray, " B"]:
+  """Whether the present points of an image belong to two objects or more.
+
+  On the other images, to find a single object for all points is right, so that
+  scores over all images tell less of segmentation.
+  """
+  there = np.asarray(presence) > 0
+  largest = np.max(np.where(there, truth, -1), axis=1)
+  return np.any(there & (truth != largest[:, None]), axis=1)
 
 
 def score(

@@ -54,13 +54,19 @@ def segmentation(
 
   Returns:
     The scores of `segmentation.score` on the test set, and the mean measures of
-    the test set and the validation set.
+    the test set and the validation set. `segmentation_several_` before a name
+    are the scores on images of two objects or more; `one_object_` those of a
+    control without a model, which assigns all points to one object.
   """
   del options
   sampled = _constellations(trained, len(trained.test.labels))
   found = trained.measures["objects"]
   _picture(run, "segmentation", sampled, {"autoencoder": found})
-  return {**_scores("segmentation", found, sampled), **models.means(trained)}
+  return {
+    **_scores("segmentation", found, sampled),
+    **_scores("one_object", np.zeros_like(found), sampled),
+    **models.means(trained),
+  }
 
 
 @suite("images")
@@ -158,9 +164,17 @@ def _for_each(function, sampled):
 
 
 def _scores(prefix, found, sampled) -> Scores:
+  """Those of all images, and of those of two objects or more."""
   truth, presence = np.asarray(sampled.objects), np.asarray(sampled.presence)
-  scores = scores_of.score(found, truth, presence)._asdict()
-  return {f"{prefix}_{name}": value for name, value in scores.items()}
+  several = scores_of.of_several(truth, presence)
+  scores = {}
+  for name, rows in ((prefix, ...), (f"{prefix}_several", several)):
+    if np.any(presence[rows] > 0):
+      some = scores_of.score(found[rows], truth[rows], presence[rows])
+      scores |= {
+        f"{name}_{key}": value for key, value in some._asdict().items()
+      }
+  return scores
 
 
 def _picture(run, name, sampled, found):

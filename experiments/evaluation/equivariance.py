@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epy
 from flax import nnx
 
 from capjax import baselines, transforming
@@ -18,6 +19,9 @@ from ..training import train_step
 from . import models
 from .models import Options, Scores, Trained
 from .suite import Main, suite
+
+with epy.lazy_imports():  # it takes seconds, and --help needs none
+  from sklearn import decomposition
 
 _NUM_FITTED = 2000  # training images
 _NUM_TESTED = 1000  # test images, unless the user says
@@ -62,9 +66,11 @@ def equivariance(
     `scale_factor` the largest distance from no effect (`_reach`); R^2 and the
     root mean square error, in that unit, of the number as predicted from the
     poses of one image by ridge regression (`_linear`) and by a small network
-    (`_mlp`), which are fitted on 2000 training images and tested on test
-    images; and, for a move by half of the reach, the errors of
-    `measuring.Change`. `num_poses`, the numbers of a pose.
+    (`_mlp`), which are fitted on the first 2000 training images, on which runs
+    with a validation set were not trained, and tested on test images; and, for
+    a move by half of the reach, the errors of `measuring.Change`. `num_poses`,
+    the numbers of a pose. With `pixels_` before `linear` and `mlp`, a control
+    without a model: the same of as many principal components of the pixels.
   """
   del run
   tests, _ = models.first(trained, options.images or _NUM_TESTED, at_least=2)
@@ -73,24 +79,29 @@ def equivariance(
   side = min(models.canvas(trained)[:2])
   both = fitted, tests
   for number, move in enumerate(_moves(side)):
-    poses_of = _poses_of(trained, move)
+    features_of = _features_of(trained, move)
     still, moved = (
-      [poses_of(x, np.full(len(x), value)) for x in both]
+      [features_of(x, np.full(len(x), value))["poses"] for x in both]
       for value in (move.middle, move.middle + move.reach / 2)
     )
     random = np.random.default_rng(number)
     ends = move.middle - move.reach, move.middle + move.reach
     values = [random.uniform(*ends, len(x)).astype(np.float32) for x in both]
-    known, seen = (poses_of(*pair) for pair in zip(both, values, strict=True))
+    known, seen = (features_of(*x) for x in zip(both, values, strict=True))
+    num_poses = known["poses"].shape[1]
+    scores["num_poses"] = num_poses
     scores[f"{move.name}_reach"] = move.reach
-    found = measuring.readouts(known, values[0], seen, values[1])
-    for kind, readout in found.items():
-      scores[f"{move.name}_{kind}_r2"] = readout.r2
-      scores[f"{move.name}_{kind}_error"] = readout.error
+    pixels = _components(known["pixels"], seen["pixels"], num_poses)
+    for prefix, pair in (
+      ("", (known["poses"], seen["poses"])), ("pixels_", pixels)
+    ):  # fmt: skip
+      found = measuring.readouts(pair[0], values[0], pair[1], values[1])
+      for kind, readout in found.items():
+        scores[f"{move.name}_{prefix}{kind}_r2"] = readout.r2
+        scores[f"{move.name}_{prefix}{kind}_error"] = readout.error
     change = measuring.change(still[0], moved[0], still[1], moved[1])
     for kind, value in change._asdict().items():
       scores[f"{move.name}_{kind}"] = value
-    scores["num_poses"] = known.shape[1]
   return scores
 
 
@@ -107,8 +118,18 @@ def _moves(side: int) -> tuple[_Move, ...]:
   )
 
 
-def _poses_of(trained: Trained, move: _Move) -> Callable:
-  """A function of images [N H W C] and numbers [N] that gives poses [N F]."""
+def _components(fitted, tested, num_poses):
+  """Principal components of pixels, up to as many as numbers of poses."""
+  size = min(num_poses, *fitted.shape)
+  components = decomposition.PCA(size, random_state=0).fit(fitted)
+  return components.transform(fitted), components.transform(tested)
+
+
+def _features_of(trained: Trained, move: _Move) -> Callable:
+  """A function of images [N H W C] and numbers [N] that gives poses and pixels.
+
+  Those of the moved images, as {"poses": [N F], "pixels": [N H*W*C]}.
+  """
   steps = trained.task.steps(trained.test.images.shape[1:])
 
   def sample(key, index, images, values):
@@ -118,12 +139,18 @@ def _poses_of(trained: Trained, move: _Move) -> Callable:
 
   def measure(model, images, targets):
     del targets
-    return {"poses": poses(trained.task, model, images)}
+    return {
+      "poses": poses(trained.task, model, images),
+      "pixels": images.reshape(len(images), -1),
+    }
 
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-  return lambda images, values: np.float64(
-    evaluate(trained.model, images, np.float32(values))["poses"]
-  )
+
+  def features_of(images, values):
+    found = evaluate(trained.model, images, np.float32(values))
+    return {name: np.float64(x) for name, x in found.items()}
+
+  return features_of
 
 
 def _on_background(move: Callable, image: jax.Array, value: jax.Array):

@@ -19,7 +19,8 @@ from .models import Options, Scores, Trained
 from .suite import Main, suite
 
 _KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
-_LOW = ("reconstruction_error", "free_energy")  # of familiar images
+# Low for familiar images.
+_LOW = ("reconstruction_error", "free_energy", "nonzero_pixels")
 _NUM_SAMPLES = 10  # of each bound
 # The other data set, where the user names none.
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
@@ -49,7 +50,9 @@ def out_of_distribution(
     others: `largest_activation` of class capsules, `largest_probability` of a
     softmax, `bound` on the log density, with 10 importance samples, of models
     that have one, and `image_log_prob` and `part_log_prob` of a stacked capsule
-    autoencoder, given its parts and its objects.
+    autoencoder, given its parts and its objects. `nonzero_pixels` is a control
+    without a model: how far the number of pixels that are not black is from its
+    mean over the training images.
   """
   name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
   if name is None:
@@ -98,7 +101,11 @@ def _detect(
     )
   images = trained.test.images[: options.images]
   others = other.images[: options.images]
-  own, foreign = (_scores(trained, x) for x in (images, others))
+  usual = np.mean(_nonzero_pixels(trained.load_train().images))
+  own, foreign = (
+    _scores(trained, x) | {"nonzero_pixels": abs(_nonzero_pixels(x) - usual)}
+    for x in (images, others)
+  )
   scores: Scores = {"num_images": len(images), "num_other": len(others)}
   lines = {"random": {0.0: 0.0, 1.0: 1.0}}
   for score, values in own.items():
@@ -121,6 +128,11 @@ def _detect(
 
 
 SUITES = out_of_distribution, letters
+
+
+def _nonzero_pixels(images: np.ndarray) -> np.ndarray:
+  """How many pixels of each image [N H W C] have a channel that is not 0."""
+  return np.count_nonzero(np.any(images, axis=3), axis=(1, 2))
 
 
 def _scores(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -53,6 +53,7 @@ def test_known_patterns_are_found_in_the_same_images(train, trained):
     # Most is right, also at this noise.
     assert 0.8 < scores[f"{name}_accuracy"] <= 1
     assert 0 < scores[f"{name}_rand_index"] <= 1
+    assert -0.5 <= scores[f"{name}_several_rand_index"] <= 1
   for name in ("gcm", "ransac"):
     assert (trained / "figures" / f"{name}.png").exists()
 

@@ -62,6 +62,21 @@ class SegmentationTest(parameterized.TestCase):
     rand = _rand_index(found[1], truth[1])
     self.assertAlmostEqual(got.rand_index, (1 + rand) / 2)
 
+  def test_images_of_several_objects(self):
+    """There, one object for all points has an index of 0."""
+    truth = np.array([[0, 0, 1], [0, 0, 1], [2, 2, 2], [0, 1, 2], [0, 1, 2]])
+    presence = np.array(
+      [[1, 1, 1], [1, 1, 0], [1, 1, 1], [0, 0, 0], [0, 1, 1.0]]
+    )
+    several = segmentation.of_several(truth, presence)
+    self.assertEqual(several.tolist(), [True, False, False, False, True])
+    one = np.zeros_like(truth)
+    rand = [
+      segmentation.score(one[rows], truth[rows], presence[rows]).rand_index
+      for rows in (several, ~several)
+    ]
+    self.assertEqual(rand, [0, 1])
+
   def test_nothing_to_score_is_refused(self):
     nothing = np.zeros((2, 3))
     with self.assertRaisesRegex(ValueError, "no image has a point"):

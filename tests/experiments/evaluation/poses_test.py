@@ -58,6 +58,9 @@ def test_a_pose_that_moves_with_the_image(run):
     assert scores[f"{name}_equivariance_error"] < 1e-3
     # One pixel, against a variance of 2/3 along each of two axes.
     assert scores[f"{name}_invariance_error"] == pytest.approx(0.75, abs=0.15)
+    # Two principal components of the pixels tell less than the centre of mass.
+    pixels = scores[f"{name}_pixels_linear_r2"]
+    assert pixels < scores[f"{name}_linear_r2"] - 0.1
   assert scores["rotation_degrees_equivariance_error"] < 1e-2
   assert scores["rotation_degrees_linear_r2"] < 0.1
 
@@ -107,12 +110,21 @@ def test_detection_by_reconstruction_is_the_share_of_pairs(run, monkeypatch):
     }
 
   monkeypatch.setattr(out_of_distribution.predictions, "outputs", outputs)
-  some = trained_on(Template(), test, load_other={"fashion_mnist": bright}.get)
+  some = trained_on(
+    Template(),
+    test,
+    load_other={"fashion_mnist": bright}.get,
+    load_train=lambda: dots(9, 2),
+  )
   scores = out_of_distribution.out_of_distribution(run, some)
   assert scores["reconstruction_error_auroc"] == 1
   assert scores["reconstruction_error_false_positive_rate"] == 0
   assert scores["reconstruction_error_mean"] == pytest.approx(1)
   assert scores["reconstruction_error_other_mean"] == SIDE**2 - 1
+  # Of one dot in each, as in training images, all pixels of others but one.
+  assert scores["nonzero_pixels_auroc"] == 1
+  assert scores["nonzero_pixels_mean"] == 0
+  assert scores["nonzero_pixels_other_mean"] == SIDE**2 - 2
   # Brighter images have the larger activation: they look more familiar.
   assert scores["largest_activation_auroc"] == 0
   assert (scores["num_images"], scores["num_other"]) == (4, 3)
@@ -143,7 +155,12 @@ def test_bounds_of_other_data_are_low(run, monkeypatch):
   )
   test, other = dots(4, 0), dots(3, 1)
   grey = data.Dataset(255 - other.images // 2, other.labels, 2, {})
-  some = trained_on(_LikesDarkPixels(), test, load_other=lambda name: grey)
+  some = trained_on(
+    _LikesDarkPixels(),
+    test,
+    load_other=lambda name: grey,
+    load_train=lambda: test,
+  )
   scores = out_of_distribution.out_of_distribution(run, some)
   assert scores["bound_auroc"] == 1
   assert scores["bound_false_positive_rate"] == 0
@@ -186,7 +203,12 @@ def test_letters_are_compared_with_digits(run, monkeypatch):
   monkeypatch.setattr(out_of_distribution.predictions, "outputs", outputs)
   test, other = dots(4, 0), dots(3, 1)
   bright = data.Dataset(255 - other.images, other.labels, 2, {})
-  some = trained_on(Template(), test, load_other={"font_letters": bright}.get)
+  some = trained_on(
+    Template(),
+    test,
+    load_other={"font_letters": bright}.get,
+    load_train=lambda: test,
+  )
   scores = out_of_distribution.letters(run, some)
   assert scores["largest_activation_auroc"] == 0
   assert (scores["num_images"], scores["num_other"]) == (4, 3)
