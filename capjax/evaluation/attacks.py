@@ -109,6 +109,32 @@ def bim(
   return attacked.astype(images.dtype)
 
 
+def log_odds_against(
+  scores: Float[Array, "B J"], labels: Int[Array, " B"]
+) -> Float[Array, " B"]:
+  """The log-odds that an image is not of its class, a loss to attack.
+
+  log(1 - p_y) - log p_y = log sum_{j != y} exp(z_j) - z_y, p being the softmax
+  of the scores z. It rises and falls with the cross-entropy -log p_y, so that
+  the signs of its gradient are the same. In float32 the cross-entropy loses
+  them: where z_y is higher than the other scores by 17, p_y rounds to 1, and
+  the gradient of z_y to 0.
+
+  Capsules are trained with the margin or spread loss, whose gradient is exactly
+  0 where the margins are kept: an attack that follows it leaves those images
+  alone and makes capsules look robust.
+
+  Args:
+    scores: logits, or activations of capsules, of at least 2 classes.
+    labels: in 0..J-1.
+  """
+  checks.floats({"scores": scores})
+  classes = jnp.arange(scores.shape[-1])
+  own = labels[:, None] == classes
+  others = jax.nn.logsumexp(scores, axis=-1, where=~own)
+  return others - jnp.sum(jnp.where(own, scores, 0), axis=-1)
+
+
 def random_targets(
   key: PRNGKeyArray, labels: Integer[Array, " B"], num_classes: int
 ) -> Integer[Array, " B"]:

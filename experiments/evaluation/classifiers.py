@@ -167,8 +167,8 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
   White-box FGSM, and BIM with 10 steps, for several eps. Untargeted attacks
   raise the loss of the true class; targeted attacks lower the loss of another
-  class, sampled at random (Hinton et al., 2018, section 6). The loss is the
-  cross-entropy of the scores, also for capsule networks: see `Task.losses`.
+  class, sampled at random (Hinton et al., 2018, section 6). The loss is that
+  of the scores, also for capsule networks: see `attacks.log_odds_against`.
 
   With `--source` the same attacks are also made on the model of that run, and
   tried on this one, which they do not know: black-box attacks by transfer.
@@ -202,7 +202,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
     ]
     return float(np.mean(np.concatenate(hits)))
 
-  own = trained.task.losses, trained.model
+  own = trained.task.attack_loss, trained.model
   sources = {"": own}
   if options.source is not None:
     sources["transfer_"] = transfer.source(

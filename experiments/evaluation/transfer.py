@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from capjax import data, predictions, saved
+from capjax.evaluation import attacks
 
 from . import models
 
@@ -24,7 +24,7 @@ def source(
 
   Returns:
     `(model, images [B H W C], labels [B]) -> [B]`, the cross-entropy of the
-    scores as in `Task.losses`, and the model.
+    scores as in `Task.attack_loss`, and the model.
 
   Raises:
     FileNotFoundError: if there is no such model.
@@ -51,6 +51,6 @@ def source(
     scores = predictions.outputs(model, normalise(images))[kind]
     if kind == "probabilities":
       scores = jnp.log(jnp.maximum(scores, 1e-30))
-    return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+    return attacks.log_odds_against(scores, labels)
 
   return losses, trained.model

@@ -92,7 +92,7 @@ def make_task(
     ),
     steps=lambda shape: steps,
     scores=functools.partial(class_scores.scores, steps=steps),
-    losses=functools.partial(class_scores.cross_entropy, steps=steps),
+    attack_loss=functools.partial(class_scores.attack_loss, steps=steps),
     # Activations of self-routing sum to 1: two cannot both be present.
     multi_hot=model.arguments.get("routing") != "self",
     **viewpoints_of.held_out(viewpoints),

@@ -1,10 +1,10 @@
 """Scores of classes, of networks with capsules and of those without."""
 
 import jax
-import optax
 from flax import nnx
 
 from capjax.data.transforms.preprocessing import Preprocessing
+from capjax.evaluation import attacks
 
 
 def scores(
@@ -21,18 +21,14 @@ def scores(
   return getattr(output, "activations", output)
 
 
-def cross_entropy(
+def attack_loss(
   model: nnx.Module,
   images: jax.Array,
   labels: jax.Array,
   *,
   steps: Preprocessing,
 ) -> jax.Array:
-  """The cross-entropy [B] of the scores, for attacks on any network.
-
-  Capsules are trained with the margin or spread loss, whose gradient is exactly
-  0 where the margins are kept: an attack that follows it leaves those images
-  alone and makes capsules look robust.
+  """The loss [B] that attacks on any network follow, from its scores.
 
   Args:
     model: the network.
@@ -40,6 +36,4 @@ def cross_entropy(
     labels: [B], the classes.
     steps: from an image to the input of the network.
   """
-  return optax.softmax_cross_entropy_with_integer_labels(
-    scores(model, images, steps=steps), labels
-  )
+  return attacks.log_odds_against(scores(model, images, steps=steps), labels)

@@ -118,7 +118,7 @@ def make_task(
     after_training=("accuracy", "viewpoints"),
     steps=lambda shape: steps,
     scores=functools.partial(class_scores.scores, steps=steps),
-    losses=functools.partial(class_scores.cross_entropy, steps=steps),
+    attack_loss=functools.partial(class_scores.attack_loss, steps=steps),
     **viewpoints_of.held_out(viewpoints),
   )
 

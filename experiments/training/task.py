@@ -61,8 +61,8 @@ class Task(NamedTuple):
       [B F]}`, the inputs of linear probes.
     scores: for a classifier, `(model, images) -> [B J]`, the scores of the
       classes.
-    losses: for a classifier, `(model, images, labels) -> [B]`, for images with
-      one label each.
+    attack_loss: for a classifier, `(model, images, labels) -> [B]`, what
+      attacks increase, for images with one label each.
     explain: for a model of objects, `(model, images) -> (reconstructions
       [B H W C], masks [B K H W])`, the share of each object in a pixel.
     multi_hot: whether it trains on images that belong to several classes.
@@ -100,7 +100,7 @@ class Task(NamedTuple):
   num_labels: int = 1
   features: Callable[[Any, jax.Array], dict[str, jax.Array]] | None = None
   scores: Callable[[Any, jax.Array], jax.Array] | None = None
-  losses: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
+  attack_loss: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
   explain: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None = None
   multi_hot: bool = False
   unlabelled: bool = False

@@ -14,7 +14,7 @@ def classifier(test, model, **fields):
   some = task.Task(
     *[None] * 8,
     scores=lambda model, images: model(images),
-    losses=lambda model, images, labels: (
+    attack_loss=lambda model, images, labels: (
       optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
     ),
     **fields,

@@ -39,11 +39,11 @@ def test_attacks_have_slopes_to_follow():
   images = jax.jit(jax.vmap(task.prepare))(images)
 
   def loss(images):
-    losses = task.losses(model, images, jnp.array([0, 1]))
+    losses = task.attack_loss(model, images, jnp.array([0, 1]))
     return jnp.sum(losses), losses
 
   slopes, losses = jax.jit(jax.grad(loss, has_aux=True))(images)
-  assert losses.shape == (2,) and (losses > 0).all()
+  assert losses.shape == (2,)
   assert np.isfinite(losses).all() and np.isfinite(slopes).all()
   assert np.abs(slopes[0]).max() > 0
 
