@@ -21,6 +21,7 @@ _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
 _NUM_WEIGHTED = (1, 10, 100)  # samples of each image
 _NUM_CHAINED, _NUM_CHAINS = 2, 2  # images, and chains of each
+_NUM_GUIDED = 100  # samples of the guide
 _CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 
@@ -128,7 +129,9 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     For each layer, medians over the pose parameters of capsules that are
     present: the guide's standard deviation divided by that of the chains; the
     distance between both means in standard deviations of the chains; and the
-    split R-hat of the chains, which is 1 where they agree.
+    split R-hat of the chains, which is 1 where they agree. Moments of the guide
+    are those of 100 samples of all layers, since its poses of a layer depend on
+    those of the layer below, which the chains sample too.
   """
   count = min(options.images or _NUM_CHAINED, len(trained.test.labels))
   images, _ = models.make_examples(
@@ -137,11 +140,12 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
   capsules, guide = trained.model.capsules, trained.model.guide
   infer_layers = jax.jit(lambda guide, *arguments: guide(*arguments))
   posteriors, layers = infer_layers(guide, images)
-  keys = jax.random.split(jax.random.key(0), _NUM_CHAINS)
-  starts = [
-    _with_poses(layers, [x.poses for x in infer_layers(guide, images, key)[1]])
-    for key in keys
+  keys = jax.random.split(jax.random.key(0), _NUM_GUIDED)
+  guided = [
+    [x.poses for x in infer_layers(guide, images, key)[1]] for key in keys
   ]
+  keys = keys[:_NUM_CHAINS]
+  starts = [_with_poses(layers, poses) for poses in guided[:_NUM_CHAINS]]
   sample = jax.jit(jax.vmap(lambda *one: _chain(capsules, *one)))
   samples = [
     sample(start, images, jax.random.split(key, count))
@@ -169,33 +173,40 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
     ),
     "log_joint_chains": float(np.mean([logs for _, logs in samples])),
   }
-  both = zip(*(poses for poses, _ in samples), strict=True)
-  for number, (poses, posterior) in enumerate(
-    zip(both, posteriors, strict=True)
-  ):
-    found = agreement(np.stack(poses, axis=1), posterior)
-    scores |= {f"{name}_layer_{number + 1}": x for name, x in found.items()}
+  of_layers = zip(
+    zip(*(poses for poses, _ in samples), strict=True),
+    zip(*guided, strict=True),
+    posteriors,
+    strict=True,
+  )
+  for number, (poses, ours, posterior) in enumerate(of_layers, 1):
+    present = np.asarray(posterior.log_odds) > 0
+    found = agreement(np.stack(poses, 1), np.stack(ours, 1), present)
+    scores |= {f"{name}_layer_{number}": x for name, x in found.items()}
   return scores
 
 
-def agreement(poses: np.ndarray, posterior: guides.Posterior) -> Scores:
-  """Compares samples of the poses of a layer with the guide's posterior.
+def agreement(
+  poses: np.ndarray, guided: np.ndarray, present: np.ndarray
+) -> Scores:
+  """Compares samples of the poses of a layer with samples of the guide.
 
   Args:
     poses: [B T S I 6] of T chains, S samples each.
-    posterior: with a leading batch axis, and Gaussian poses.
+    guided: [B G I 6], G samples of the guide.
+    present: [B I], whether a capsule is present.
 
   Returns:
     Medians over the pose parameters of the capsules that are present, as in
     `chains`; empty where no capsule is present.
   """
-  present = np.asarray(posterior.log_odds) > 0
   if not present.any():
     return {}
   chains = np.float64(poses)
   means, deviations = chains.mean(axis=(1, 2)), chains.std(axis=(1, 2))
-  away = np.abs(posterior.poses - means) / deviations
-  ratios = np.exp(posterior.log_scales) / deviations
+  guided = np.float64(guided)
+  away = np.abs(guided.mean(axis=1) - means) / deviations
+  ratios = guided.std(axis=1) / deviations
   mixing = np.stack([diagnostics.split_gelman_rubin(x) for x in chains])
   return {
     "deviation_ratio": float(np.median(ratios[present])),

@@ -191,28 +191,6 @@ def test_chains_start_from_draws_of_the_guide(monkeypatch, tmp_path):
   )
 
 
-def test_chains_are_compared_with_a_posterior_that_is_known():
-  """Its means three deviations off, and twice as wide; absent ones ignored."""
-  random = np.random.default_rng(0)
-  means, scales = random.normal(size=(2, 1, 3, 6))
-  scales = np.abs(scales) + 0.1
-  noise = random.normal(size=(1, 2, 2000, 3, 6))
-  poses = means[:, None, None] + scales[:, None, None] * noise
-  posterior = guides.Posterior(
-    np.array([[1.0, -1.0, 2.0]]), means + 3 * scales, np.log(2 * scales)
-  )
-  poses[:, :, :, 1] *= 1e3
-  found = dreams.agreement(poses, posterior)
-  np.testing.assert_allclose(
-    [found["deviation_ratio"], found["shift"]], [2, 3], rtol=0.05
-  )
-  assert 0.99 < found["mixing"] < 1.02
-  poses[:, 1] += 5 * scales[:, None]
-  assert dreams.agreement(poses, posterior)["mixing"] > 1.5
-  nobody = posterior._replace(log_odds=-np.abs(posterior.log_odds))
-  assert dreams.agreement(poses, nobody) == {}
-
-
 @pytest.mark.long
 def test_poses_that_are_taken_as_known_have_one_sample(
   train, trained, tmp_path

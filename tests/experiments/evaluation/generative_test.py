@@ -1,0 +1,56 @@
+"""The comparison of a guide with chains, where both are known."""
+
+import numpy as np
+import pytest
+
+from experiments.evaluation import generative
+
+
+def _layers(random, shape, scales=(0.1, 0.3)):
+  """Poses A1 and A2 of x = 0: A2 ~ N(0, 1), A1 ~ N(A2, s), x ~ N(A1, t)."""
+  total = scales[0] ** 2 + scales[1] ** 2
+  deviation = np.sqrt(total / (1 + total))
+  upper = deviation * random.normal(size=shape)
+  weight = scales[1] ** 2 / total
+  spread = np.sqrt(weight) * scales[0]
+  return weight * upper + spread * random.normal(size=shape), upper
+
+
+def test_an_exact_guide_agrees_with_chains_in_all_layers():
+  """Also above, where poses of the layer below are random themselves."""
+  random = np.random.default_rng(0)
+  chains = _layers(random, (2, 2, 500, 3, 6))
+  guided = _layers(random, (2, 1000, 3, 6))
+  present = np.ones((2, 3), bool)
+  for one, other in zip(chains, guided, strict=True):
+    found = generative.agreement(one, other, present)
+    assert found["deviation_ratio"] == pytest.approx(1, abs=0.05)
+    assert found["shift"] < 0.1 and found["mixing"] < 1.02
+
+
+def test_a_guide_that_is_off_and_chains_that_differ():
+  """Its means three deviations off, and twice as wide."""
+  random = np.random.default_rng(0)
+  chains, guided = (random.normal(size=(1, n, 2000, 3, 6)) for n in (2, 1))
+  present = np.ones((1, 3), bool)
+  found = generative.agreement(chains, 2 * guided[:, 0] + 3, present)
+  np.testing.assert_allclose(
+    [found["deviation_ratio"], found["shift"]], [2, 3], rtol=0.05
+  )
+  assert 0.99 < found["mixing"] < 1.02
+  chains[:, 1] += 5
+  assert generative.agreement(chains, guided[:, 0], present)["mixing"] > 1.5
+
+
+def test_only_present_capsules_are_compared():
+  random = np.random.default_rng(0)
+  chains, _ = _layers(random, (2, 2, 500, 3, 6))
+  guided, _ = _layers(random, (2, 1000, 3, 6))
+  guided[:, :, 1:] = 5 * guided[:, :, 1:] + 1
+  present = np.array([[True, False, False]] * 2)
+  found = generative.agreement(chains, guided, present)
+  assert found["deviation_ratio"] == pytest.approx(1, abs=0.05)
+  found = generative.agreement(chains, guided, ~present)
+  assert found["deviation_ratio"] == pytest.approx(5, abs=0.3)
+  assert found["shift"] > 1
+  assert generative.agreement(chains, guided, present & ~present) == {}
