@@ -16,7 +16,7 @@ import optax
 
 from capjax.evaluation import alignment, views
 from capjax.generative import guides, inference
-from capjax.kernels import rendering
+from capjax.kernels import geometry, rendering
 
 from ..figures import energy_models
 from ..figures import generative as part_figures
@@ -31,6 +31,7 @@ _NUM_TURNED, _NUM_SHOWN = 500, 6
 ANGLES = tuple(range(0, 181, 30))  # degrees
 _INK = 0.2  # intensity of a pixel that shows a part
 _NEAR = 0.1  # of the squares of a template, left when another is laid on it
+_WIDTH = 0.2  # of a stroke of the control; a side of a template is 2
 _FLAT = 0.05  # standard deviation of a template's pixels; 0.03 at the start
 _NUM_REPAIRED, _NUM_STEPS, _NUM_SAMPLES = 32, 100, 20
 _COMPARED = 60  # degrees, at which optimisers are compared
@@ -85,23 +86,30 @@ def duplicates(
 
   Plots each template and, below it, the nearest other template after alignment.
   Flat templates, which all are at initialisation, would be near any other: they
-  are left out.
+  are left out. An affine map has six numbers, and lays most strokes on one
+  another: random strokes, as many as templates, are a control.
 
   Returns:
-    Over the templates that are not flat: the share whose nearest other template
-    leaves a residual below a tenth, as `alignment.align` measures it, and the
-    mean residual (0 and 1 where there are fewer than two); and the share of all
-    templates that are flat.
+    Over the templates that are not flat: their number; the share whose nearest
+    other template leaves a residual below a tenth, as `alignment.align`
+    measures it, and the mean residual (0 and 1 where there are fewer than two);
+    the same of the control (`strokes_`); and the share of all templates that
+    are flat.
   """
   del options
   templates = patterned_templates(trained.model)
   count = len(trained.model.capsules.templates.colours)
-  residuals = np.ones(1)
+  residuals = control = np.ones(1)
   if len(templates) > 1:
     residuals = plot_duplicates(templates, run.figure("duplicates"))
+    found = _nearest(_strokes(templates.shape))
+    control = np.array([one.residual for _, one in found])
   return {
+    "patterned_templates": float(len(templates)),
     "near_duplicates": float(np.mean(residuals < _NEAR)),
     "nearest_residual": float(np.mean(residuals)),
+    "strokes_near_duplicates": float(np.mean(control < _NEAR)),
+    "strokes_nearest_residual": float(np.mean(control)),
     "flat_templates": 1 - len(templates) / count,
     "num_images": 0,
   }
@@ -230,6 +238,42 @@ def patterned_templates(model: guides.AmortisedCapsules) -> jax.Array:
   return templates[np.std(templates, axis=(1, 2, 3)) >= _FLAT]
 
 
+def _strokes(shape: Sequence[int]) -> np.ndarray:
+  """Random pictures [I U V C] of one to three straight strokes each."""
+  random = np.random.default_rng(0)
+  points = np.moveaxis(geometry.grid(*shape[1:3]), -1, 0)  # x and y, in [-1, 1]
+
+  def stroke():
+    x, y = random.uniform(-0.5, 0.5, 2)
+    angle, half = random.uniform(0, np.pi), random.uniform(0.4, 1)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    along = (points[0] - x) * cosine + (points[1] - y) * sine
+    beyond = np.maximum(np.abs(along) - half, 0)
+    aside = (points[1] - y) * cosine - (points[0] - x) * sine
+    return np.exp(-(beyond**2 + aside**2) / (2 * _WIDTH**2))
+
+  pictures = [
+    np.max([stroke() for _ in range(random.integers(1, 4))], axis=0)
+    for _ in range(shape[0])
+  ]
+  return np.broadcast_to(np.float32(pictures)[..., None], shape)
+
+
+def _nearest(
+  pictures: jax.Array | np.ndarray,
+) -> list[tuple[jax.Array | np.ndarray, alignment.Alignment]]:
+  """For each picture the other one that is nearest after alignment."""
+  align = jax.jit(alignment.align)
+
+  def nearest(number):
+    others = [n for n in range(len(pictures)) if n != number]
+    found = [align(pictures[n], pictures[number]) for n in others]
+    best = int(np.argmin([one.residual for one in found]))
+    return pictures[others[best]], found[best]
+
+  return [nearest(number) for number in range(len(pictures))]
+
+
 def plot_duplicates(
   templates: jax.Array, path: str | os.PathLike[str]
 ) -> np.ndarray:
@@ -242,15 +286,7 @@ def plot_duplicates(
   Returns:
     [I], what alignment leaves of each, as `alignment.align` measures it.
   """
-  align = jax.jit(alignment.align)
-
-  def nearest(number):
-    others = [n for n in range(len(templates)) if n != number]
-    found = [align(templates[n], templates[number]) for n in others]
-    best = int(np.argmin([one.residual for one in found]))
-    return templates[others[best]], found[best]
-
-  near = [nearest(number) for number in range(len(templates))]
+  near = _nearest(templates)
   size = templates.shape[1:3]
   moved = [rendering.warp(other, found.pose, size) for other, found in near]
   residuals = np.array([found.residual for _, found in near])

@@ -91,6 +91,10 @@ def test_flat_templates_are_no_duplicates(tmp_path):
   assert scores["flat_templates"] == pytest.approx(2 / 5)
   assert scores["near_duplicates"] == pytest.approx(2 / 3)
   assert run.figure("duplicates").exists()
+  # As many random strokes, which have other numbers of bars.
+  assert 0 <= scores["strokes_near_duplicates"] <= 1
+  assert 0 < scores["strokes_nearest_residual"] < 1
+  assert scores["patterned_templates"] == 3
   none = _with_templates(noise)
   nothing = generative_rotations.duplicates(run, none, models.Options())
   assert nothing["near_duplicates"] == 0 and nothing["flat_templates"] == 1
