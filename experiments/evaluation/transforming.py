@@ -61,9 +61,10 @@ def coordinates(
 ) -> Scores:
   """Measures how well the position of an input follows from the capsules.
 
-  Linear regression, fitted on moved training images, predicts the shift of an
-  input in pixels; for affine poses also its matrix. Plots the predictions for
-  test images, and, as in the paper's figure 2, the coordinate of one capsule
+  Linear regression, fitted on the first training images, moved, on which runs
+  with a validation set were not trained, predicts the shift of an input in
+  pixels; for affine poses also its matrix. Plots the predictions for test
+  images, and, as in the paper's figure 2, the coordinate of one capsule
   before a shift against its coordinate after the shift.
 
   Returns:
@@ -174,15 +175,16 @@ def unseen_shifts(
 def few_labels(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures accuracy of classification with few labels, as in Hinton's talk.
+  """Measures accuracy of classification with few labels, by factor analysers.
 
   A mixture of 25 factor analysers is fitted, without labels, to the outputs of
-  the capsules for centred training images. A few labels give each analyser a
-  class, and a test image takes the class of its most probable analyser. The
-  slides of the talk mention about 25 labels; they give neither the numbers of
-  analysers and factors nor how the labels were chosen. For comparison, the same
-  is done with as many principal components of the pixels, and with logistic
-  regression.
+  the capsules for the first training images, centred, on which runs with a
+  validation set were not trained. A few labels give each analyser a class, and
+  a test image takes the class of its most probable analyser. Slides of a talk
+  on capsules (E. Mintun) mention about 25 labels; they give neither the numbers
+  of analysers and factors nor how the labels were chosen. For comparison, the
+  same is done with as many principal components of the pixels, which are the
+  same in all runs, and with logistic regression.
 
   Returns:
     Accuracies on test images for each number of labels, sampled evenly from the
