@@ -140,7 +140,10 @@ class SCAE(nnx.Module):
     )
     self.prior_probe, self.posterior_probe = (
       layers.Linear(
-        num_objects, num_classes, kernel_init=voting.draw_kernel(), rngs=rngs
+        num_objects,
+        num_classes,
+        kernel_init=voting.kernel_initializer(),
+        rngs=rngs,
       )
       for _ in range(2)
     )

@@ -90,7 +90,7 @@ class PartEncoder(nnx.Module):
         after,
         3,
         stride=stride,
-        kernel_init=voting.draw_kernel(),
+        kernel_init=voting.kernel_initializer(),
         rngs=rngs,
       )
       for before, after, stride in zip(
@@ -107,7 +107,7 @@ class PartEncoder(nnx.Module):
     # For each part: attention map, if any, pose, presence and features.
     numbers = num_parts * ((kind == "attention") + _POSE + 1 + num_features)
     has_maps = kind in ("attention", "conv")
-    kernel_init = voting.draw_kernel()
+    kernel_init = voting.kernel_initializer()
     self.bias = nnx.Param(jnp.zeros((*size, width))) if has_maps else None
     self.maps = (
       layers.Conv(width, numbers, 1, kernel_init=kernel_init, rngs=rngs)

@@ -78,7 +78,7 @@ class Templates(nnx.Module):
     self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
     self.temperature = None if has_alphas else nnx.Param(_initial_number(rngs))
     self.hidden, self.color = (
-      layers.Linear(*size, kernel_init=voting.draw_kernel(), rngs=rngs)
+      layers.Linear(*size, kernel_init=voting.kernel_initializer(), rngs=rngs)
       if num_features
       else None
       for size in ((num_features, 32), (32, channels))

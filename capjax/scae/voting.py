@@ -14,9 +14,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from capjax.kernels import broadcasting, geometry, numerics, routing
+from capjax.kernels import geometry, numerics, routing
 from capjax.layers import attention, set_transformer, slots
-from capjax.layers.dense import Linear
+from capjax.layers.dense import Einsum, Linear
 
 Encoder = Literal["set_transformer", "slots", "invariant_slots"]
 _REACH = 2.0  # unit of a slot's frame, in standard deviations of what it wins
@@ -26,7 +26,7 @@ _SCALE = 0.01  # least standard deviation of votes
 _LEFT = 0.87962566  # standard deviation of a normal truncated at 2
 
 
-def draw_kernel(**axes: int) -> nnx.Initializer:
+def kernel_initializer(**axes: int) -> nnx.Initializer:
   """The initialiser of kernels in the authors' code: that of Sonnet 1.
 
   A normal of standard deviation 1 / sqrt(fan in), truncated at two standard
@@ -128,7 +128,7 @@ class Voters(nnx.Module):
         num_outputs=num_objects,
         out_features=summary,
         masking=masking,
-        kernel_init=draw_kernel(),
+        kernel_init=kernel_initializer(),
         rngs=rngs,
       )
     elif encoder in ("slots", "invariant_slots"):
@@ -140,7 +140,7 @@ class Voters(nnx.Module):
         num_heads=num_heads,
         invariant=encoder == "invariant_slots",
         masking=masking,
-        kernel_init=draw_kernel(),
+        kernel_init=kernel_initializer(),
         rngs=rngs,
       )
     else:
@@ -152,20 +152,20 @@ class Voters(nnx.Module):
     # the authors' code this 1 marks that no object was dropped.
     self.networks = nnx.List(
       [
-        _OfEach(num_objects, summary, hidden, rngs=rngs),
-        _OfEach(num_objects, hidden, code, rngs=rngs),
-        _OfEach(num_objects, code + 1, hidden, rngs=rngs),
+        _of_each(num_objects, summary, hidden, rngs=rngs),
+        _of_each(num_objects, hidden, code, rngs=rngs),
+        _of_each(num_objects, code + 1, hidden, rngs=rngs),
       ]
     )
     # Without a bias, so that `relations` alone hold what all images share.
     self.vary = (
-      _OfEach(num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs)
+      _of_each(num_objects, hidden, num_votes * _POSE, bias=False, rngs=rngs)
       if deformations
       else None
     )
     # Pose, logits of presence of the object and its parts, scales.
     self.sizes = (_POSE, 1, num_votes, num_votes)
-    self.describe = _OfEach(num_objects, hidden, sum(self.sizes), rngs=rngs)
+    self.describe = _of_each(num_objects, hidden, sum(self.sizes), rngs=rngs)
     self.relations = nnx.Param(
       nnx.initializers.glorot_uniform()(
         rngs.params(), (num_objects, num_votes, _POSE)
@@ -238,7 +238,7 @@ class _OfAll(nnx.Module):
 
   def __init__(self, in_features, hidden, shape, *, rngs):
     self.hidden, self.output = (
-      Linear(*size, kernel_init=draw_kernel(), rngs=rngs)
+      Linear(*size, kernel_init=kernel_initializer(), rngs=rngs)
       for size in ((in_features, hidden), (hidden, math.prod(shape)))
     )
     self.shape = shape
@@ -259,16 +259,19 @@ def _from_frames(frames: routing.Frames) -> Float[Array, "B K 3 3"]:
   return geometry.affine_matrix(scale, scale, 0.0, 0.0, x, y)
 
 
-class _OfEach(nnx.Module):
-  """Dense layers, a separate one for each object."""
-
-  def __init__(self, num_objects, in_features, features, *, bias=True, rngs):
-    shape = (num_objects, in_features, features)
-    self.kernel = nnx.Param(draw_kernel(batch_axis=0)(rngs.params(), shape))
-    zeros = jnp.zeros((num_objects, features))
-    self.bias = nnx.Param(zeros) if bias else None
-    self.dtype: jax.typing.DTypeLike | None = None
-
-  def __call__(self, x: Float[Array, "B K in"]) -> Float[Array, "B K out"]:
-    x = numerics.einsum("bki,kio->bko", x, self.kernel[...], dtype=self.dtype)
-    return x if self.bias is None else broadcasting.add_bias(x, self.bias[...])
+def _of_each(
+  num_objects: int,
+  in_features: int,
+  features: int,
+  *,
+  bias: bool = True,
+  rngs: nnx.Rngs,
+) -> Einsum:
+  """A dense layer of [B K in], a separate one for each object."""
+  return Einsum(
+    "bki,kio->bko",
+    (num_objects, in_features, features),
+    (num_objects, features) if bias else None,
+    kernel_init=kernel_initializer(batch_axis=0),
+    rngs=rngs,
+  )
