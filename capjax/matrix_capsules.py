@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from capjax import layers
 from capjax.kernels import checks
-from capjax.kernels.routing import em
+from capjax.kernels.routing import RoutingOutput, em
 from capjax.layers import matrix
 
 STARTS = matrix.STARTS
@@ -25,21 +25,6 @@ _BETAS = {"layers": (-1.0, 0.0), "classes": (-1.0, 0.0)}
 _OFFICIAL_BETAS = {"layers": (0.5, 0.5), "classes": (1.0, 2.0)}
 # The code's class capsules have more children than its other capsules.
 _CLASS_COOLING = 0.25
-
-
-class MatrixCapsulesOutput(NamedTuple):
-  """The class capsules of a batch of images.
-
-  Attributes:
-    activations: [B J] in [0, 1], activations of the classes.
-    poses: [B J P R], pose matrices of the classes.
-    coefficients: [B I J], the share of each capsule below that goes to each
-      class.
-  """
-
-  activations: Float[Array, "B J"]
-  poses: Float[Array, "B J P R"]
-  coefficients: Float[Array, "B I J"]
 
 
 class MatrixCapsules(nnx.Module):
@@ -225,11 +210,15 @@ class MatrixCapsules(nnx.Module):
     )
     layers.dense.set_dtype(self, dtype)
 
-  def __call__(self, images: Float[Array, "B H W C"]) -> MatrixCapsulesOutput:
+  def __call__(self, images: Float[Array, "B H W C"]) -> RoutingOutput:
     """Finds the classes in images.
 
     Args:
       images: any floating-point numbers; in the paper standardised images.
+
+    Returns:
+      Poses [B J P R] of the classes, their activations [B J] in [0, 1], and the
+      coefficients [B I J], the share of each capsule below that goes to each.
 
     Raises:
       TypeError: if the images hold integers.
@@ -238,8 +227,8 @@ class MatrixCapsules(nnx.Module):
     *_, (poses, activations) = self.capsules(images)
     classes = self.classes(poses, activations)
     shape = (*classes.activations.shape, *poses.shape[-2:])
-    return MatrixCapsulesOutput(
-      classes.activations, classes.poses.reshape(shape), classes.coefficients
+    return RoutingOutput(
+      classes.poses.reshape(shape), classes.activations, classes.coefficients
     )
 
   def capsules(
