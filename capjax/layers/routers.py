@@ -73,7 +73,7 @@ class DynamicRouting:
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     del activations  # poses have lengths
-    options = {
+    options: dict[str, Any] = {
       "num_iterations": self.num_iterations,
       "leaky": self.leaky,
       "gradient": self.gradient,
