@@ -21,7 +21,7 @@ from .run import changes, directory, provenance
 from .training import allocator, task
 
 _COMPARING = {name for name, some in suites.SUITES.items() if some.compares}
-_CURVES = ", ".join(sorted(_COMPARING))
+_COMPARED = ", ".join(sorted(suites.taking("compare_with")))
 _OF_VIEWS = " and ".join(sorted(suites.taking("views")))
 _SUITE = flags.DEFINE_list(
   "suite",
@@ -46,7 +46,7 @@ _COMPARE_WITH = flags.DEFINE_list(
   "compare_with",
   [],
   "Folders of other runs to plot in the same figure, for the suites "
-  f"{_CURVES} and spectra; they must have been evaluated by the suite before.",
+  f"{_COMPARED}; they must have been evaluated by the suite before.",
 )
 _OTHER_DATA = flags.DEFINE_string(
   "other_data",

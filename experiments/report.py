@@ -27,7 +27,7 @@ from .records import (
   summary,
   sweeps,
 )
-from .records import records as archive
+from .records import records as record_files
 
 _CHECK = flags.DEFINE_bool(
   "check", False, "Only compare, and fail if a page is out of date."
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
   page = pathlib.Path(_PAGE.value)
   results = pathlib.Path(_RESULTS.value)
   try:
-    every = archive.read(_RESULTS.value)
+    every = record_files.read(_RESULTS.value)
     short = [x for x in every if (x["preset"] or "").endswith("_sweep")]
     records = [x for x in every if x not in short]
     block = summary.table(records), densities.compact(records)

@@ -25,7 +25,7 @@ with epy.lazy_imports():  # it takes seconds, and --help needs none
 
 _NUM_FITTED = 2000  # training images
 _NUM_TESTED = 1000  # test images, unless the user says
-_DEGREES, _SHARE_OF_SIDE, _FACTOR = 30.0, 1 / 7, 0.25
+DEGREES, _FACTOR = 30.0, 0.25
 
 
 class _Move(NamedTuple):
@@ -108,10 +108,15 @@ def equivariance(
 SUITES = (equivariance,)
 
 
+def seventh(side: int) -> float:
+  """A seventh of the side of an image, in whole pixels, at least one."""
+  return float(max(1, round(side / 7)))
+
+
 def _moves(side: int) -> tuple[_Move, ...]:
-  pixels = float(max(1, round(_SHARE_OF_SIDE * side)))
+  pixels = seventh(side)
   return (
-    _Move("rotation_degrees", views.rotate, 0.0, _DEGREES),
+    _Move("rotation_degrees", views.rotate, 0.0, DEGREES),
     _Move("shift_x_pixels", lambda x, n: views.translate(x, n, 0), 0.0, pixels),
     _Move("shift_y_pixels", lambda x, n: views.translate(x, 0, n), 0.0, pixels),
     _Move("scale_factor", views.scale, 1.0, _FACTOR),

@@ -24,7 +24,6 @@ from .suite import suite
 
 _NUM_IMAGES = 1000  # test images, unless the user says
 _NUM_FITTED = 2000  # training images
-_DEGREES, _SHARE_OF_SIDE = 30.0, 1 / 7
 _ITERATIONS = 5  # followed at least, where the routing can be
 _ALIVE = 0.01  # the activation below which a capsule counts as inactive
 
@@ -281,9 +280,10 @@ def _information(trained: Trained, images: np.ndarray) -> float:
 
 def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:
   """Degrees and pixels of the moves, either way."""
-  pixels = float(max(1, round(_SHARE_OF_SIDE * min(canvas[:2]))))
+  pixels = equivariance.seventh(min(canvas[:2]))
+  degrees = equivariance.DEGREES
   return {
-    "rotation": [(_DEGREES, 0.0), (-_DEGREES, 0.0)],
+    "rotation": [(degrees, 0.0), (-degrees, 0.0)],
     "shift": [(0.0, pixels), (0.0, -pixels)],
   }
 

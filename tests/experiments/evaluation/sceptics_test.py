@@ -62,7 +62,7 @@ def trained_on(model, test, **fields):
 
 @pytest.fixture
 def quarter_turns(monkeypatch):
-  monkeypatch.setattr(sceptics, "_DEGREES", 90.0)
+  monkeypatch.setattr(sceptics.equivariance, "DEGREES", 90.0)
 
 
 def test_half_of_the_parts_follow_the_image(run, quarter_turns):
