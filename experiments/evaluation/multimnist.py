@@ -1,109 +1,23 @@
 """Images of two overlapping objects: sampling, measures and figures."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 
 from capjax import losses
-from capjax.data.transforms import affnist, augment, overlap
+from capjax.data.transforms import augment
 
 from ..figures import multimnist as overlap_figures
 from ..run import directory
+from ..training import pairs, train_step
 from ..training import task as tasks
-from ..training import train_step
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
 
-_MAX_SHIFT = 4  # pixels, the paper's
 _NUM_SHOWN = (8, 8)  # correct and wrong examples in the figure
-
-
-class Objects(NamedTuple):
-  """The two objects in an image.
-
-  Attributes:
-    labels: [2], the classes.
-    parts: [2 H W C] in [0, 1], each object alone.
-  """
-
-  labels: jax.Array
-  parts: jax.Array
-
-
-def sample(
-  key: jax.Array,
-  index: jax.Array,
-  images: jax.Array,
-  labels: jax.Array,
-  *,
-  pad: int,
-  max_shift: int = _MAX_SHIFT,
-) -> tuple[jax.Array, Objects]:
-  """Overlays an image with one of another class, as `overlap.overlay` does.
-
-  With `pad` and `max_shift` bound, it is a `train_step.Sample`.
-  """
-  place_key, both = _choose_pair(key, index, labels)
-  image, parts = overlap.overlay(
-    place_key, *images[both], pad=pad, max_shift=max_shift
-  )
-  objects = Objects(labels[both], train_step.as_intensities(parts))
-  return train_step.as_intensities(image), objects
-
-
-def sample_moved(
-  key: jax.Array,
-  index: jax.Array,
-  images: jax.Array,
-  labels: jax.Array,
-  *,
-  canvas: tuple[int, int],
-) -> tuple[jax.Array, Objects]:
-  """Puts an image and one of another class anywhere on a canvas.
-
-  Both are moved as affNIST moves its digits, by `affnist.affnist_like`. With
-  `canvas` bound, it is a `train_step.Sample`.
-  """
-  place_key, both = _choose_pair(key, index, labels)
-  move = functools.partial(affnist.affnist_like, canvas=canvas)
-  image, parts = overlap.merge(
-    jax.vmap(move)(
-      jax.random.split(place_key), train_step.as_intensities(images[both])
-    )
-  )
-  return image, Objects(labels[both], parts)
-
-
-def measure(
-  model: nnx.Module, images: jax.Array, objects: Objects
-) -> train_step.Metrics:
-  """Measures each image; `accuracy` is 1 where both classes are right."""
-  if not hasattr(model, "decode"):  # a network without capsules
-    logits = model(images)
-    present = losses.multi_hot(objects.labels, logits.shape[1])
-    entropies = optax.sigmoid_binary_cross_entropy(logits, present)
-    return {
-      **_verdict(logits, objects.labels),
-      "loss": jnp.sum(entropies, axis=-1),
-    }
-  output = model(images)
-  present = losses.multi_hot(objects.labels, output.activations.shape[1])
-  measures = {
-    **_verdict(output.activations, objects.labels),
-    "activations": output.activations,
-    "margin_loss": losses.margin_loss(output.activations, present),
-  }
-  if model.decoder is not None:
-    measures["reconstruction_loss"] = losses.overlap_reconstruction_loss(
-      model, output.poses, objects.labels, objects.parts
-    )
-  return measures
 
 
 def overlaid(
@@ -129,12 +43,12 @@ def overlaid(
   if getattr(scene, "is_overlaid", False):
     options = scene._asdict()
   pad = options.get("pad", min(canvas[0] - height, canvas[1] - width) // 2)
-  max_shift = options.get("max_shift", _MAX_SHIFT)
+  max_shift = options.get("max_shift", pairs.MAX_SHIFT)
   if whole:
     max_shift = min(max_shift, max(pad, 0))
 
   def on_canvas(key, index, images, labels):
-    image, objects = sample(
+    image, objects = pairs.sample(
       key, index, images, labels, pad=pad, max_shift=max_shift
     )
     # A margin that is odd, or wider along one axis, is not all in the frame.
@@ -162,7 +76,7 @@ def multimnist(
   """
   sample_on_canvas, pad, max_shift = overlaid(trained)
   evaluate = tasks.make_evaluate(
-    measure, sample_on_canvas, trained.config.batch_size
+    pairs.measure, sample_on_canvas, trained.config.batch_size
   )
   images, labels = models.first(trained, options.images, two_classes=True)
   measures = evaluate(trained.model, images, labels)
@@ -183,25 +97,6 @@ def multimnist(
 SUITES = (multimnist,)
 
 
-def _choose_pair(key, index, labels):
-  """A key to place two examples with, and their indices [2]."""
-  partner_key, place_key = jax.random.split(key)
-  classes = overlap.group_by_class(labels)
-  partner = overlap.choose_partner(partner_key, labels[index], classes)
-  return place_key, jnp.stack([index, partner])
-
-
-def _verdict(scores: jax.Array, labels: jax.Array) -> train_step.Metrics:
-  predictions = jax.lax.top_k(scores, 2)[1]
-  found = jnp.any(predictions[:, :, None] == labels[:, None], axis=1)
-  exact = losses.exact_set(scores, labels)
-  return {
-    "prediction": predictions,
-    "accuracy": exact.astype(jnp.float32),
-    "found": jnp.mean(found.astype(jnp.float32), axis=1),
-  }
-
-
 def _picture(
   run: directory.Run,
   trained: Trained,
@@ -214,7 +109,7 @@ def _picture(
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)
   )
   shown = np.concatenate([right, wrong])
-  images, objects = models.make_examples(trained, sample, shown)
+  images, objects = models.make_examples(trained, pairs.sample, shown)
 
   @jax.jit
   def reconstruct(model, images, labels):

@@ -11,8 +11,8 @@ from capjax.evaluation import segmentation
 
 from ..figures import object_masks as mask_figures
 from ..run import directory
+from ..training import pairs, train_step
 from ..training import task as tasks
-from ..training import train_step
 from . import models, multimnist
 from .models import Options, Scores, Trained
 from .suite import Main, suite
@@ -55,7 +55,7 @@ def object_masks(
   overlaid, pad, _ = multimnist.overlaid(trained, whole=True)
   scenes = {
     "multimnist": overlaid,
-    "affnist_like": functools.partial(multimnist.sample_moved, canvas=canvas),
+    "affnist_like": functools.partial(pairs.sample_moved, canvas=canvas),
   }
   if pad < 0:  # the canvas is smaller than an image
     del scenes["multimnist"]

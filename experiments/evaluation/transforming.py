@@ -1,7 +1,6 @@
 """Suites for transforming auto-encoders: what their coordinates encode."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from ..figures import curves, transforming
 from ..run import directory
 from ..training import task as tasks
 from ..training import train_step
+from ..training.movements import Moved, as_transforms
 from . import models
 from .models import Options, Scores, Trained
 from .suite import suite
@@ -32,27 +32,6 @@ _BEYOND = 3  # pixels beyond the largest shift in training
 _NUM_SHOWN = 4  # images in figures
 _NUM_ANALYSERS = 25
 _NUM_FACTORS = 10
-
-
-class Moved(NamedTuple):
-  """An image that has been moved, and its transformations.
-
-  Attributes:
-    image: [H W C], the moved image.
-    movement: [3 3], the transformation that the model is given, in pixels about
-      the centre.
-    place: [3 3], the transformation that was applied to the image; the model is
-      not given it.
-  """
-
-  image: jax.Array
-  movement: jax.Array
-  place: jax.Array
-
-
-def as_transforms(model: object, movements: jax.Array) -> jax.Array:
-  """Movements [... 3 3] in the form of a model's input: [... 2] for shifts."""
-  return movements[..., :2, 2] if model.pose == "shift" else movements
 
 
 @suite("images")

@@ -22,8 +22,7 @@ from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.kernels import checks
 from capjax.specs import Spec
 
-from ..evaluation import multimnist
-from ..training import train_step
+from ..training import pairs, train_step
 from ..training.task import Task, described
 from . import capsnet
 
@@ -59,11 +58,11 @@ def make_task(
     height, width, _ = image_shape
     return Preprocessing(canvas=(height + 2 * pad, width + 2 * pad))
 
-  sample = functools.partial(multimnist.sample, pad=pad, max_shift=max_shift)
+  sample = functools.partial(pairs.sample, pad=pad, max_shift=max_shift)
   return Task(
     describe,
     functools.partial(loss, reconstruction_weight=reconstruction_weight),
-    multimnist.measure,
+    pairs.measure,
     sample=sample,
     sample_test=sample,
     optimizer=optimizer,
@@ -78,7 +77,7 @@ def make_task(
 def loss(
   model: nnx.Module,
   images: jax.Array,
-  objects: multimnist.Objects,
+  objects: pairs.Objects,
   key: jax.Array,
   step: jax.Array,
   *,

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from capjax.data.transforms.preprocessing import Preprocessing
 
-from ..evaluation import multimnist as pairs
-from ..training import augmentation, train_step
+from ..training import augmentation, pairs, train_step
 from . import multimnist
 
 

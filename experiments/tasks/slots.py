@@ -12,8 +12,7 @@ import optax
 from capjax import slot_autoencoder
 from capjax.specs import Spec
 
-from ..evaluation import multimnist as pairs
-from ..training import train_step
+from ..training import pairs, train_step
 from ..training.task import Task, described
 from . import multimnist
 from .scenes import Scene

@@ -17,9 +17,9 @@ from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import geometry, rendering
 from capjax.specs import Spec
 
-from ..evaluation.transforming import Moved, as_transforms
 from ..training import augmentation, train_step
 from ..training.augmentation import Placement
+from ..training.movements import Moved, as_transforms
 from ..training.task import Task, described
 
 

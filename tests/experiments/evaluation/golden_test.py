@@ -15,10 +15,9 @@ from experiments.evaluation import (
   generative_rotations,
   latents,
   models,
-  multimnist,
   viewpoints,
 )
-from experiments.training import task, train_step
+from experiments.training import pairs, task, train_step
 
 SIDE = 9
 RIGHT, BOTTOM, LEFT, TOP = range(4)
@@ -193,7 +192,7 @@ def test_owners_of_pixels_are_turned_back(monkeypatch, degrees):
 def test_multimnist_counts_both_classes_and_each():
   scores = jnp.array([[0.9, 0.8, 0.1], [0.9, 0.1, 0.8], [0.1, 0.9, 0.8]])
   labels = jnp.array([[0, 1], [0, 1], [1, 0]])
-  verdict = multimnist._verdict(scores, labels)
+  verdict = pairs.verdict(scores, labels)
   np.testing.assert_array_equal(verdict["accuracy"], [1, 0, 0])
   np.testing.assert_allclose(verdict["found"], [1, 0.5, 0.5])
 

@@ -11,10 +11,10 @@ import pytest
 from flax import nnx
 
 from capjax import data
-from experiments.evaluation import multimnist
 from experiments.training import (
   batches,
   order,
+  pairs,
   placing,
   streaming,
   task,
@@ -28,7 +28,7 @@ LABELS = _random.integers(0, 3, NUM_EXAMPLES).astype(np.int32)
 single = train_step.sample_labelled(
   lambda key, image: image + 0.1 * jax.random.normal(key, image.shape)
 )
-pair = functools.partial(multimnist.sample, pad=1, max_shift=1)
+pair = functools.partial(pairs.sample, pad=1, max_shift=1)
 
 
 def in_files(read=IMAGES.__getitem__):
