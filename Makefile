@@ -21,7 +21,7 @@ test: .venv
 # What `test` leaves out: every run of a binary but one, kills, damages, presets.
 # Checks of ONNX files run if `make .venv-onnx` was run before.
 test-long: .venv
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --durations=40
 
 # The tests of kernels and models once more: a warning is an error, a tracer
 # that outlives its function is one, numbers without a dtype are float64.

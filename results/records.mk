@@ -154,6 +154,8 @@ $(call seeds,routings_cpu_dynamic,0)
 train.routings_cpu_dynamic_scale_1 := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic --primary_scale=1
 minutes.routings_cpu_dynamic_scale_1 := 5
 $(call seeds,routings_cpu_dynamic_scale_1,0 1 2)
+# For the controls of these suites, which need no model.
+suites.routings_cpu_dynamic_scale_1-1 := equivariance,out_of_distribution,letters
 
 train.routings_cpu_self := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=self
 minutes.routings_cpu_self := 5
