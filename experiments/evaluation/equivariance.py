@@ -26,6 +26,7 @@ with epy.lazy_imports():  # it takes seconds, and --help needs none
 _NUM_FITTED = 2000  # training images
 _NUM_TESTED = 1000  # test images, unless the user says
 DEGREES, _FACTOR = 30.0, 0.25
+_MOST_PIXELS = 2**14  # numbers of an image, of which components are taken
 
 
 class _Move(NamedTuple):
@@ -70,7 +71,8 @@ def equivariance(
     with a validation set were not trained, and tested on test images; and, for
     a move by half of the reach, the errors of `measuring.Change`. `num_poses`,
     the numbers of a pose. With `pixels_` before `linear` and `mlp`, a control
-    without a model: the same of as many principal components of the pixels.
+    without a model: the same of as many principal components of the pixels,
+    for images of up to 16,384 numbers.
   """
   del run
   tests, _ = models.first(trained, options.images or _NUM_TESTED, at_least=2)
@@ -81,8 +83,8 @@ def equivariance(
   for number, move in enumerate(_moves(side)):
     features_of = _features_of(trained, move)
     still, moved = (
-      [features_of(x, np.full(len(x), value))["poses"] for x in both]
-      for value in (move.middle, move.middle + move.reach / 2)
+      [np.float64(features_of(x, np.full(len(x), y))["poses"]) for x in both]
+      for y in (move.middle, move.middle + move.reach / 2)
     )
     random = np.random.default_rng(number)
     ends = move.middle - move.reach, move.middle + move.reach
@@ -91,11 +93,13 @@ def equivariance(
     num_poses = known["poses"].shape[1]
     scores["num_poses"] = num_poses
     scores[f"{move.name}_reach"] = move.reach
-    pixels = _components(known["pixels"], seen["pixels"], num_poses)
-    for prefix, pair in (
-      ("", (known["poses"], seen["poses"])), ("pixels_", pixels)
-    ):  # fmt: skip
-      found = measuring.readouts(pair[0], values[0], pair[1], values[1])
+    features = {"": (known["poses"], seen["poses"])}
+    if "pixels" in known:
+      pixels = known["pixels"], seen["pixels"]
+      features["pixels_"] = _components(*pixels, num_poses)
+    for prefix, pair in features.items():
+      own, others = map(np.float64, pair)
+      found = measuring.readouts(own, values[0], others, values[1])
       for kind, readout in found.items():
         scores[f"{move.name}_{prefix}{kind}_r2"] = readout.r2
         scores[f"{move.name}_{prefix}{kind}_error"] = readout.error
@@ -133,7 +137,8 @@ def _components(fitted, tested, num_poses):
 def _features_of(trained: Trained, move: _Move) -> Callable:
   """A function of images [N H W C] and numbers [N] that gives poses and pixels.
 
-  Those of the moved images, as {"poses": [N F], "pixels": [N H*W*C]}.
+  Those of the moved images, as {"poses": [N F], "pixels": [N H*W*C]}; without
+  pixels for large images.
   """
   steps = trained.task.steps(trained.test.images.shape[1:])
 
@@ -144,18 +149,14 @@ def _features_of(trained: Trained, move: _Move) -> Callable:
 
   def measure(model, images, targets):
     del targets
-    return {
-      "poses": poses(trained.task, model, images),
-      "pixels": images.reshape(len(images), -1),
-    }
+    pixels = images.reshape(len(images), -1)
+    few = {"pixels": pixels} if pixels.shape[1] <= _MOST_PIXELS else {}
+    return {"poses": poses(trained.task, model, images), **few}
 
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
-
-  def features_of(images, values):
-    found = evaluate(trained.model, images, np.float32(values))
-    return {name: np.float64(x) for name, x in found.items()}
-
-  return features_of
+  return lambda images, values: evaluate(
+    trained.model, images, np.float32(values)
+  )
 
 
 def _on_background(move: Callable, image: jax.Array, value: jax.Array):

@@ -22,6 +22,7 @@ _KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
 # Low for familiar images.
 _LOW = ("reconstruction_error", "free_energy", "nonzero_pixels")
 _NUM_SAMPLES = 10  # of each bound
+_NUM_COUNTED = 10_000  # training images, of the control
 # The other data set, where the user names none.
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 
@@ -52,7 +53,7 @@ def out_of_distribution(
     that have one, and `image_log_prob` and `part_log_prob` of a stacked capsule
     autoencoder, given its parts and its objects. `nonzero_pixels` is a control
     without a model: how far the number of pixels that are not black is from its
-    mean over the training images.
+    mean over the first 10,000 training images.
   """
   name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
   if name is None:
@@ -101,7 +102,8 @@ def _detect(
     )
   images = trained.test.images[: options.images]
   others = other.images[: options.images]
-  usual = np.mean(_nonzero_pixels(trained.load_train().images))
+  familiar = trained.load_train().images[:_NUM_COUNTED]
+  usual = np.mean(_nonzero_pixels(familiar))
   own, foreign = (
     _scores(trained, x) | {"nonzero_pixels": abs(_nonzero_pixels(x) - usual)}
     for x in (images, others)

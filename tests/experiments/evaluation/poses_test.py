@@ -65,6 +65,14 @@ def test_a_pose_that_moves_with_the_image(run):
   assert scores["rotation_degrees_linear_r2"] < 0.1
 
 
+def test_large_images_have_no_components_of_pixels(run, monkeypatch):
+  monkeypatch.setattr(equivariance, "_MOST_PIXELS", SIDE**2 - 1)
+  some = trained_on(CentreOfMass(), dots(50, 1), load_train=lambda: dots(50, 0))
+  scores = equivariance.equivariance(run, some)
+  assert "scale_factor_linear_r2" in scores
+  assert not any("pixels_linear" in name for name in scores if "scale" in name)
+
+
 def test_a_pose_that_stays(run, monkeypatch):
   """Where the images are not moved, nothing is told and nothing changes."""
   fitted = dots(200, 0)
