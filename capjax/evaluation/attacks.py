@@ -131,7 +131,7 @@ def log_odds_against(
   checks.floats({"scores": scores})
   classes = jnp.arange(scores.shape[-1])
   own = labels[:, None] == classes
-  others = jax.nn.logsumexp(scores, axis=-1, where=~own)
+  others = numerics.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)
   return others - jnp.sum(jnp.where(own, scores, 0), axis=-1)
 
 

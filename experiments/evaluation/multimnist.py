@@ -109,7 +109,7 @@ def _picture(
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)
   )
   shown = np.concatenate([right, wrong])
-  images, objects = models.make_examples(trained, pairs.sample, shown)
+  images, objects = models.make_examples(trained, sample, shown)
 
   @jax.jit
   def reconstruct(model, images, labels):
