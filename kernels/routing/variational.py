@@ -130,7 +130,7 @@ def variational_routing(
     squares = jnp.square(votes - mean)
     spread = numerics.einsum("ij,ijd->jd", weights, squares)
     inverse_psi = 1 / psi_0 + spread + kappa_0 * jnp.square(mean)
-    freedom = nu[:, None] - jnp.arange(pose_size)
+    freedom = nu[:, None] - jnp.arange(pose_size, dtype=nu.dtype)
     log_precision = digamma(freedom / 2) + math.log(2) - jnp.log(inverse_psi)
     distances = numerics.einsum(
       "ijd,jd->ij", squares, nu[:, None] / inverse_psi
