@@ -67,9 +67,9 @@ def equivariance(
     `scale_factor` the largest distance from no effect (`_reach`); R^2 and the
     root mean square error, in that unit, of the number as predicted from the
     poses of one image by ridge regression (`_linear`) and by a small network
-    (`_mlp`), which are fitted on the first 2000 training images, on which runs
-    with a validation set were not trained, and tested on test images; and, for
-    a move by half of the reach, the errors of `measuring.Change`. `num_poses`,
+    (`_mlp`), which are fitted on the first 2000 training images, of which the
+    first are for validation, if any are, and tested on test images; and, for a
+    move by half of the reach, the errors of `measuring.Change`. `num_poses`,
     the numbers of a pose. With `pixels_` before `linear` and `mlp`, a control
     without a model: the same of as many principal components of the pixels,
     for images of up to 16,384 numbers.

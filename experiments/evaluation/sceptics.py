@@ -94,8 +94,8 @@ def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
   Images are rotated by 30 degrees, or shifted along x by a seventh of their
   side, either way; the numbers are means of both ways. The poses are those of
   the suite `equivariance`; without capsules, the last hidden layer. Maps of
-  poses are fitted on the first 2000 training images, on which runs with a
-  validation set were not trained.
+  poses are fitted on the first 2000 training images; the first ones are for
+  validation, if any are.
 
   Returns:
     The accuracy of unmoved images; of each move its size (`_degrees`,

@@ -40,8 +40,8 @@ def coordinates(
 ) -> Scores:
   """Measures how well the position of an input follows from the capsules.
 
-  Linear regression, fitted on the first training images, moved, on which runs
-  with a validation set were not trained, predicts the shift of an input in
+  Linear regression, fitted on the first training images, moved, of which the
+  first are for validation, if any are, predicts the shift of an input in
   pixels; for affine poses also its matrix. Plots the predictions for test
   images, and, as in the paper's figure 2, the coordinate of one capsule
   before a shift against its coordinate after the shift.
@@ -157,8 +157,8 @@ def few_labels(
   """Measures accuracy of classification with few labels, by factor analysers.
 
   A mixture of 25 factor analysers is fitted, without labels, to the outputs of
-  the capsules for the first training images, centred, on which runs with a
-  validation set were not trained. A few labels give each analyser a class, and
+  the capsules for the first training images, centred, of which the first are
+  for validation, if any are. A few labels give each analyser a class, and
   a test image takes the class of its most probable analyser. Slides of a talk
   on capsules (E. Mintun) mention about 25 labels; they give neither the numbers
   of analysers and factors nor how the labels were chosen. For comparison, the
