@@ -38,7 +38,8 @@ class TrainedModel:
   argument: else loops in them are compiled each time.
 
   Attributes:
-    model: the module, in evaluation mode.
+    model: a copy of the module that was given, in evaluation mode; it shares
+      the arrays, and does not follow what changes the given module later.
     card: what the model is, as JSON: see `make_card`; `sha256` identifies a
       model that was loaded.
   """
@@ -47,7 +48,7 @@ class TrainedModel:
   card: dict[str, Any]
 
   def __post_init__(self):
-    self.model.eval()
+    object.__setattr__(self, "model", _evaluating(self.model))
 
   def __repr__(self) -> str:
     """The class of the model, what it takes, and what it tells."""
@@ -108,20 +109,28 @@ class TrainedModel:
     checks.counts(batch_size=batch_size)
     size = min(batch_size, len(images))
     num_labels = self.card["num_labels"]
+    model = _evaluating(self.model)
     batches = []
     for start in range(0, len(images), size):
       batch = images[start : start + size]
       # The last batch is filled up: another shape would be compiled again.
       rest = np.zeros((size - len(batch), *batch.shape[1:]), np.uint8)
       found = _outputs(
-        self.model,
+        model,
         np.concatenate([batch, rest]),
         self.preprocessing,
         num_labels,
       )
       batches.append({n: np.asarray(x)[: len(batch)] for n, x in found.items()})
     joined = {n: np.concatenate([x[n] for x in batches]) for n in batches[0]}
-    return predictions.prediction(self.model, joined, num_labels=num_labels)
+    return predictions.prediction(model, joined, num_labels=num_labels)
+
+
+def _evaluating(model: nnx.Module) -> nnx.Module:
+  """A copy in evaluation mode, with the same arrays."""
+  model = nnx.clone(model)
+  model.eval()
+  return model
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> None:
       model = saved.TrainedModel(trained.model, card)
       print(add_pretrained(model, _PRETRAINED.value, test, half=_HALF.value))
     else:
-      card = cards.write(run, trained.task, trained.model, test)
+      card = cards.write(run, trained.task, trained.model, test, summary)
       print(f"model.safetensors {card['sha256']} is in {run.workdir}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from capjax import data, saved
+from capjax import data, saved, specs
 from capjax.kernels import checks
 from capjax.saved import TrainedModel
 
@@ -62,8 +62,9 @@ def fit(
 
   Raises:
     TypeError: if an option is unknown or `num_steps` is missing.
-    ValueError: if the arrays cannot be used, an option is out of range, or the
-      folder holds another run.
+    ValueError: if the arrays cannot be used, an option is out of range, the
+      model is not made by a class or function of capjax, so that it could not
+      be loaded again, or the folder holds another run.
     SystemExit: after a signal, with the state saved; and when training has
       diverged.
   """
@@ -91,6 +92,7 @@ def fit(
   train_set, test_set = data.from_arrays(train, test, class_names=class_names)
   tasks.require_labels(task, train_set, "train")
   _require_same_sizes(task, train_set)
+  _require_class_of_capjax(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
   try:
@@ -133,6 +135,20 @@ def _require_same_sizes(task: tasks.Task, train_set: data.Dataset) -> None:
           f"the Spec says {name}={own}, and the data need {wanted}; leave "
           f"{name} out of the Spec, it is taken from the data"
         )
+
+
+def _require_class_of_capjax(task: tasks.Task, train_set: data.Dataset) -> None:
+  """Checks that the model can be made again from its card."""
+  spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
+  described = spec.as_json()
+  try:
+    specs.from_json(described)
+  except ValueError as error:
+    raise ValueError(
+      f"the model is made by {described['class']}, which is not of capjax: its "
+      "folder could not be loaded again; train it by a loop of your own, as "
+      "docs/building.md shows"
+    ) from error
 
 
 def _invocation(config: LoopConfig) -> Invocation:

@@ -214,7 +214,7 @@ def _finish(
   step: int,
   seconds: float,
 ) -> None:
-  """Evaluates the reported model of a trained run; writes its summary.
+  """Saves and evaluates the reported model; then writes the run's summary.
 
   Args:
     run: the run.
@@ -232,16 +232,9 @@ def _finish(
   )
   if config.average_decay:
     reported += ", averaged weights"
-  metrics, num_images = {}, {}
-  for name in task.after_training:
-    if name in suites.fitting(trained):
-      allocator.trim()  # Training, or another suite, has just freed memory.
-      print(f"suite {name} of the test images", flush=True)
-      scores = suites.SUITES[name](run, trained, models.Options())
-      counts = suites.SUITES[name].counts
-      num_images |= models.images_of(trained, scores, counts)
-      metrics |= {x: y for x, y in scores.items() if x != "num_images"}
-  run.write_summary(
+  metrics: dict[str, Any] = {}
+  num_images: dict[str, int] = {}
+  summary = run.summary(
     {
       "num_parameters": train_step.num_parameters(trained.model),
       "num_steps": step,
@@ -255,7 +248,20 @@ def _finish(
       **run.noted("start_from"),
     }
   )
-  cards.write(run, task, trained.model, trained.test)
+  write_card = functools.partial(
+    cards.write, run, task, trained.model, trained.test
+  )
+  write_card(summary)  # A model without scores, should a suite fail.
+  for name in task.after_training:
+    if name in suites.fitting(trained):
+      allocator.trim()  # Training, or another suite, has just freed memory.
+      print(f"suite {name} of the test images", flush=True)
+      scores = suites.SUITES[name](run, trained, models.Options())
+      counts = suites.SUITES[name].counts
+      num_images.update(models.images_of(trained, scores, counts))
+      metrics.update({x: y for x, y in scores.items() if x != "num_images"})
+  run.write_summary(summary)
+  write_card(summary)
   if "test_accuracy" in metrics:
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "

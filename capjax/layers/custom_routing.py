@@ -7,6 +7,7 @@ P Q pose matrix of a part, P R of an object.
 import functools
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,8 @@ class FromFunction(nnx.Module):
   `routing.transform_and_route`; elsewhere they are stored: I J D numbers for
   each example. Whatever else the function needs is bound to it, for example
   `functools.partial(routing.dynamic_routing, num_iterations=2)`. A function
-  with parameters to learn is a `nnx.Module`.
+  with parameters to learn is a `nnx.Module`, given itself: Flax does not see
+  the parameters of one inside `functools.partial`, a method or a closure.
 
   It returns a `routing.RoutingOutput`, or another tuple with its three fields.
   """
@@ -45,7 +47,8 @@ class FromFunction(nnx.Module):
 
     Raises:
       TypeError: if the function needs arguments that no layer gives, or is a
-        module with other state than parameters.
+        module with other state than parameters, or has a module with
+        parameters inside.
     """
     self.takes_votes, self.names, missing = _signature(function)
     if missing:
@@ -57,6 +60,13 @@ class FromFunction(nnx.Module):
       raise TypeError(
         f"routing {_name(function)} takes no votes; give a function of votes "
         "[I J D]."
+      )
+    hidden = _module_inside(function)
+    if hidden is not None:
+      raise TypeError(
+        f"routing {_name(function)} has a {type(hidden).__name__} inside, "
+        "whose parameters would not be trained; give the module itself, and "
+        "bind its arguments in its constructor."
       )
     if isinstance(function, nnx.Module):
       state = nnx.state(function, nnx.Any(nnx.BatchStat, nnx.RngState))
@@ -123,6 +133,27 @@ def _signature(function):
     x.name for x in named if x.default is kinds.empty and x.name not in _GIVEN
   ]
   return takes_votes, names, missing
+
+
+def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
+  """A module with state that a function holds, which Flax would not find."""
+  function = inspect.unwrap(function)  # of jit and of custom gradients
+  held: list[Any] = []
+  if isinstance(function, functools.partial):
+    held = [function.func, *function.args, *function.keywords.values()]
+  elif inspect.ismethod(function):
+    held = [function.__self__]
+  elif inspect.isfunction(function):
+    held = list(inspect.getclosurevars(function).nonlocals.values())
+  for value in held:
+    if isinstance(value, nnx.Module):
+      if jax.tree.leaves(nnx.state(value)):
+        return value
+    elif callable(value) and not any(value is x for x in seen):
+      found = _module_inside(value, (*seen, function))
+      if found is not None:
+        return found
+  return None
 
 
 def _checked(function, output, sizes):

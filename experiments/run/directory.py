@@ -226,8 +226,8 @@ class Run:
     self.figures += [path] if path not in self.figures else []
     return path
 
-  def write_summary(self, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json, which marks the run as complete.
+  def summary(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of the run, with further entries.
 
     It holds the provenance at the start of the run, and, if they have changed,
     the commit, versions and device at its end.
@@ -243,9 +243,15 @@ class Run:
       if end[name] != start[name]
     }
     sure = {name: end[name] for name in ("experiment", "dataset", "seed")}
-    atomic_files.write_json(
-      self.workdir / "summary.json", {**start, **sure, **later, **summary}
-    )
+    return {**start, **sure, **later, **entries}
+
+  def write_summary(self, summary: Mapping[str, Any]) -> None:
+    """Writes summary.json, as `summary` made it: the run is complete.
+
+    Raises:
+      OSError: if the file cannot be written.
+    """
+    atomic_files.write_json(self.workdir / "summary.json", summary)
 
   def read_summary(self) -> dict[str, Any]:
     """Reads summary.json.

@@ -59,15 +59,20 @@ def _num_labels(task: Task, dataset: data.Dataset) -> int | None:
 
 
 def write(
-  run: directory.Run, task: Task, model: nnx.Module, dataset: data.Dataset
+  run: directory.Run,
+  task: Task,
+  model: nnx.Module,
+  dataset: data.Dataset,
+  summary: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Writes model.safetensors and model.json into the folder of a finished run.
+  """Writes model.safetensors and model.json into the folder of a run.
 
   Args:
     run: the run.
     task: the task that it was trained for.
     model: the model that it reports.
     dataset: a data set like that of training.
+    summary: of the run.
 
   Returns:
     The card.
@@ -75,7 +80,7 @@ def write(
   Raises:
     OSError: if a file cannot be written.
   """
-  card = of_run(task, dataset, run.read_summary())
+  card = of_run(task, dataset, summary)
   path = run.workdir / weights.NAME
   try:
     card = saved.save(saved.TrainedModel(model, card), path)

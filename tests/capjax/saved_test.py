@@ -246,6 +246,21 @@ def test_a_card_is_json():
   assert card["num_classes"] == 3 and card["preprocessing"] == {}
 
 
+def test_a_trained_model_leaves_the_mode_of_the_given_one():
+  model = saved_cases.SPECS["efficient"].make(nnx.Rngs(0))
+  model.train()
+  trained = saved_cases.trained("efficient")
+  card = trained.card
+  images = saved_cases.images(saved_cases.image_shape("efficient"))
+  copied = saved.TrainedModel(model, card)
+  assert not model.norms[0].use_running_average  # it can go on learning
+  assert copied.model.norms[0].use_running_average
+  want = copied.predict(images).scores
+  copied.model.train()  # predictions do not depend on the mode
+  np.testing.assert_array_equal(copied.predict(images).scores, want)
+  assert not copied.model.norms[0].use_running_average
+
+
 def test_a_model_without_its_card_is_refused(tmp_path):
   # Without the checks of annotations, which only tests have.
   save = inspect.unwrap(saved.save)

@@ -253,3 +253,29 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):
     common |= {"train": (images, labels[:6])}
     fitting.fit(fit_arrays.task(), **common, num_steps=1)
+
+
+class OwnCapsNet(capjax.CapsNet):
+  """A class of a user."""
+
+
+def test_models_of_other_classes_are_refused_before_training(tmp_path):
+  spec = specs.Spec(OwnCapsNet, {"conv_features": 4})
+  task = capsnet.make_task(spec, optax.adam(1e-3))
+  workdir = tmp_path / "run"
+  with pytest.raises(ValueError, match="made by .*OwnCapsNet, which is not of"):
+    fitting.fit(task, workdir=workdir, train=fit_arrays.arrays(60), num_steps=2)
+  assert not workdir.exists()
+
+
+@pytest.mark.long
+def test_a_run_whose_suite_fails_has_its_model(fitted, tmp_path):
+  code, printed = fit(tmp_path, suite_fails=True)
+  assert code != 0 and "the suite fails" in printed
+  assert not (tmp_path / "summary.json").exists()
+  card = capjax.load(tmp_path).card
+  assert card["metrics"] == {} and card["num_steps"] == 4
+  code, printed = fit(tmp_path)
+  assert code == 0, printed
+  metrics = capjax.load(tmp_path).card["metrics"]
+  assert metrics == capjax.load(fitted).card["metrics"]

@@ -3,7 +3,8 @@
 In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
 package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
 than that of CapsNet, `stop_at` for the validation at which the process is
-killed, `fails` for an error in the first update, and `start_from` for the
+killed, `fails` for an error in the first update, `suite_fails` for one in the
+suites after training, and `start_from` for the
 folder of a run whose weights it starts from.
 """
 
@@ -66,11 +67,20 @@ def _failing(*arguments):
   raise RuntimeError("the first update fails")
 
 
+def _fail_in_suites():
+  def failing(*arguments):
+    raise RuntimeError("the suite fails")
+
+  pipeline.suites.SUITES = dict.fromkeys(pipeline.suites.SUITES, failing)
+
+
 def main(workdir, options):
   options = OPTIONS | options
   count, name = options.pop("count", 60), options.pop("task", "capsnet")
   if stop_at := options.pop("stop_at", 0):
     _kill_at(stop_at)
+  if options.pop("suite_fails", False):
+    _fail_in_suites()
   if source := options.pop("start_from", ""):
     options["start_from"] = capjax.load(source)
   made = task(name)

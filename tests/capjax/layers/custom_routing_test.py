@@ -244,3 +244,52 @@ class Normalised(nnx.Module):
 def test_modules_with_other_state_than_parameters_are_refused():
   with pytest.raises(TypeError, match="Normalised.* has statistics or random"):
     custom_routing.FromFunction(Normalised(rngs=nnx.Rngs(0)))
+
+
+class Scaled(nnx.Module):
+  def __init__(self):
+    self.scale = nnx.Param(jnp.ones(()))
+
+  def __call__(self, votes, gain=1.0):
+    return routing.uniform_routing(gain * self.scale * votes)
+
+  def route(self, votes):
+    return self(votes)
+
+
+def _in_closure(module):
+  return lambda votes: module(votes)
+
+
+def _twice(routing):
+  return functools.partial(functools.partial(routing, gain=2.0), gain=3.0)
+
+
+@pytest.mark.parametrize(
+  "wrap",
+  [
+    lambda module: functools.partial(module, gain=2.0),
+    _twice,
+    lambda module: module.route,
+    _in_closure,
+    lambda module: jax.jit(_in_closure(module)),
+    lambda module: functools.partial(_in_closure(module)),
+  ],
+  ids=["partial", "partials", "method", "closure", "jit", "both"],
+)
+def test_modules_that_flax_would_not_find_are_refused(wrap):
+  """Else their parameters would keep their initial values."""
+  with pytest.raises(TypeError, match="a Scaled inside.* give the module its"):
+    custom_routing.FromFunction(wrap(Scaled()))
+
+
+def test_functions_that_refer_to_themselves_are_taken():
+  def routed(votes, depth=2):
+    return routed(votes, depth - 1) if depth else routing.uniform_routing(votes)
+
+  assert custom_routing.FromFunction(routed).takes_votes
+
+
+def test_parameters_of_modules_are_found():
+  layer = custom_routing.FromFunction(Scaled())
+  assert len(jax.tree.leaves(nnx.state(layer, nnx.Param))) == 1
