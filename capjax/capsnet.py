@@ -385,10 +385,16 @@ def decode(
     Images with intensities in (0, 1).
 
   Raises:
-    ValueError: if there is no decoder, or as `losses.check_labels`.
+    ValueError: if there is no decoder, `classes` have another shape, or as
+      `losses.check_labels`.
   """
   if decoder is None:
     raise ValueError("this network has no decoder; give decoder_features.")
+  if classes.shape not in (poses.shape[:1], poses.shape[:2]):
+    raise ValueError(
+      f"classes are {list(classes.shape)}; give one class of each image, "
+      f"{list(poses.shape[:1])}, or a mask {list(poses.shape[:2])}."
+    )
   mask = classes
   if classes.ndim == 1:
     mask = losses.one_hot(classes, poses.shape[1])

@@ -80,7 +80,8 @@ class MatrixCapsules(nnx.Module):
         those of the last M-step alone; see `em.em_routing`.
       implementation: how the convolutional layers route: "loops", "at_once", or
         None for the one that suits JAX's default devices; see
-        `layers.matrix.ConvMatrixCaps`.
+        `layers.matrix.ConvMatrixCaps`. "loops" has gradients by reverse mode
+        alone; `jax.jvp` and `jax.hessian` need "at_once".
       dtype: dtype of the convolutions, as for `layers.dense.set_dtype`; votes
         and EM routing stay in float32.
       rngs: its `params` stream initialises the parameters.

@@ -8,7 +8,6 @@ metadata holds the card as JSON.
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -176,7 +175,7 @@ def make_card(
     "class_names": [str(name) for name in class_names],
     "preprocessing": (steps or Preprocessing()).as_json(),
     "num_labels": num_labels,
-    **json.loads(json.dumps(about)),
+    **specs.plain(about),
   }
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from capjax.kernels import checks
@@ -43,7 +44,7 @@ class Spec(NamedTuple):
   Attributes:
     maker: a class of this package, or a function, that takes `arguments` and
       `rngs` by keyword and returns a module.
-    arguments: values that JSON can hold.
+    arguments: values that JSON can hold, or numbers and arrays of NumPy.
   """
 
   maker: Callable[..., nnx.Module]
@@ -107,16 +108,32 @@ class Spec(NamedTuple):
       TypeError: if JSON cannot hold an argument, such as a function.
     """
     path = f"{self.maker.__module__}.{self.maker.__qualname__}"
+    arguments = {}
     for name, value in self.arguments.items():
       try:
-        json.dumps(value)
+        arguments[name] = plain(value)
       except TypeError:
         raise TypeError(
           f"{name} of {path} is {value!r}, which JSON cannot hold; give a name "
           "instead, or make the model in code and restore its state with "
           "nnx.update."
         ) from None
-    return {"class": path, "arguments": json.loads(json.dumps(self.arguments))}
+    return {"class": path, "arguments": arguments}
+
+
+def plain(value: Any) -> Any:
+  """A value as JSON gives it back; numbers and arrays of NumPy as plain ones.
+
+  Raises:
+    TypeError: if JSON cannot hold it.
+  """
+  return json.loads(json.dumps(value, default=_numbers))
+
+
+def _numbers(value: Any) -> Any:
+  if isinstance(value, np.generic | np.ndarray):
+    return value.tolist()
+  raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def current_path(path: str) -> str:
@@ -173,7 +190,8 @@ def from_json(described: Mapping[str, Any]) -> Spec:
       return Spec(maker, _with_tuples(described["arguments"]))
   raise ValueError(
     f"class {path!r} is no model of {_PACKAGE[:-1]}; give one such as "
-    "capjax.capsnet.CapsNet."
+    "capjax.capsnet.CapsNet, or keep the state of your own by "
+    "named_tensors.of_model."
   )
 
 

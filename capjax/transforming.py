@@ -148,7 +148,17 @@ class TransformingAutoencoder(nnx.Module):
     poses: Float[Array, "B I *pose"],
     transforms: Float[Array, " B *pose"],
   ) -> Float[Array, "B I *pose"]:
-    """Moves the poses of the capsules by a transformation of each image."""
+    """Moves the poses of the capsules by a transformation of each image.
+
+    Raises:
+      ValueError: if the transformations have another shape.
+    """
+    wanted = (len(poses), *POSES[self.pose])
+    if transforms.shape != wanted:
+      raise ValueError(
+        f"transforms are {list(transforms.shape)}; give one for each image, "
+        f"{list(wanted)}."
+      )
     if self.pose == "shift":
       return poses + transforms[:, None]
     return geometry.compose(transforms[:, None], poses)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
+from capjax import weights
 from capjax.kernels import checks
 
 from . import finished, launch
@@ -126,6 +127,8 @@ def main(argv: Sequence[str]) -> None:
     for name in sorted(set(names) & _COMPARING):
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
+    for path in _ENSEMBLE.value:
+      weights.find(path)  # fails now where it is missing
     options = models.Options(
       views=_VIEWS.value,
       images=_IMAGES.value,

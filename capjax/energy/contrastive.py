@@ -89,7 +89,8 @@ def contrastive_loss(
     key = jax.random.fold_in(chain_key, index)
     return still.sweep(key, carry[0], block=block)
 
-  blank = jnp.zeros((len(start.switches), *model.image_shape), images.dtype)
+  _, sampled = jax.eval_shape(lambda: sweep(0, (start,)))
+  blank = jnp.zeros(sampled.shape, sampled.dtype)
   samples, sampled_images = jax.lax.fori_loop(
     0, count, sweep, sharding.vary_alike((start, blank))
   )

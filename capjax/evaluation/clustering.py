@@ -122,13 +122,14 @@ def match_accuracy(
     In [0, 1].
 
   Raises:
-    ValueError: if a feature is not finite, or there are fewer training examples
-      than classes.
+    ValueError: if a feature is not finite, there are fewer training examples
+      than classes, or labels are not one for each row.
 
   Differs from the paper (Kosiorek et al., 2019, section 3): its code names
   clusters by the labels of the set that it reports on, and fits them to it too,
   which is `refit_accuracy`.
   """
+  _check_labels((train_features, train_labels), (test_features, test_labels))
   _check(test_features)
   means = fit_means(train_features, len(np.unique(train_labels)), seed=seed)
   names = match(means.labels_, train_labels)
@@ -157,6 +158,7 @@ def refit_accuracy(
   Raises:
     ValueError: as for `match_accuracy`.
   """
+  _check_labels((features, labels))
   means = fit_means(features, len(np.unique(labels)), seed=seed)
   return _named_accuracy(means.labels_, match(means.labels_, labels), labels)
 
@@ -176,8 +178,10 @@ def probe_accuracy(
     In [0, 1].
 
   Raises:
-    ValueError: if a feature is not finite, or there is one class only.
+    ValueError: if a feature is not finite, there is one class only, or labels
+      are not one for each row.
   """
+  _check_labels((train_features, train_labels), (test_features, test_labels))
   learnt, tested = _standardise(train_features, test_features)
   predictions = _probe(learnt, train_labels, tested)
   return float(np.mean(predictions == test_labels))
@@ -293,6 +297,7 @@ def few_label_accuracy(
   Raises:
     ValueError: as for `match_accuracy` and `few_label_curve`.
   """
+  _check_labels((train_features, train_labels), (test_features, test_labels))
   learnt, tested = _standardise(train_features, test_features)
   means = fit_means(train_features, len(np.unique(train_labels)), seed=seed)
   near, test_near = (
@@ -315,6 +320,15 @@ def few_label_accuracy(
     )
     for name, predict in ways.items()
   }
+
+
+def _check_labels(*pairs):
+  for features, labels in pairs:
+    if np.shape(labels) != (len(features),):
+      raise ValueError(
+        f"labels are {list(np.shape(labels))}; give one for each row of "
+        f"features, {list(np.shape(features))}."
+      )
 
 
 def _check(*sets):

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 import types
 
 from . import processes
@@ -15,7 +16,8 @@ class Interrupts:
   """Turns SIGTERM and Ctrl-C into a request to save and stop.
 
   A signal to one of several processes stops all, at the same step. A second
-  signal ends the program at once.
+  signal ends the program at once. Python gives signals to the main thread
+  alone: in another, none is noted.
 
   Attributes:
     received: the signal that all processes know of; None without one.
@@ -26,9 +28,11 @@ class Interrupts:
     self._noted = 0
 
   def __enter__(self) -> "Interrupts":
+    is_main = threading.current_thread() is threading.main_thread()
     self._old = {
       number: signal.signal(number, self._note)
       for number in (signal.SIGTERM, signal.SIGINT)
+      if is_main
     }
     return self
 

@@ -1,5 +1,7 @@
 """CapsNet against the paper, in NumPy."""
 
+import inspect
+
 import cases
 import chex
 import jax
@@ -377,6 +379,14 @@ class CapsNetTest(chex.TestCase):
       np.testing.assert_array_equal(layer.bias[...], np.float32(0.1))
     with self.assertRaisesRegex(ValueError, "decoder_init.*lecun, official"):
       capsnet.Decoder(2, (), (1, 1, 1), init="other", rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 4), (3,)])
+def test_neither_classes_nor_a_mask_are_refused(shape):
+  decoder = capsnet.Decoder(6, (4,), (2, 2, 1), rngs=nnx.Rngs(0))
+  decode = inspect.unwrap(capsnet.decode)  # annotations are checked in tests
+  with pytest.raises(ValueError, match=r"image, \[2\], or a mask \[2, 3\]"):
+    decode(decoder, jnp.ones((2, 3, 2)), jnp.zeros(shape, int))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import saved_cases
 from flax import nnx
 
 import capjax
-from capjax import data, specs
+from capjax import data, saved, specs
 
 
 @pytest.mark.parametrize(
@@ -237,3 +237,16 @@ def test_shapes_are_kept_and_their_owner_may_change_them():
   with jax.enable_x64(True):
     leaves = jax.tree.leaves(spec.shapes())
     assert np.dtype(np.float64) in {x.dtype for x in leaves}
+
+
+def test_numbers_of_numpy_are_plain_in_json():
+  spec = specs.Spec(
+    capjax.CapsNet,
+    {"num_types": np.int64(2), "image_shape": np.array([12, 12, 1])},
+  )
+  described = json.loads(json.dumps(spec.as_json()))
+  assert described["arguments"] == {"num_types": 2, "image_shape": [12, 12, 1]}
+  card = saved.make_card(
+    spec, image_shape=(12, 12, 1), class_names="ab", accuracy=np.float32(0.5)
+  )
+  assert card["accuracy"] == 0.5

@@ -1,6 +1,7 @@
 """Transforming auto-encoders against loops, and what coordinates are."""
 
 import functools
+import inspect
 import math
 
 import jax
@@ -313,6 +314,17 @@ class CoordinatesTest(parameterized.TestCase):
       jax.test_util.check_grads(
         loss, (parameters, jnp.float64(transforms)), 1, modes=["rev"]
       )
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (3, 2), (2, 3, 3)])
+def test_transforms_of_another_shape_are_refused(shape):
+  model = transforming.TransformingAutoencoder(
+    (6, 6, 1), num_capsules=2, rngs=nnx.Rngs(0)
+  )
+  poses, _ = model.recognise(jnp.zeros((2, 6, 6, 1)))
+  move = inspect.unwrap(type(model).move)  # annotations are checked in tests
+  with pytest.raises(ValueError, match=r"give one for each image, \[2, 2\]"):
+    move(model, poses, jnp.zeros(shape))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ _PARTS = {
 }
 _NO_IMAGES = {"thumbs.db", "desktop.ini"}  # written by file managers
 _GREY = {"1", "L", "LA", "La", "I"}  # and all that start with "I;16"
+_FLOATS = "its pixels are floating-point numbers, not integers"
 _TRANSPARENT = {"LA", "La", "PA", "RGBA", "RGBa"}
 _ORIENTATION, _TURNED = 0x0112, 5  # EXIF: from 5 on width and height change
 _NUM_THREADS = 8
@@ -284,7 +285,7 @@ def _header(path: pathlib.Path) -> _Header:
         width, height = height, width
     deep = image.mode.startswith("I")
     if image.mode == "F":
-      raise ValueError("its pixels are floating-point numbers, not integers")
+      raise ValueError(_FLOATS)
     transparent = image.mode in _TRANSPARENT or "transparency" in image.info
     coloured = image.mode not in _GREY and not deep
     if image.mode in ("P", "PA"):
@@ -356,6 +357,8 @@ def read_file(
   with module.open(path) as image:
     if image.format in ("JPEG", "MPO"):
       image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+      raise ValueError(_FLOATS)
     if image.mode.startswith("I"):
       pixels = np.asarray(image).astype(np.int64)
       if pixels.min() < 0 or pixels.max() >= 2**16:

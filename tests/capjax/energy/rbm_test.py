@@ -371,5 +371,23 @@ def test_free_energies_are_of_images_of_the_model():
     model.free_energy(images[:, 1:])
 
 
+@pytest.mark.parametrize("block", [False, True])
+def test_images_of_any_precision_give_a_loss(block):
+  """The chains have the precision of the parameters."""
+  model = _model(num_chains=3)
+  losses = [
+    contrastive.contrastive_loss(
+      model,
+      _images().astype(dtype),
+      jax.random.key(0),
+      num_iterations=None,
+      num_sweeps=2,
+      block=block,
+    )[0]
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
+  ]
+  np.testing.assert_allclose(losses[1:], losses[0], rtol=0.02, atol=0.05)
+
+
 if __name__ == "__main__":
   absltest.main()

@@ -1,8 +1,10 @@
 """Clusters, probes and few labels on planted features, and where they break."""
 
+import inspect
 import itertools
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax.evaluation import clustering
@@ -236,6 +238,26 @@ class FewLabelsTest(parameterized.TestCase):
       clustering.few_label_curve(
         lambda rows, given: given, labels, labels, **options
       )
+
+
+@pytest.mark.parametrize(
+  ("measure", "sets"),
+  [
+    (clustering.match_accuracy, 2),
+    (clustering.probe_accuracy, 2),
+    (clustering.few_label_accuracy, 2),
+    (clustering.refit_accuracy, 1),
+  ],
+)
+@pytest.mark.parametrize("shape", [(6, 1), (5,)])
+def test_labels_that_are_not_one_for_each_row_are_refused(measure, sets, shape):
+  features = np.arange(6.0)[:, np.newaxis]
+  right, wrong = np.resize([0, 1], 6), np.resize([0, 1], shape)
+  measure = inspect.unwrap(measure)  # annotations are checked in tests
+  for place in range(sets):
+    pairs = [(features, wrong if n == place else right) for n in range(sets)]
+    with pytest.raises(ValueError, match=r"one for each row of .*\[6, 1\]"):
+      measure(*itertools.chain(*pairs))
 
 
 if __name__ == "__main__":

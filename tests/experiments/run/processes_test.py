@@ -1,6 +1,8 @@
 """What processes agree on; here one process stands for each in turn."""
 
 import contextlib
+import signal
+from concurrent import futures
 
 import jax
 import numpy as np
@@ -151,3 +153,15 @@ def test_what_is_neither_given_nor_found_is_asked_for(monkeypatch):
   monkeypatch.setattr(jax.distributed, "initialize", initialise)
   with pytest.raises(ValueError, match="Give --coordinator_address=HOST"):
     processes.initialise(num_processes=2)
+
+
+def test_another_thread_than_the_main_one_has_no_signals():
+  def train():
+    with interrupts.Interrupts() as signals:
+      signals.check()
+      return signals.received
+
+  before = signal.getsignal(signal.SIGTERM)
+  with futures.ThreadPoolExecutor(1) as pool:
+    assert pool.submit(train).result() is None
+  assert signal.getsignal(signal.SIGTERM) is before

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from capjax import data
+from capjax.data.conversion import Conversion
+from capjax.data.sources import image_folder
 
 
 def pixels(seed, **options):
@@ -368,3 +370,11 @@ def test_a_single_image_of_a_class_trains(tmp_path):
   assert np.bincount(test.labels).tolist() == [2, 2]
   assert test.num_classes == 3
   assert any("too few images to test: class rare" in x for x in test.notes)
+
+
+def test_one_file_of_floats_is_refused(tmp_path):
+  """As in a folder: Pillow would clip them to black or white."""
+  path = tmp_path / "x.tif"
+  Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path)
+  with pytest.raises(ValueError, match="floating-point numbers, not integers"):
+    image_folder.read_file(path, coloured=False, conversion=Conversion())
