@@ -93,7 +93,8 @@ def from_arrays(
   Args:
     train: Images and labels: [N H W] or [N H W C], integers in 0..255, floats
       in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1;
-      None in place of the labels for images without. Or a data set.
+      None in place of the labels for images without. Or a data set, whose
+      factors are kept.
     test: The same for testing; None holds out a fifth of each class.
     class_names: The names of classes 0, 1, ..., which the labels number.
 
@@ -137,10 +138,22 @@ def from_arrays(
     )
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
     class_names = train.named(range(train.num_classes)).tolist()
+    if isinstance(test, Dataset):
+      theirs = test.named(range(test.num_classes)).tolist()
+      if theirs != class_names:
+        raise ValueError(
+          f"the classes of train are {', '.join(class_names)}, and those of "
+          f"test {', '.join(theirs)}; give two parts of one data set, or "
+          "class_names, which number the labels of both"
+        )
   if class_names is not None:
     named["class_names"] = tuple(class_names)
   arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}
   source = npz.open_arrays("the arrays", arrays, Conversion())
+  if isinstance(train, Dataset):
+    source = source._replace(train=source.train._replace(factors=train.factors))
+  if isinstance(test, Dataset) and source.test is not None:
+    source = source._replace(test=source.test._replace(factors=test.factors))
   return (
     choose(source, "train", "the arrays"),
     choose(source, "test", "the arrays"),
@@ -244,8 +257,9 @@ def choose(
       f"{where}: images have {images.shape[3]} channels; give 1 (grey), 2 (a "
       "stereo pair) or 3 (red, green, blue), as the last axis"
     )
+  factors = {name: x[rows] for name, x in part.factors.items()}
   dataset = Dataset(
-    images, part.labels[rows], count, {}, source.class_names, notes
+    images, part.labels[rows], count, factors, source.class_names, notes
   )
   return streamed(dataset, split, stream)
 

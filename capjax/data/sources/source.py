@@ -1,6 +1,7 @@
 """A data set that a reader has opened: labels, and images yet to be read."""
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,12 @@ class Part(NamedTuple):
     labels: int32 [N], in 0..J-1; or multi-hot, int32 [N J]; or int32 [N 0]
       without labels.
     read: `rows [M] -> images`, uint8 [M H W C].
+    factors: Further labels [N] by name, as those of `Dataset`.
   """
 
   labels: Int32[np.ndarray, " N"] | Int32[np.ndarray, "N J"]
   read: Callable[[Int[np.ndarray, " M"]], UInt8[np.ndarray, "M H W C"]]
+  factors: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
 class Source(NamedTuple):

@@ -214,3 +214,39 @@ def test_data_sets_keep_their_classes():
     again, _ = data.from_arrays(some)
     assert again.num_classes == 3
     assert again.class_names == (some.class_names or ("0", "1", "2"))
+
+
+def _numbered(count, names):
+  """A data set whose factor numbers its images by their intensities."""
+  images = np.arange(count, dtype=np.uint8)[:, None, None, None]
+  return data.Dataset(
+    np.broadcast_to(images, (count, 4, 4, 1)),
+    np.arange(count, dtype=np.int32) % len(names),
+    len(names),
+    {"number": np.arange(count, dtype=np.int32)},
+    names,
+  )
+
+
+@pytest.mark.parametrize("has_test", [False, True])
+def test_factors_of_data_sets_stay_with_their_images(has_test):
+  names = ("a", "b")
+  sets = data.from_arrays(
+    _numbered(20, names), _numbered(6, names) if has_test else None
+  )
+  for found in sets:
+    np.testing.assert_array_equal(
+      found.factors["number"], found.images[:, 0, 0, 0]
+    )
+    assert found.class_names == names
+
+
+def test_data_sets_of_other_classes_are_refused():
+  """Else the labels of one would be read by the names of the other."""
+  sets = _numbered(6, ("a", "b")), _numbered(6, ("b", "a"))
+  with pytest.raises(
+    ValueError, match="train are a, b, and .* test b, a;"
+  ):
+    data.from_arrays(*sets)
+  train, test = data.from_arrays(*sets, class_names=["x", "y"])
+  assert train.class_names == test.class_names == ("x", "y")
