@@ -3,6 +3,7 @@
 Names are paths: attributes and indices, joined by dots.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from flax import nnx
 
 from capjax import specs
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in memory, of a function
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
 
 Tensors = Mapping[str, np.ndarray]
@@ -80,6 +82,44 @@ def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
       (right, size), (dtype, shape) = wanted[name], found[name]
       return f"{name} is {dtype} {list(shape)}, not {right} {list(size)}"
   return None
+
+
+def other_setting(spec: specs.Spec, model: nnx.Module) -> str | None:
+  """How a model differs from a spec's beside its state; None if it does not.
+
+  Compared are classes of modules and their attributes, such as a routing with
+  its number of iterations; not the mode of training or evaluation.
+  """
+  wanted, found = spec.shapes(), nnx.clone(model)
+  for one in (wanted, found):
+    one.eval()
+  if nnx.graphdef(wanted) == nnx.graphdef(found):
+    return None
+  settings = _settings(wanted), _settings(found)
+  for name in sorted(settings[0].keys() | settings[1].keys()):
+    right, own = (x.get(name, "absent") for x in settings)
+    if right != own:
+      return f"{name} is {own}, not {right}"
+  return None
+
+
+def _settings(model: nnx.Module) -> dict[str, str]:
+  """The classes and attributes of all modules, as text by path."""
+  found = {}
+  for path, node in nnx.iter_graph(model):
+    if isinstance(node, nnx.Module):
+      place = ".".join(map(str, path))
+      found[f"class of {place or 'the model'}"] = type(node).__name__
+      for name, value in vars(node).items():
+        if not name.startswith("_") and not _is_part(value):
+          text = repr(list(value) if isinstance(value, tuple) else value)
+          found[f"{place}.{name}".lstrip(".")] = _ADDRESS.sub("", text)
+  return found
+
+
+def _is_part(value: Any) -> bool:
+  """Whether a value is of the state or the structure of a model."""
+  return isinstance(value, nnx.Module | nnx.Variable | jax.Array)
 
 
 def fill(shapes: nnx.Module, tensors: Tensors) -> nnx.Module:

@@ -211,7 +211,11 @@ def save(
     tensors |= named_tensors.halves(trained.model, tensors)
   card = {name: x for name, x in trained.card.items() if name != "sha256"}
   spec = specs.from_json(card)
-  fault = named_tensors.misfit(spec, tensors) or _other_sizes(spec, card)
+  fault = (
+    named_tensors.misfit(spec, tensors)
+    or named_tensors.other_setting(spec, trained.model)
+    or _other_sizes(spec, card)
+  )
   if fault:
     raise ValueError(
       f"{path} is not written: the card describes another model; {fault}."

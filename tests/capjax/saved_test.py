@@ -187,6 +187,38 @@ def test_a_card_of_another_model_is_refused(tmp_path):
   assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+  ("change", "words"),
+  [
+    ({"routing": "uniform", "num_iterations": None}, "class.*Dynamic"),
+    ({"num_iterations": 2}, "=3.*not .*=2"),
+  ],
+  ids=["routing", "iterations"],
+)
+def test_a_card_of_other_settings_is_refused(tmp_path, change, words):
+  """Their weights have the same shapes, and would mean something else."""
+  trained = saved_cases.trained("capsnet")
+  spec = saved_cases.SPECS["capsnet"].with_arguments(**change)
+  card = trained.card | spec.as_json()
+  with pytest.raises(ValueError, match=words):
+    capjax.save(saved.TrainedModel(trained.model, card), tmp_path / "x")
+  assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", saved_cases.SPECS)
+def test_a_card_from_json_is_of_its_model(name):
+  """Also with a list in place of a tuple, and in training mode."""
+  spec = saved_cases.SPECS[name]
+  listed = spec
+  if "image_shape" in spec.arguments:
+    shape = list(spec.arguments["image_shape"])
+    listed = spec.with_arguments(image_shape=shape)
+  for model in (spec.make(nnx.Rngs(0)), listed.make(nnx.Rngs(1))):
+    model.train()
+    again = specs.from_json(spec.as_json())
+    assert named_tensors.other_setting(again, model) is None
+
+
 def test_models_of_old_class_paths_load(tmp_path):
   trained = saved_cases.trained("rbm")
   trained.card["class"] = "capjax.boltzmann.CapsuleRBM"

@@ -244,9 +244,7 @@ def test_factors_of_data_sets_stay_with_their_images(has_test):
 def test_data_sets_of_other_classes_are_refused():
   """Else the labels of one would be read by the names of the other."""
   sets = _numbered(6, ("a", "b")), _numbered(6, ("b", "a"))
-  with pytest.raises(
-    ValueError, match="train are a, b, and .* test b, a;"
-  ):
+  with pytest.raises(ValueError, match="train are a, b, and .* test b, a;"):
     data.from_arrays(*sets)
   train, test = data.from_arrays(*sets, class_names=["x", "y"])
   assert train.class_names == test.class_names == ("x", "y")
