@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> None:
     for name in sorted(set(names) & _COMPARING):
       for other in others:
         other.read_evaluation(name)  # fails now where it is missing
-    for path in _ENSEMBLE.value:
+    for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
       weights.find(path)  # fails now where it is missing
     options = models.Options(
       views=_VIEWS.value,

@@ -23,8 +23,8 @@ def source(
     test: the data set that they are from, whose classes it must tell.
 
   Returns:
-    `(model, images [B H W C], labels [B]) -> [B]`, the cross-entropy of the
-    scores as in `Task.attack_loss`, and the model.
+    `(model, images [B H W C], labels [B]) -> [B]`, the log-odds against the
+    labels as in `Task.attack_loss`, and the model.
 
   Raises:
     FileNotFoundError: if there is no such model.

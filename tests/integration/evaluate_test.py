@@ -70,6 +70,20 @@ def test_a_compared_run_must_have_been_evaluated(train, pair):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+  ("suite", "flag"), [("ensemble", "ensemble"), ("attacks", "source")]
+)
+def test_other_models_must_be_there(train, pair, tmp_path, suite, flag):
+  absent = tmp_path / "absent"
+  code, printed = train(
+    pair[0], f"--suite=multimnist,{suite}", f"--{flag}={absent}",
+    binary="evaluate",
+  )  # fmt: skip
+  assert code == 1 and "Traceback" not in printed
+  assert f"{absent} does not exist" in printed and "suite 1" not in printed
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["flag", "negated", "flagfile"])
 def test_flags_of_the_run_are_its_own(train, pair, tmp_path, kind):
   (tmp_path / "a.cfg").write_text("--seed=1\n")
