@@ -110,6 +110,15 @@ def scores_name(model: nnx.Module) -> str | None:
   return _family(model).scores
 
 
+def has_class_capsules(model: nnx.Module) -> bool:
+  """Whether a classifier has a capsule for each class; others give logits."""
+  return any(
+    isinstance(model, known)
+    for known, family in _FAMILIES.items()
+    if family.scores == "activations"
+  )
+
+
 def prediction(
   model: nnx.Module, found: dict[str, np.ndarray], *, num_labels: int | None = 1
 ) -> Prediction:

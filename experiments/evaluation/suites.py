@@ -2,6 +2,7 @@
 
 from flax import nnx
 
+from capjax import predictions
 from capjax.data.sources import font_letters
 
 from . import (
@@ -96,7 +97,7 @@ def of_classifier(model: nnx.Module) -> list[str]:
     "moved",
     "costs",
   ]
-  if hasattr(model, "decode"):  # a network with capsules
+  if predictions.has_class_capsules(model):
     names += ["diagnostics", "parse_tree", "starvation", "more_routing"]
     if model.decoder is not None:
       names += ["reconstructions", "perturbations"]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from capjax import losses
+from capjax import losses, predictions
 from capjax.baselines import CapsNetBaseline
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
@@ -99,11 +99,6 @@ def make_task(
   )
 
 
-def has_capsules(model: nnx.Module) -> bool:
-  """Whether a network returns capsules; without them it returns logits."""
-  return hasattr(model, "decode")
-
-
 def loss(
   model: nnx.Module,
   images: jax.Array,
@@ -135,13 +130,13 @@ def loss(
   if labels.ndim == 2:
     measures = _measure_sets(model, images, labels, key, decoded=labels)
     metrics = {n: jnp.mean(x) for n, x in measures.items() if x.ndim == 1}
-    if has_capsules(model):
+    if predictions.has_class_capsules(model):
       metrics["loss"] = metrics["margin_loss"]
       if reconstruction_weight:
         error = metrics["reconstruction_loss"]
         metrics["loss"] += reconstruction_weight * error
     return metrics["loss"], metrics
-  if not has_capsules(model):
+  if not predictions.has_class_capsules(model):
     return losses.classifier_loss(model(images, key), labels)
   return losses.capsnet_loss(
     model, images, labels, reconstruction_weight=reconstruction_weight
@@ -167,23 +162,23 @@ def measure(
   """
   if labels.ndim == 2:
     return _measure_sets(model, images, labels)
-  if not has_capsules(model):
+  if not predictions.has_class_capsules(model):
     logits = model(images)
     return {
       **_right(jnp.argmax(logits, axis=-1), labels),
       "loss": optax.softmax_cross_entropy_with_integer_labels(logits, labels),
     }
   output = model(images)
-  predictions = jnp.argmax(output.activations, axis=-1)
+  classes = jnp.argmax(output.activations, axis=-1)
   present = jax.nn.one_hot(labels, output.activations.shape[1])
   measures = {
-    **_right(predictions, labels),
+    **_right(classes, labels),
     "margin_loss": losses.margin_loss(output.activations, present),
     "activations": output.activations,
     "routing_entropy": diagnostics.routing_entropy(output.coefficients),
   }
   if model.decoder is not None:
-    reconstructions = model.decode(output.poses, predictions)
+    reconstructions = model.decode(output.poses, classes)
     measures["reconstruction_loss"] = losses.reconstruction_loss(
       reconstructions, images
     )
@@ -200,7 +195,7 @@ def _measure_sets(model, images, present, key=None, decoded=None):
     key: samples dropout in training.
     decoded: [B J], the capsules to decode; None for those predicted.
   """
-  if not has_capsules(model):
+  if not predictions.has_class_capsules(model):
     logits = model(images) if key is None else model(images, key)
     entropies = optax.sigmoid_binary_cross_entropy(logits, present)
     return {**_right_sets(logits > 0, present), "loss": entropies.sum(axis=-1)}
@@ -230,6 +225,6 @@ def _right_sets(predicted, present):
   }
 
 
-def _right(predictions: jax.Array, labels: jax.Array) -> train_step.Metrics:
-  accuracy = (predictions == labels).astype(jnp.float32)
-  return {"prediction": predictions, "accuracy": accuracy}
+def _right(classes: jax.Array, labels: jax.Array) -> train_step.Metrics:
+  accuracy = (classes == labels).astype(jnp.float32)
+  return {"prediction": classes, "accuracy": accuracy}

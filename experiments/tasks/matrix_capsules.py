@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from capjax import losses, matrix_capsules
+from capjax import losses, matrix_capsules, predictions
 from capjax.baselines import CapsNetBaseline, smallnorb_baseline
 from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
@@ -113,7 +113,7 @@ def make_task(
     optimizer=optimizer,
     suites=lambda model: [
       *suites,
-      *(_OF_CAPSULES if _has_capsules(model) else []),
+      *(_OF_CAPSULES if predictions.has_class_capsules(model) else []),
     ],
     after_training=("accuracy", "viewpoints"),
     steps=lambda shape: steps,
@@ -190,7 +190,7 @@ def loss(
   """
   squares = optax.tree.norm(nnx.state(model, nnx.Param), squared=True)
   decay = weight_decay * squares / 2
-  if not _has_capsules(model):
+  if not predictions.has_class_capsules(model):
     value, metrics = losses.classifier_loss(model(images, key), labels)
     return value + decay, metrics
   activations = model(images).activations
@@ -219,12 +219,12 @@ def measure(
     [B J] and `routing_entropy` [B].
   """
   output = model(images)
-  capsules = _has_capsules(model)
+  capsules = predictions.has_class_capsules(model)
   said = output.activations if capsules else output
-  predictions = jnp.argmax(said, axis=-1)
+  classes = jnp.argmax(said, axis=-1)
   measures = {
-    "prediction": predictions,
-    "accuracy": (predictions == labels).astype(jnp.float32),
+    "prediction": classes,
+    "accuracy": (classes == labels).astype(jnp.float32),
   }
   if not capsules:
     measures["loss"] = optax.softmax_cross_entropy_with_integer_labels(
@@ -237,8 +237,3 @@ def measure(
       output.coefficients
     )
   return measures
-
-
-def _has_capsules(model: nnx.Module) -> bool:
-  """Whether the network returns capsules; without them it returns logits."""
-  return isinstance(model, matrix_capsules.MatrixCapsules)

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from capjax import data, losses
+from capjax import data, losses, predictions
 from capjax.baselines import CapsNetBaseline
 from capjax.capsnet import CapsNet
 from capjax.data.transforms import overlap
@@ -24,7 +24,6 @@ from capjax.specs import Spec
 
 from ..training import pairs, train_step
 from ..training.task import Task, described
-from . import capsnet
 
 
 @described(CapsNet, EfficientCapsNet, CapsNetBaseline)
@@ -100,7 +99,7 @@ def loss(
     the sigmoid cross-entropy of logits.
   """
   del step
-  if not capsnet.has_capsules(model):
+  if not predictions.has_class_capsules(model):
     return losses.multilabel_loss(model(images, key), objects.labels)
   return losses.overlap_loss(
     model,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from capjax import losses
+from capjax import losses, predictions
 from capjax.data.transforms import affnist, overlap
 
 from . import train_step
@@ -76,7 +76,7 @@ def measure(
   model: nnx.Module, images: jax.Array, objects: Objects
 ) -> train_step.Metrics:
   """Measures each image; `accuracy` is 1 where both classes are right."""
-  if not hasattr(model, "decode"):  # a network without capsules
+  if not predictions.has_class_capsules(model):
     logits = model(images)
     present = losses.multi_hot(objects.labels, logits.shape[1])
     entropies = optax.sigmoid_binary_cross_entropy(logits, present)

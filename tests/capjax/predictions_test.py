@@ -162,3 +162,12 @@ def test_other_modules_have_no_predictions():
     predictions.scores_name(
       saved_cases.nnx.Linear(1, 1, rngs=saved_cases.nnx.Rngs(0))
     )
+
+
+def test_models_with_class_capsules_are_known():
+  names = {
+    name
+    for name, spec in saved_cases.SPECS.items()
+    if predictions.has_class_capsules(spec.shapes())
+  }
+  assert names == {"capsnet", "bfloat16", "self_routing", "efficient", "matrix"}
