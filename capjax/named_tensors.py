@@ -15,6 +15,7 @@ from flax import nnx
 from capjax import specs
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in memory, of a function
+_BRACKETS = str.maketrans("()", "[]")
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
 
 Tensors = Mapping[str, np.ndarray]
@@ -112,8 +113,9 @@ def _settings(model: nnx.Module) -> dict[str, str]:
       found[f"class of {place or 'the model'}"] = type(node).__name__
       for name, value in vars(node).items():
         if not name.startswith("_") and not _is_part(value):
-          text = repr(list(value) if isinstance(value, tuple) else value)
-          found[f"{place}.{name}".lstrip(".")] = _ADDRESS.sub("", text)
+          # Lists are as good as tuples, which JSON does not tell apart.
+          text = _ADDRESS.sub("", repr(value)).translate(_BRACKETS)
+          found[f"{place}.{name}".lstrip(".")] = text.replace(",]", "]")
   return found
 
 
