@@ -15,6 +15,7 @@ from flax import nnx
 from capjax import specs
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in memory, of a function
+_DTYPES = ("dtype", "param_dtype", "preferred_element_type")  # attributes
 _BRACKETS = str.maketrans("()", "[]")
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")  # of random keys, in JAX
 
@@ -86,7 +87,7 @@ def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
 
 
 def other_setting(spec: specs.Spec, model: nnx.Module) -> str | None:
-  """How a model differs from a spec's beside its state; None if it does not.
+  """How a model differs from a spec's besides its state; None if it does not.
 
   Compared are classes of modules and their attributes, such as a routing with
   its number of iterations; not the mode of training or evaluation.
@@ -113,6 +114,8 @@ def _settings(model: nnx.Module) -> dict[str, str]:
       found[f"class of {place or 'the model'}"] = type(node).__name__
       for name, value in vars(node).items():
         if not name.startswith("_") and not _is_part(value):
+          if name in _DTYPES and value is not None:
+            value = jnp.dtype(value).name
           # Lists are as good as tuples, which JSON does not tell apart.
           text = _ADDRESS.sub("", repr(value)).translate(_BRACKETS)
           found[f"{place}.{name}".lstrip(".")] = text.replace(",]", "]")

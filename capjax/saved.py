@@ -37,8 +37,9 @@ class TrainedModel:
   argument: else loops in them are compiled each time.
 
   Attributes:
-    model: a copy of the module that was given, in evaluation mode; it shares
-      the arrays, and does not follow what changes the given module later.
+    model: a copy of the module that was given, in evaluation mode. It does not
+      follow later training, and shares the arrays: after an update that donates
+      them it cannot be used. Make it when training has ended.
     card: what the model is, as JSON: see `make_card`; `sha256` identifies a
       model that was loaded.
   """

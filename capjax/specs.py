@@ -44,7 +44,7 @@ class Spec(NamedTuple):
   Attributes:
     maker: a class of this package, or a function, that takes `arguments` and
       `rngs` by keyword and returns a module.
-    arguments: values that JSON can hold, or numbers and arrays of NumPy.
+    arguments: values that JSON can hold, or numbers of NumPy.
   """
 
   maker: Callable[..., nnx.Module]
@@ -122,7 +122,7 @@ class Spec(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-  """A value as JSON gives it back; numbers and arrays of NumPy as plain ones.
+  """A value as JSON gives it back; numbers of NumPy as plain ones.
 
   Raises:
     TypeError: if JSON cannot hold it.
@@ -131,8 +131,8 @@ def plain(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-  if isinstance(value, np.generic | np.ndarray):
-    return value.tolist()
+  if isinstance(value, np.generic):
+    return value.item()
   raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 

@@ -61,7 +61,8 @@ def fit(
     The reported model, as `capjax.load(workdir)` gives it.
 
   Raises:
-    TypeError: if an option is unknown or `num_steps` is missing.
+    TypeError: if an option is unknown, `num_steps` is missing, or JSON cannot
+      hold an argument of the Spec.
     ValueError: if the arrays cannot be used, an option is out of range, the
       model is not made by a class or function of capjax, so that it could not
       be loaded again, or the folder holds another run.

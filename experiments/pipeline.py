@@ -234,24 +234,23 @@ def _finish(
     reported += ", averaged weights"
   metrics: dict[str, Any] = {}
   num_images: dict[str, int] = {}
-  summary = run.summary(
-    {
-      "num_parameters": train_step.num_parameters(trained.model),
-      "num_steps": step,
-      "restarts": sum(x["split"] == "restart" for x in run.metrics()),
-      "reported": reported,
-      **records,
-      "metrics": metrics,
-      "num_images": num_images,
-      "seconds": seconds,
-      "images_per_second": run.images_per_second(),
-      **run.noted("start_from"),
-    }
-  )
+  entries = {
+    "num_parameters": train_step.num_parameters(trained.model),
+    "num_steps": step,
+    "restarts": sum(x["split"] == "restart" for x in run.metrics()),
+    "reported": reported,
+    **records,
+    "metrics": metrics,
+    "num_images": num_images,
+    "seconds": seconds,
+    "images_per_second": run.images_per_second(),
+    **run.noted("start_from"),
+  }
   write_card = functools.partial(
     cards.write, run, task, trained.model, trained.test
   )
-  write_card(summary)  # A model without scores, should a suite fail.
+  if not run.is_complete(step):
+    write_card(run.summary(entries))  # Without scores, should a suite fail.
   for name in task.after_training:
     if name in suites.fitting(trained):
       allocator.trim()  # Training, or another suite, has just freed memory.
@@ -260,6 +259,7 @@ def _finish(
       counts = suites.SUITES[name].counts
       num_images.update(models.images_of(trained, scores, counts))
       metrics.update({x: y for x, y in scores.items() if x != "num_images"})
+  summary = run.summary(entries)
   run.write_summary(summary)
   write_card(summary)
   if "test_accuracy" in metrics:

@@ -138,14 +138,13 @@ def from_arrays(
     )
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
     class_names = train.named(range(train.num_classes)).tolist()
-    if isinstance(test, Dataset):
-      theirs = test.named(range(test.num_classes)).tolist()
-      if theirs != class_names:
-        raise ValueError(
-          f"the classes of train are {', '.join(class_names)}, and those of "
-          f"test {', '.join(theirs)}; give two parts of one data set, or "
-          "class_names, which number the labels of both"
-        )
+  if isinstance(train, Dataset) and isinstance(test, Dataset):
+    names, theirs = train.class_names, test.class_names
+    if names and theirs and names != theirs:
+      raise ValueError(
+        f"the classes of train are {', '.join(names)}, and those of test "
+        f"{', '.join(theirs)}; number the labels of both alike"
+      )
   if class_names is not None:
     named["class_names"] = tuple(class_names)
   arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}

@@ -4,6 +4,7 @@ Axes: I parts below, J objects above, C pose of a part, D pose of an object,
 P Q pose matrix of a part, P R of an object.
 """
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -47,8 +48,8 @@ class FromFunction(nnx.Module):
 
     Raises:
       TypeError: if the function needs arguments that no layer gives, or is a
-        module with other state than parameters, or has a module with
-        parameters inside.
+        module with other state than parameters, or a partial, a method or a
+        closure of a module with parameters.
     """
     self.takes_votes, self.names, missing = _signature(function)
     if missing:
@@ -136,7 +137,7 @@ def _signature(function):
 
 
 def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
-  """A module with state that a function holds, which Flax would not find."""
+  """A module with parameters that a function holds, hidden from Flax."""
   function = inspect.unwrap(function)  # of jit and of custom gradients
   held: list[Any] = []
   if isinstance(function, functools.partial):
@@ -144,10 +145,12 @@ def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
   elif inspect.ismethod(function):
     held = [function.__self__]
   elif inspect.isfunction(function):
-    held = list(inspect.getclosurevars(function).nonlocals.values())
+    for cell in function.__closure__ or ():
+      with contextlib.suppress(ValueError):  # of a name that has no value yet
+        held.append(cell.cell_contents)
   for value in held:
     if isinstance(value, nnx.Module):
-      if jax.tree.leaves(nnx.state(value)):
+      if jax.tree.leaves(nnx.state(value, nnx.Param)):
         return value
     elif callable(value) and not any(value is x for x in seen):
       found = _module_inside(value, (*seen, function))

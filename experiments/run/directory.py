@@ -245,6 +245,13 @@ class Run:
     sure = {name: end[name] for name in ("experiment", "dataset", "seed")}
     return {**start, **sure, **later, **entries}
 
+  def is_complete(self, num_steps: int) -> bool:
+    """Whether there is a summary of a run of this many updates."""
+    try:
+      return self.read_summary().get("num_steps") == num_steps
+    except ValueError:
+      return False
+
   def write_summary(self, summary: Mapping[str, Any]) -> None:
     """Writes summary.json, as `summary` made it: the run is complete.
 

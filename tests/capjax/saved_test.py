@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -217,6 +218,38 @@ def test_a_card_from_json_is_of_its_model(name):
     model.train()
     again = specs.from_json(spec.as_json())
     assert named_tensors.other_setting(again, model) is None
+
+
+def test_dtypes_are_compared_by_their_names():
+  spec = saved_cases.SPECS["bfloat16"]
+  model = spec.with_arguments(dtype=jnp.bfloat16).make(nnx.Rngs(0))
+  assert named_tensors.other_setting(spec, model) is None
+  single = saved_cases.SPECS["capsnet"]
+  assert "bfloat16" in named_tensors.other_setting(single, model)
+
+
+def test_some_parameters_can_be_kept_in_further_training():
+  """The recipe of docs/models.md."""
+  page = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
+  blocks = page.read_text().split("```python\n")
+  (start,) = (x for x in blocks if "specs.from_json(digits.card)" in x)
+  (recipe,) = (x for x in blocks if "optax.multi_transform" in x)
+  names: dict = {}
+  for block in (start, recipe):
+    exec(block.partition("```")[0], names)  # noqa: S102 (of our own page)
+  model, copied = names["parity"], names["copied"]
+  before = {
+    n: np.array(x) for n, x in named_tensors.named(nnx.state(model)).items()
+  }
+  images = jnp.full((2, *model.image_shape), 0.5)
+  gradients = nnx.grad(lambda model: jnp.sum(model(images).poses))(model)
+  names["optimizer"].update(model, gradients)
+  for name, x in named_tensors.named(nnx.state(model)).items():
+    is_same = np.array_equal(x, before[name])
+    assert is_same or name not in copied
+  assert not np.array_equal(
+    model.classes.transforms[...], before["classes.transforms"]
+  )
 
 
 def test_models_of_old_class_paths_load(tmp_path):

@@ -242,7 +242,7 @@ def test_shapes_are_kept_and_their_owner_may_change_them():
 def test_numbers_of_numpy_are_plain_in_json():
   spec = specs.Spec(
     capjax.CapsNet,
-    {"num_types": np.int64(2), "image_shape": np.array([12, 12, 1])},
+    {"num_types": np.int64(2), "image_shape": tuple(np.array([12, 12, 1]))},
   )
   described = json.loads(json.dumps(spec.as_json()))
   assert described["arguments"] == {"num_types": 2, "image_shape": [12, 12, 1]}

@@ -279,3 +279,6 @@ def test_a_run_whose_suite_fails_has_its_model(fitted, tmp_path):
   assert code == 0, printed
   metrics = capjax.load(tmp_path).card["metrics"]
   assert metrics == capjax.load(fitted).card["metrics"]
+  # The model of a complete run keeps its scores.
+  code, _ = fit(tmp_path, suite_fails=True)
+  assert code != 0 and capjax.load(tmp_path).card["metrics"] == metrics

@@ -246,5 +246,7 @@ def test_data_sets_of_other_classes_are_refused():
   sets = _numbered(6, ("a", "b")), _numbered(6, ("b", "a"))
   with pytest.raises(ValueError, match="train are a, b, and .* test b, a;"):
     data.from_arrays(*sets)
-  train, test = data.from_arrays(*sets, class_names=["x", "y"])
-  assert train.class_names == test.class_names == ("x", "y")
+  named, unnamed = sets[0], sets[1]._replace(class_names=())
+  for train, test in ((named, unnamed), (unnamed, named)):
+    found, _ = data.from_arrays(train, test)
+    assert found.class_names == (train.class_names or ("0", "1"))

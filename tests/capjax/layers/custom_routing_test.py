@@ -293,3 +293,20 @@ def test_functions_that_refer_to_themselves_are_taken():
 def test_parameters_of_modules_are_found():
   layer = custom_routing.FromFunction(Scaled())
   assert len(jax.tree.leaves(nnx.state(layer, nnx.Param))) == 1
+
+
+def test_functions_of_names_without_a_value_yet_are_taken():
+  def routed(votes):
+    return later(votes)
+
+  route = custom_routing.FromFunction(routed)
+  later = routing.uniform_routing
+  assert route.takes_votes and later
+
+
+def test_modules_without_parameters_may_be_inside():
+  dropout = nnx.Dropout(0.5, deterministic=True, rngs=nnx.Rngs(0))
+  route = custom_routing.FromFunction(
+    lambda votes: routing.uniform_routing(dropout(votes))
+  )
+  assert route.takes_votes
