@@ -557,12 +557,14 @@ $(call seeds,scae_mnist_40_long,0 1 2)
 # Which of the settings of scae_mnist_40_cpu matter. `whole` has all of them; `posterior`,
 # `prior`, `parts` and `rate` take one group from scae_mnist_40; `paper` weighs all terms
 # as scae_mnist_paper does; `optimiser` is that of the authors; `fast` doubles the rate, and
-# `weak` takes a quarter of the weights of parts and deformations.
-# $(call pilot,CELL,FLAGS,SEEDS)
+# `weak` takes a quarter of the weights of parts and deformations. `falling` has the steps of
+# scae_mnist_40_cpu, and a rate that is below half of its peak after 3,000 of them: at rates
+# near the peak, scae_mnist_40_long lost parts between steps 5,000 and 15,000.
+# $(call pilot,CELL,FLAGS,SEEDS,MINUTES)
 define pilot
 train.scae_pilot_$(1) := train_scae $(presets)/scae/scae_mnist_40_cpu.cfg \
   --num_steps=8000 --eval_every=2000 $(2)
-minutes.scae_pilot_$(1) := 30
+minutes.scae_pilot_$(1) := $(or $(4),30)
 $$(call seeds,scae_pilot_$(1),$(or $(3),0))
 endef
 $(eval $(call pilot,whole,,0 1 2))
@@ -576,6 +578,8 @@ $(eval $(call pilot,paper,--parts_weight=1 --dynamics_weight=10 \
   --posterior_within_weight=10 --posterior_between_weight=10))
 $(eval $(call pilot,rate,--learning_rate=0.002 --warmup_steps=500))
 $(eval $(call pilot,fast,--learning_rate=0.01))
+$(eval $(call pilot,falling,--num_steps=20000 --eval_every=5000 \
+  --schedule=exponential --final_rate_fraction=0.01,0,75))
 $(eval $(call pilot,optimiser,\
   --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential \
   --decay_rate=1 --max_gradient=1e9))
