@@ -16,7 +16,7 @@ from capjax import weights
 from capjax.kernels import checks
 
 from . import finished, launch
-from .evaluation import models, printed, suites
+from .evaluation import models, out_of_distribution, printed, suites
 from .flags import datasets, errors, hosts, limits, runs
 from .run import changes, directory, provenance
 from .training import allocator, task
@@ -129,6 +129,9 @@ def main(argv: Sequence[str]) -> None:
         other.read_evaluation(name)  # fails now where it is missing
     for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
       weights.find(path)  # fails now where it is missing
+    if _OTHER_DATA.value:
+      # Fails now where they are missing or of another shape.
+      out_of_distribution.other_images(trained, _OTHER_DATA.value)
     options = models.Options(
       views=_VIEWS.value,
       images=_IMAGES.value,

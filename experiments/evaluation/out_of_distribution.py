@@ -82,6 +82,24 @@ def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return _detect(run, "letters", "font_letters", trained, options)
 
 
+def other_images(trained: Trained, name: str) -> np.ndarray:
+  """The test images of another data set, uint8 [N H W C].
+
+  Raises:
+    ValueError: if their shape is not that of the model's images, or the data
+      set cannot be loaded.
+  """
+  images = trained.load_other(name).images
+  shape = trained.test.images.shape[1:]
+  if images.shape[1:] != shape:
+    found, wanted = ("x".join(map(str, x)) for x in (images.shape[1:], shape))
+    raise ValueError(
+      f"images of {name} are {found}, those of the run {wanted}; give a data "
+      f"set of images of {wanted}, as --other_data"
+    )
+  return images
+
+
 def _detect(
   run: directory.Run,
   figure: str,
@@ -90,18 +108,8 @@ def _detect(
   options: Options,
 ) -> Scores:
   """Compares the test images of the model's data with those of other data."""
-  other = trained.load_other(name)
-  shape = trained.test.images.shape[1:]
-  if other.images.shape[1:] != shape:
-    found, wanted = (
-      "x".join(map(str, x)) for x in (other.images.shape[1:], shape)
-    )
-    raise ValueError(
-      f"images of {name} are {found}, those of the run {wanted}; give a data "
-      f"set of images of {wanted}, as --other_data"
-    )
   images = trained.test.images[: options.images]
-  others = other.images[: options.images]
+  others = other_images(trained, name)[: options.images]
   familiar = trained.load_train().images[:_NUM_COUNTED]
   usual = np.mean(_nonzero_pixels(familiar))
   own, foreign = (

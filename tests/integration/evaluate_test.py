@@ -2,6 +2,7 @@
 
 import shutil
 
+import dataset_files
 import processes
 import pytest
 
@@ -81,6 +82,26 @@ def test_other_models_must_be_there(train, pair, tmp_path, suite, flag):
   )  # fmt: skip
   assert code == 1 and "Traceback" not in printed
   assert f"{absent} does not exist" in printed and "suite 1" not in printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  ("name", "said"),
+  [
+    ("absent", "absent"),
+    ("viewpoint_solids", "images of viewpoint_solids are 48x48x2"),
+  ],
+)
+def test_other_images_must_be_like_those_of_the_run(
+  train, pair, tmp_path, name, said
+):
+  dataset_files.write_solids(tmp_path, train=1, test=1)
+  code, printed = train(
+    pair[0], "--suite=multimnist,out_of_distribution", f"--other_data={name}",
+    f"--data_dir={tmp_path}", binary="evaluate",
+  )  # fmt: skip
+  assert code == 1 and "Traceback" not in printed
+  assert said in printed and "suite 1" not in printed, printed
 
 
 @pytest.mark.long
