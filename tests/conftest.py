@@ -17,16 +17,21 @@ compiling.compile_quickly()
 jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
 
 
+# Folders and files.
+_TAKE_LONGEST = {
+  "benchmarks", "exporting", "integration", "tasks", "tutorials_test.py",
+}  # fmt: skip
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
   """What takes longest starts first, since it leaves a core idle at the end.
 
-  Those are runs of the binaries, and exported graphs.
+  Those are runs of the binaries, exported graphs, trainings of each task, and
+  files whose tests take minutes together.
   `long_after_first` leaves one case of many to `make test`.
   """
-  items.sort(
-    key=lambda item: not {"exporting", "integration"} & {*item.path.parts}
-  )
+  items.sort(key=lambda item: not _TAKE_LONGEST & {*item.path.parts})
   seen = set()
   for item in items:
     if item.get_closest_marker("long_after_first"):

@@ -49,7 +49,8 @@ def rates(
 def _rate(words, count, folder):
   devices = _DEVICES // count
   flag = f"--xla_force_host_platform_device_count={devices}"
-  environment = os.environ | {"XLA_FLAGS": flag}
+  flags = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+  environment = os.environ | {"XLA_FLAGS": flags}
   command = [sys.executable, "-m", _MODULE, f"--workdir={folder}/run", *words]
   address, running = _free_address(), []
   for index in range(count):

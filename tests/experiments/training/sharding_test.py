@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import compiling
 import processes
 import pytest
 
@@ -52,10 +53,11 @@ print(json.dumps({
 
 @pytest.mark.long
 def test_devices_keep_their_images_to_themselves():
+  devices = "--xla_force_host_platform_device_count=2"
   done = subprocess.run(
     [sys.executable, "-c", _CODE],
     cwd=processes.ROOT,
-    env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    env=os.environ | {"XLA_FLAGS": f"{compiling.FLAGS} {devices}"},
     capture_output=True,
     text=True,
   )
