@@ -267,7 +267,11 @@ def exact_set(
 
   Returns:
     True or false for each example.
+
+  Raises:
+    ValueError: if there is not one set of labels for each row of scores.
   """
+  checks.same_shape((*scores.shape[:-1], *labels.shape[-1:]), labels=labels)
   # `top_k` may hold -0.0 for less than 0.0.
   scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
@@ -407,7 +411,7 @@ def multilabel_loss(
   class is present) and the loss is averaged over classes.
   """
   checks.arrays({"logits": (logits, "B J")})
-  checks.same_shape((len(logits), *labels.shape[1:]), labels=labels)
+  checks.same_shape((len(logits), labels.shape[-1]), labels=labels)
   present = multi_hot(labels, logits.shape[-1])
   entropies = optax.sigmoid_binary_cross_entropy(logits, present)
   return _mean_with_accuracy(jnp.sum(entropies, axis=-1), logits, labels)

@@ -1,5 +1,6 @@
 """Resizing of images, and their conversion to grey, when they are loaded."""
 
+import math
 import types
 from typing import NamedTuple
 
@@ -86,14 +87,26 @@ def convert(
 def convert_all(
   images: UInt8[np.ndarray, "N H W C"], conversion: Conversion
 ) -> UInt8[np.ndarray, "N H2 W2 C2"]:
-  """Converts all images; see `convert`."""
+  """Converts all images; see `convert`.
+
+  Raises:
+    ValueError: As `convert`; or the converted images do not fit into memory.
+  """
   if conversion == Conversion() or not len(images):
     return images
   original = images[0]
   first = convert(original, conversion)
   if first is original:  # nothing changes
     return images
-  converted = np.empty((len(images), *first.shape), np.uint8)
+  shape = (len(images), *first.shape)
+  try:
+    converted = np.empty(shape, np.uint8)
+  except MemoryError:
+    raise ValueError(
+      f"{len(images)} images of {'x'.join(map(str, first.shape))} need "
+      f"{math.prod(shape) / 1e9:.1f} GB, which this machine does not have; "
+      "give a smaller image_size (--image_size)"
+    ) from None
   for i, image in enumerate(images):
     converted[i] = convert(image, conversion)
   return converted

@@ -14,6 +14,7 @@ from capjax.data.sources import digits, font_letters, idx, smallnorb, tfds
 from capjax.kernels import checks
 
 _SPLITS = ("train", "test")
+_MAX_SIDE = 10_000  # pixels, to which images are resized
 
 
 _DIGITS = tuple("0123456789")
@@ -155,10 +156,11 @@ def _sides(image_size: Any) -> tuple[int, int] | None:
     height, width = np.broadcast_to(image_size, 2).tolist()
   except ValueError:
     height = width = 0
-  if not all(isinstance(side, int) and side > 0 for side in (height, width)):
+  sides = height, width
+  if not all(isinstance(x, int) and 0 < x <= _MAX_SIDE for x in sides):
     raise ValueError(
       f"image_size is {image_size!r}; give one number of pixels, or height and "
-      "width such as (20, 30)."
+      f"width such as (20, 30), each at most {_MAX_SIDE}."
     )
   return height, width
 

@@ -129,6 +129,7 @@ def log_odds_against(
     labels: in 0..J-1.
   """
   checks.floats({"scores": scores})
+  checks.same_shape(scores.shape[:-1], labels=labels)
   classes = jnp.arange(scores.shape[-1])
   own = labels[:, None] == classes
   others = numerics.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)

@@ -99,6 +99,10 @@ def _check(scores, labels) -> None:
       f"labels have shape {list(labels.shape)}; give one for each of the "
       f"{len(scores)} rows of scores."
     )
+  if not np.issubdtype(labels.dtype, np.integer):
+    raise ValueError(
+      f"labels are {labels.dtype}; give whole numbers, the classes."
+    )
   wrong = labels[(labels < 0) | (labels >= scores.shape[1])]
   if wrong.size:
     raise ValueError(f"labels hold {wrong[0]}; give 0..{scores.shape[1] - 1}.")

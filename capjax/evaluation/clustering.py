@@ -244,7 +244,8 @@ def few_label_curve(
 
   Raises:
     ValueError: if a count is less than the number of classes, a class has too
-      few examples, or there are fewer than two repeats.
+      few examples, there are fewer than two repeats, or predictions or test
+      labels are not one class for each image.
   """
   if repeats < 2:
     raise ValueError(
@@ -259,6 +260,15 @@ def few_label_curve(
     for repeat in range(repeats):
       rows = _sample_balanced(generator, train_labels, count)
       predictions = predict(rows, train_labels[rows])
+      if (
+        not np.shape(predictions)
+        == np.shape(test_labels)
+        == (len(test_labels),)
+      ):
+        raise ValueError(
+          f"predictions are {list(np.shape(predictions))}, test_labels "
+          f"{list(np.shape(test_labels))}; give one class for each image."
+        )
       accuracy[repeat] = np.mean(predictions == test_labels)
   return FewLabels(
     counts, accuracies.mean(axis=1), accuracies.std(axis=1, ddof=1)

@@ -38,12 +38,18 @@ def detection(
     kept: in (0, 1], the share of familiar images above the threshold, at least.
 
   Raises:
-    ValueError: if there are no images of a kind, a score is not finite, or
-      `kept` is out of its range.
+    ValueError: if there are no images of a kind, or several scores of one, a
+      score is not finite, or `kept` is out of its range.
   """
   familiar, other = np.asarray(familiar, float), np.asarray(other, float)
   if not 0 < kept <= 1:
     raise ValueError(f"kept is {kept}; give a share above 0, up to 1.")
+  for name, values in (("familiar", familiar), ("other", other)):
+    if values.ndim != 1:
+      raise ValueError(
+        f"{name} has shape {list(values.shape)}; give [N], one score for each "
+        "image."
+      )
   if not (familiar.size and other.size):
     raise ValueError(
       f"there are {familiar.size} familiar and {other.size} other scores; give "

@@ -54,9 +54,19 @@ def readouts(
     where there are 20 or more.
 
   Raises:
-    ValueError: if there are fewer than two other examples.
+    ValueError: if there are fewer than two other examples, or values are not
+      one number for each row.
   """
   _require_two(test_values=test_values)
+  for name, rows, of_rows in (
+    ("values", features, values),
+    ("test_values", test_features, test_values),
+  ):
+    if np.shape(of_rows) != (len(rows),):
+      raise ValueError(
+        f"{name} has shape {list(np.shape(of_rows))}; give [{len(rows)}], one "
+        "number for each row of features."
+      )
   mean, deviation = np.mean(values), max(np.std(values), 1e-12)
   regressions = {
     "linear": _ridge(),
@@ -116,12 +126,22 @@ def change(
     test_after: their poses after the same transformation.
 
   Raises:
-    ValueError: if there are fewer than two other images.
+    ValueError: if there are fewer than two other images, or the poses before
+      and after differ in shape.
 
   Differs from paper: the map is judged by the poses themselves, not by the loss
   of the layers above them.
   """
   _require_two(test_after=test_after)
+  for name, one, other in (
+    ("after", before, after),
+    ("test_after", test_before, test_after),
+  ):
+    found, wanted = list(np.shape(other)), list(np.shape(one))
+    if found != wanted:
+      raise ValueError(
+        f"{name} has shape {found}; give {wanted}, as of the images before."
+      )
   predicted = _ridge().fit(before, after).predict(test_before)
   total = np.sum(np.square(test_after - np.mean(test_after, axis=0)))
   total = max(total, 1e-12)

@@ -21,14 +21,17 @@ _OF_RESULT = frozenset(
   {
     "add", "add_any", "sub", "mul", "div", "max", "min", "neg", "abs", "exp",
     "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sqrt", "rsqrt",
-    "square", "pow", "integer_pow", "sin", "cos", "erf", "select_n", "clamp",
+    "square", "pow", "integer_pow", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "erf", "cbrt", "floor", "ceil", "round",
+    "sign", "rem", "select_n", "clamp",
   }
 )  # fmt: skip
 # One operation for each number of the argument.
 _OF_ARGUMENT = frozenset(
   {
     "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin",
-    "cumsum", "cumlogsumexp", "cummax", "reduce_window_max",
+    "cumsum", "cumprod", "cumlogsumexp", "cummax", "cummin",
+    "reduce_window_max", "reduce_window_min", "reduce_window_sum",
   }
 )  # fmt: skip
 

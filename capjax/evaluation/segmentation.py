@@ -77,19 +77,31 @@ def score(
 
   Args:
     found: the object that each point was assigned to.
-    truth: the object that each point belongs to.
+    truth: the object that each point belongs to, >= 0 for those that count.
     presence: presence of points; those above 0 count.
 
   Returns:
     See `Segmentation`.
 
   Raises:
-    ValueError: if no image has a point.
+    ValueError: if no image has a point, a point that counts belongs to no
+      object, or the shapes differ.
 
   Differs from the SCAE authors' code only in that theirs reports the pooled
   accuracy alone.
   """
   there = np.asarray(presence) > 0
+  shapes = np.shape(found), np.shape(truth), there.shape
+  if len(set(shapes)) > 1:
+    raise ValueError(
+      "found, truth and presence are "
+      f"{', '.join(str(list(x)) for x in shapes)}; give one shape [B N]."
+    )
+  if np.any(np.asarray(truth)[there] < 0):
+    raise ValueError(
+      "truth is below 0 at points that count; give points of no object the "
+      "presence 0."
+    )
   images = [
     (np.asarray(one)[row], np.asarray(other)[row])
     for one, other, row in zip(found, truth, there, strict=True)

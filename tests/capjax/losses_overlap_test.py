@@ -1,6 +1,7 @@
 """Losses and the accuracy of overlapping objects against plain loops."""
 
 import functools
+import inspect
 import itertools
 import math
 
@@ -225,6 +226,17 @@ def _halved_targets(logits, labels):
 
 
 class OverlapLossTest(chex.TestCase):
+  def test_labels_are_sets(self):
+    # Annotations are checked in tests alone.
+    loss, exact = map(
+      inspect.unwrap, (losses.multilabel_loss, losses.exact_set)
+    )
+    logits, labels = jnp.ones((3, 5)), jnp.arange(3)
+    with self.assertRaisesRegex(ValueError, "labels is .3."):
+      loss(logits, labels)
+    with self.assertRaisesRegex(ValueError, r"labels is \[3\]; give \[3 3\]"):
+      exact(logits, labels)
+
   @parameterized.product(seed=[0, 1], num_objects=[1, 2, 3])
   def test_overlap_loss(self, seed, num_objects):
     check_overlap_loss(losses.overlap_loss, seed, num_objects)

@@ -4,9 +4,9 @@ Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Images without labels
 lie in one folder, or in `train/*` and `test/*`. Files are read by
 Pillow. Transparent pixels become white. Palettes become grey or colour, grey of
 16 bits is rounded to 8 (of colours Pillow reads the upper 8 bits), and
-photographs are turned as their EXIF tag says. If any image is coloured, all
-have three channels, otherwise one. Of an animation the first picture is read.
-Hidden files and folders are passed over.
+photographs (JPEG, TIFF) are turned as their tag says. If any image is coloured,
+all have three channels, otherwise one. Of an animation the first picture is
+read. Hidden files and folders are passed over.
 """
 
 import collections
@@ -277,7 +277,8 @@ def _each(
 
 
 def _header(path: pathlib.Path) -> _Header:
-  with converting.pillow().open(path) as image:
+  # By a file: Pillow maps TIFF given by path, in the turned size.
+  with path.open("rb") as file, converting.pillow().open(file) as image:
     width, height = image.size
     # Other formats would be decoded to find the tag.
     if image.format in ("JPEG", "MPO"):
@@ -354,7 +355,8 @@ def read_file(
   module = converting.pillow()
   from PIL import ImageOps
 
-  with module.open(path) as image:
+  # By a file, as in `_header`.
+  with path.open("rb") as file, module.open(file) as image:
     if image.format in ("JPEG", "MPO"):
       image = ImageOps.exif_transpose(image)
     if image.mode == "F":

@@ -68,16 +68,28 @@ def write(
     raise FileExistsError(
       f"{folder} holds records already; give another folder, or remove it"
     )
+  is_text = isinstance(class_names, str)
+  if is_text or len({x for x in class_names if isinstance(x, str)}) < len(
+    class_names
+  ):
+    raise ValueError(
+      f"class_names is {class_names!r}; give a sequence of different names"
+    )
   module = _package("array_record.python.array_record_module")
   folder.mkdir(parents=True, exist_ok=True)
-  shape, sizes = None, {}
+  shape, sizes, kinds = None, {}, {}
   for split, blocks in (("train", train), ("test", test)):
     if blocks is None:
       continue
     labels = []
     writer = module.ArrayRecordWriter(str(_images(folder, split)), _OPTIONS)
-    for images, marks in blocks:
-      images, marks = _checked(images, marks, split, len(class_names))
+    for block in blocks:
+      if len(block) != 2:
+        raise ValueError(
+          f"a block of {split} has {len(block)} parts; give blocks of images "
+          "and their labels, such as [(images, labels)]"
+        )
+      images, marks = _checked(*block, split, len(class_names))
       if shape not in (None, images.shape[1:]):
         raise ValueError(
           f"an image of {split} is {_by(images.shape[1:])}, but the first one "
@@ -90,9 +102,10 @@ def write(
     writer.close()
     if not sum(map(len, labels)):
       raise ValueError(f"{split} has no images; give at least one")
-    if len({x.shape[1:] for x in labels}) > 1:
+    kinds[split] = {x.shape[1:] for x in labels}
+    if len(set.union(*kinds.values())) > 1:
       raise ValueError(
-        f"the labels of {split} are [M] and [M J]; give one kind"
+        f"the labels of {' and '.join(kinds)} are [M] and [M J]; give one kind"
       )
     together = np.concatenate(labels)
     np.save(_labels(folder, split), together)
@@ -197,7 +210,11 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
   """A block as uint8 [M H W C] and int32 [M], [M J] or [M 0]."""
   images = np.asarray(images)
-  if images.dtype != np.uint8 or images.ndim not in (3, 4):
+  if (
+    images.dtype != np.uint8
+    or images.ndim not in (3, 4)
+    or 0 in images.shape[1:]
+  ):
     raise ValueError(
       f"images of {split} are {list(images.shape)} of {images.dtype}; give "
       "uint8 [M H W C] or [M H W]"

@@ -96,7 +96,9 @@ def test_one_number_is_height_and_width(tmp_path):
   assert data.load(path, "train", image_size=3).images.shape[1:] == (3, 3, 1)
 
 
-@pytest.mark.parametrize("size", ["8", 0, (0, 4), (8.0, 8.0), (1, 2, 3)])
+@pytest.mark.parametrize(
+  "size", ["8", 0, (0, 4), (8.0, 8.0), (1, 2, 3), 10_001]
+)
 def test_sizes_that_are_none_are_refused(size):
   # Without the checks of annotations, which only tests have.
   load = inspect.unwrap(data.load)

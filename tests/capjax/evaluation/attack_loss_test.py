@@ -1,5 +1,7 @@
 """What attacks on classifiers follow keeps its slope where logits saturate."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,12 @@ _LABELS = jnp.array([0, 2, 1])
 def _scores(seed=0, scale=1.0, dtype=jnp.float32):
   scores = np.random.default_rng(seed).normal(size=(3, 4))
   return jnp.asarray(scale * scores, dtype)
+
+
+def test_there_is_one_label_for_each_row():
+  log_odds = inspect.unwrap(attacks.log_odds_against)
+  with pytest.raises(ValueError, match=r"labels is \[3 1\]; give \[3\]"):
+    log_odds(_scores(), _LABELS[:, None])
 
 
 def test_log_odds_are_those_of_the_softmax():

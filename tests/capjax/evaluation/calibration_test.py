@@ -86,6 +86,13 @@ def test_bad_arguments_are_refused(scores, labels, words):
       function(scores, np.array(labels, int))
 
 
+@pytest.mark.parametrize("labels", [[False, True], [0.0, 1.0]])
+def test_labels_are_whole_numbers(labels):
+  for function in (calibration.reliability, calibration.brier_score):
+    with pytest.raises(ValueError, match="labels are .*; give whole numbers"):
+      function([[0.9, 0.1], [0.2, 0.8]], labels)
+
+
 def test_no_bins_are_refused():
   with pytest.raises(ValueError, match="num_bins is 0; give at least 1"):
     calibration.reliability([[1.0]], [0], num_bins=0)

@@ -239,6 +239,14 @@ class FewLabelsTest(parameterized.TestCase):
         lambda rows, given: given, labels, labels, **options
       )
 
+  def test_predictions_are_one_class_for_each_image(self):
+    labels = np.array([0, 1] * 4)
+    for predicted, tested in ((labels[:1], labels), (labels, labels[:, None])):
+      with self.assertRaisesRegex(ValueError, "give one class for each image"):
+        inspect.unwrap(clustering.few_label_curve)(
+          lambda rows, given, x=predicted: x, labels, tested, counts=(2,)
+        )
+
 
 @pytest.mark.parametrize(
   ("measure", "sets"),

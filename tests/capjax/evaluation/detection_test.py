@@ -45,6 +45,8 @@ def test_the_ends():
     ([], [1.0], 0.9, "0 familiar and 1 other scores; give"),
     ([1.0], [np.nan], 0.9, "not finite; give"),
     ([1.0], [0.0], 0.0, "kept is 0.0; give"),
+    ([[1.0], [2.0]], [0.0], 0.9, r"familiar has shape \[2, 1\]; give \[N\]"),
+    ([1.0], [[0.0]], 0.9, "other has shape"),
   ],
 )
 def test_bad_scores_are_refused(familiar, other, kept, words):

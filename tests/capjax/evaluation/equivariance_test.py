@@ -1,5 +1,7 @@
 """Poses of a constructed model, which are linear in what is asked of them."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,19 @@ def test_few_examples():
     equivariance.readouts(poses, poses[:, 0], seen[:1], seen[:1, 0])
   with pytest.raises(ValueError, match="test_after is of 1 examples; give at"):
     equivariance.change(poses, poses, seen[:1], seen[:1])
+
+
+def test_values_and_rows_belong_together():
+  poses, seen = np.random.default_rng(0).normal(size=(2, 9, 3))
+  # Annotations are checked in tests alone.
+  readouts, change = map(
+    inspect.unwrap, (equivariance.readouts, equivariance.change)
+  )
+  with pytest.raises(ValueError, match=r"test_values has shape \[9, 1\]; give"):
+    readouts(poses, poses[:, 0], seen, seen[:, :1])
+  with pytest.raises(
+    ValueError, match=r"values has shape \[9, 1\]; give \[9\]"
+  ):
+    readouts(poses, poses[:, :1], seen, seen[:, 0])
+  with pytest.raises(ValueError, match=r"test_after has shape \[9, 3\]; give"):
+    change(poses, poses, seen[:1], seen)

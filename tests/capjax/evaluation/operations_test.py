@@ -40,6 +40,8 @@ def _in_branches(x):
      4 * M * K * N),
     (jax.jit(lambda a, b: jnp.exp(a @ b)), (A, B), (2 * K + 1) * M * N),
     (jnp.sum, (A,), M * K),
+    (jnp.cumprod, (A.reshape(-1),), M * K),
+    (lambda a: jnp.floor(jnp.arctan2(a, jnp.sign(a))), (A,), 3 * M * K),
     (lambda a: a.T.reshape(-1)[::2], (A,), 0),
     (lambda n: n + n, (jnp.arange(4),), 0),
     (_in_a_loop, (jnp.ones((M, M)),), 4 * 2 * M**3),
@@ -48,8 +50,8 @@ def _in_branches(x):
     (_in_branches, (jnp.ones((M, M)),), 2 * M**3),
     (jax.checkpoint(jnp.matmul), (A, B), 2 * M * K * N),
   ],
-  ids=("product", "batch", "jit", "sum", "copies", "whole", "loop", "platform",
-       "gpu", "branch", "checkpoint"),
+  ids=("product", "batch", "jit", "sum", "products", "functions", "copies",
+       "whole", "loop", "platform", "gpu", "branch", "checkpoint"),
 )  # fmt: skip
 def test_operations_are_counted(function, arguments, want):
   assert operations.count(function, *arguments) == want

@@ -1,5 +1,6 @@
 """Scores of segmented points against all matchings, one by one."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -81,6 +82,18 @@ class SegmentationTest(parameterized.TestCase):
     nothing = np.zeros((2, 3))
     with self.assertRaisesRegex(ValueError, "no image has a point"):
       segmentation.score(nothing.astype(int), nothing.astype(int), nothing)
+
+  @parameterized.parameters(
+    ([[0, 0, -1]], [[1, 1, 1]], "truth is below 0 at points that count"),
+    ([[0, 0]], [[1, 1, 1]], r"\[1, 3\], \[1, 2\], \[1, 3\]; give one shape"),
+  )
+  def test_points_of_no_object_are_refused(self, truth, presence, message):
+    score = inspect.unwrap(segmentation.score)  # annotations are not checked
+    found = np.zeros((1, 3), int)
+    with self.assertRaisesRegex(ValueError, message):
+      score(found, np.array(truth), np.array(presence, float))
+    # Where they do not count, they may have any number.
+    segmentation.score(found, np.array([[0, 0, -1]]), np.array([[1.0, 1, 0]]))
 
 
 if __name__ == "__main__":

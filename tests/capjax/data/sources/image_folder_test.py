@@ -5,7 +5,7 @@ import string
 import image_files
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from capjax import data
 from capjax.data.conversion import Conversion
@@ -246,6 +246,29 @@ def test_photographs_are_turned_upright(tmp_path):
         tmp_path / name / f"{n}.jpg", exif=tag
       )
   assert data.load(str(tmp_path), "train").images.shape[1:] == (16, 8, 3)
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "RGB", "RGBA"])
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_tiff_is_turned_upright(tmp_path, mode, tag):
+  """Not compressed: Pillow would map it in the size that it is turned to."""
+  stored = image_files.picture(0, 8, 16, "L")
+  if mode == "I;16":
+    deep = 257 * np.asarray(stored).astype(np.uint16)
+    written = Image.fromarray(deep)
+  else:
+    written = stored.convert(mode)
+  written.save(tmp_path / "a.tiff", tiffinfo={0x0112: tag})
+  coloured = mode.startswith("RGB")
+  got = image_folder.read_file(
+    tmp_path / "a.tiff", coloured=coloured, conversion=Conversion()
+  )
+  exif = Image.Exif()
+  exif[0x0112] = tag
+  stored.info["exif"] = exif.tobytes()
+  want = np.asarray(ImageOps.exif_transpose(stored))
+  np.testing.assert_array_equal(got[..., 0], want)
+  assert image_folder._header(tmp_path / "a.tiff").size == want.shape
 
 
 def test_images_of_other_sizes_are_named_or_resized(tmp_path):

@@ -1,5 +1,6 @@
 """Images in ArrayRecord files."""
 
+import inspect
 import json
 import re
 import sys
@@ -125,6 +126,7 @@ def test_a_block_is_written_before_the_next_is_made(tmp_path):
     (lambda x, y: (x, 2 * np.eye(3, dtype=int)[y]), "of 0 and 1"),
     (lambda x, y: (x[:0], y[:0]), "no images"),
     (lambda x, y: (x[:, 1:], y), "is 4x4x3, but the first one is 5x4x3"),
+    (lambda x, y: (x[:, :0], y), r"are \[40, 0, 4, 3\] of uint8; give"),
   ],
 )
 def test_blocks_are_checked(tmp_path, change, words):
@@ -134,6 +136,31 @@ def test_blocks_are_checked(tmp_path, change, words):
   with pytest.raises(ValueError, match=words):
     data.write_records(tmp_path, blocks, class_names=NAMES)
   assert not (tmp_path / "records.json").exists()
+
+
+@pytest.mark.parametrize("names", [["a", "a", "b"], "abc", np.arange(3)])
+def test_names_are_checked_before_anything_is_written(tmp_path, names):
+  write = inspect.unwrap(data.write_records)  # annotations are not checked
+  with pytest.raises(ValueError, match="give a sequence of different names"):
+    write(tmp_path / "new", [arrays()], class_names=names)
+  assert not (tmp_path / "new").exists()
+
+
+def test_a_pair_is_no_list_of_blocks(tmp_path):
+  write = inspect.unwrap(data.write_records)
+  with pytest.raises(ValueError, match="a block of train has 40 parts; give"):
+    write(tmp_path, arrays(), class_names=NAMES)
+
+
+def test_both_parts_have_labels_of_one_kind(tmp_path):
+  images, labels = arrays()
+  with pytest.raises(ValueError, match="train and test are .* give one kind"):
+    data.write_records(
+      tmp_path,
+      [(images, labels)],
+      [(images, np.eye(3, dtype=int)[labels])],
+      class_names=NAMES,
+    )
 
 
 def test_other_records_are_not_overwritten(folder):
