@@ -152,9 +152,10 @@ def main(argv: Sequence[str]) -> None:
         "num_images": models.images_of(trained, metrics, suite.counts),
         "data": now,
       }
+      # Printed first: a full disk does not lose it.
+      print(printed.table(name, metrics, record["num_images"]), flush=True)
       made = {**summary, **_about_now(summary), **record}
       run.write_evaluation(name, made)
-      print(printed.table(name, metrics, record["num_images"]), flush=True)
   written = [run.workdir / "evaluation.json", *run.figures]
   print(f"wrote {', '.join(map(str, written))}")
 

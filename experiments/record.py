@@ -27,7 +27,8 @@ def records_of(run: directory.Run) -> list[dict]:
   """The summary of a run and its evaluations, in the order of their names.
 
   Raises:
-    ValueError: if the run is not complete, or was evaluated on other data.
+    ValueError: if the run is not complete, was evaluated on other data, or
+      has been trained to another length since.
   """
   path = run.workdir / "evaluation.json"
   evaluations = atomic_files.read_json(path) if path.exists() else {}
@@ -38,6 +39,11 @@ def records_of(run: directory.Run) -> list[dict]:
       raise ValueError(
         f"{path}: {name} is of other data than the run ({'; '.join(told)}); "
         "evaluate it again without --allow_other_data"
+      )
+    if told := directory.outdated(summary, record):
+      raise ValueError(
+        f"{path}: {name} is outdated ({told}); evaluate the run again with "
+        f"--suite={name}"
       )
   return [summary, *(evaluations[name] for name in sorted(evaluations))]
 

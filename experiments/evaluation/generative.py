@@ -19,6 +19,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 _NUM_SAMPLES, _NUM_SHOWN = 100, 10
 _NUM_BOUNDED, _NUM_AT_ONCE = 500, 100  # images
+_NUM_COUNTED = 10_000  # images, whose mean pixel is measured
 _NUM_WEIGHTED = (1, 10, 100)  # samples of each image
 _NUM_CHAINED, _NUM_CHAINS = 2, 2  # images, and chains of each
 _NUM_GUIDED = 100  # samples of the guide
@@ -30,9 +31,10 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots samples of the prior, templates, and images split into parts.
 
   Returns:
-    The mean pixel of the samples, to compare with that of test images; the
-    smallest and the median standard deviation of a child's pose about the pose
-    that its parent predicts.
+    The mean pixel of the samples, to compare with that of test images as the
+    model sees them, on its canvas, at most 10,000 of them; the smallest and the
+    median standard deviation of a child's pose about the pose that its parent
+    predicts.
   """
   del options
   model = trained.model
@@ -62,6 +64,9 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   energy_models.decompositions(
     images, *_decompose(model, images), run.figure("decompositions")
   )
+  seen, _ = models.make_examples(
+    trained, trained.task.sample_test, np.arange(_NUM_COUNTED)
+  )
   scales = [x().scales.ravel() for x in model.capsules.relations]
   scores = {}
   if scales:
@@ -72,7 +77,8 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
     }
   return {
     "samples_mean": float(jnp.mean(samples)),
-    "images_mean": float(np.mean(trained.test.images) / 255),
+    "images_mean": float(jnp.mean(seen)),
+    "num_images": len(seen),
     **scores,
   }
 

@@ -199,18 +199,23 @@ def _entropy(probability: np.ndarray) -> np.ndarray:
 
 
 def _knowledge(learnt, learnt_labels, tested, labels) -> Scores:
-  """Measures how well activities [N K] tell the class."""
+  """Measures how well activities [N K] tell the class.
+
+  The information of real-valued activities is estimated from the distances of
+  neighbours of one class, and left out where no class has two images.
+  """
   few = slice(None, _NUM_INFORMATIVE)
-  bits = feature_selection.mutual_info_classif(
-    tested[few], labels[few], random_state=0
-  ) / np.log(2)
   scores = {
     "probe_accuracy": clustering.probe_accuracy(
       learnt, learnt_labels, tested, labels
-    ),
-    "mean_information": float(np.mean(bits)),
-    "best_information": float(np.max(bits)),
+    )
   }
+  if len(np.unique(labels[few])) < len(labels[few]):
+    bits = feature_selection.mutual_info_classif(
+      tested[few], labels[few], random_state=0
+    ) / np.log(2)
+    scores["mean_information"] = float(np.mean(bits))
+    scores["best_information"] = float(np.max(bits))
   if tested.min() >= 0 and tested.max() <= 1:
     sampled = information(tested, labels)
     scores["mean_information_drawn"] = float(np.mean(sampled))

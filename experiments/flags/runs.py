@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from capjax import data
+from capjax import data, pretrained
 
 from ..run import directory, metrics
 from ..run.invocation import FREE_FLAGS, PROCESS_FLAGS, Invocation
@@ -191,10 +191,14 @@ def invocation() -> Invocation:
   """The command line of this process, after its flags have been parsed."""
   known = limits.experiment_flags()
   name, folder = datasets.place()
-  # The two flags by which the data are found again from any working folder.
+  # The flags by which data and other runs are found again from any folder.
   places = {"dataset": f"--dataset={name}"}
   if folder is not None:
     places["data_dir"] = f"--data_dir={folder}"
+  source = START_FROM.value
+  if source and source not in pretrained.names():
+    path = os.path.abspath(pathlib.Path(source).expanduser())
+    places["start_from"] = f"--start_from={path}"
   return Invocation(
     experiment=pathlib.Path(sys.argv[0]).stem,
     command=_command(),
@@ -281,7 +285,10 @@ def _command() -> str:
 def _recorded(name: str, value: Any) -> Any:
   if name == "dataset":
     return data.split_path(value, datasets.DATA_DIR.value)[0]
-  return pathlib.Path(value).name if name in _OTHER_RUNS and value else value
+  if name in _OTHER_RUNS and value and value not in pretrained.names():
+    last = pathlib.Path(value).name
+    return f"./{last}" if last in pretrained.names() else last
+  return value
 
 
 def _preset() -> str | None:

@@ -288,8 +288,9 @@ class Run:
     """Reads the record of a suite.
 
     Raises:
-      ValueError: if the run was not evaluated by that suite, or the file that
-        holds the record is damaged.
+      ValueError: if the run was not evaluated by that suite, or has been
+        trained to another length since, or the file that holds the record is
+        damaged.
     """
     path = self.workdir / "evaluation.json"
     remedy = f"evaluate {self.workdir} with --suite={suite}"
@@ -298,6 +299,11 @@ class Run:
     )
     if suite not in records:
       raise ValueError(f"{path} has no {suite}: {remedy} first")
+    if (self.workdir / "summary.json").exists():
+      if told := outdated(self.read_summary(), records[suite]):
+        raise ValueError(
+          f"{suite} in {path} is outdated ({told}): {remedy} again"
+        )
     return records[suite]
 
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
@@ -312,6 +318,18 @@ class Run:
       except ValueError:
         atomic_files.warn_and_put_aside(path)
     atomic_files.write_json(path, {**records, suite: record})
+
+
+def outdated(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+  """How the run has been trained on since an evaluation; empty if it was not.
+
+  Args:
+    summary: of the run now.
+    record: of the evaluation.
+  """
+  length = "num_steps"
+  now, then = (x.get("flags", {}).get(length) for x in (summary, record))
+  return "" if now == then else f"{length} was {then}, is {now}"
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:

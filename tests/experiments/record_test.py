@@ -8,7 +8,7 @@ import processes
 import pytest
 
 from experiments.records import records
-from experiments.run import provenance
+from experiments.run import directory, provenance
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/installed")
 
@@ -85,6 +85,18 @@ def test_an_evaluation_on_other_data_is_not_recorded(finished, tmp_path):
   code, printed = record(finished, tmp_path / "x.jsonl")
   assert code == 1 and "bound is of other data than the run (the te" in printed
   assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_an_evaluation_of_another_length_is_not_recorded(finished, tmp_path):
+  path = finished / "evaluation.json"
+  evaluations = json.loads(path.read_text())
+  evaluations["bound"]["flags"] |= {"num_steps": 7}
+  path.write_text(json.dumps(evaluations))
+  code, printed = record(finished, tmp_path / "x.jsonl")
+  assert code == 1 and "bound is outdated (num_steps was 7, is " in printed
+  assert not (tmp_path / "x.jsonl").exists()
+  with pytest.raises(ValueError, match="--suite=bound again"):
+    directory.Run(finished).read_evaluation("bound")
 
 
 def test_what_is_no_record_is_not_written(finished, tmp_path):

@@ -1,6 +1,7 @@
 """A run's model as `capjax.load` gives it, and what starts from it."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -114,14 +115,17 @@ def small(num_classes):
 def test_training_starts_from_weights_of_other_classes(train, tmp_path):
   source, workdir = tmp_path / "three.safetensors", tmp_path / "run"
   card = capjax.save(small(3), source)
+  given = os.path.relpath(source, processes.ROOT)
   words = (
     *processes.SMALL, "--num_steps=2", "--learning_rate=0",
-    f"--start_from={source}",
+    f"--start_from={given}",
   )  # fmt: skip
   code, printed = train(workdir, *words)
   assert code == 0, printed
   new = "classes.bias, classes.transforms, decoder.layers.0.kernel"
-  assert f"7 weights start from {source}; new: {new}\n" in printed
+  assert f"7 weights start from {given}; new: {new}\n" in printed
+  # From any working folder.
+  assert f"--start_from={source}\n" in (workdir / "flags.cfg").read_text()
   summary = processes.summary_of(workdir)
   record = {"name": "three.safetensors", "sha256": card["sha256"]}
   assert summary["start_from"] == record

@@ -18,7 +18,7 @@ from experiments.run import directory
 SMALL = (
   "--num_capsules=3,2", "--conv_features=4", "--width=4", "--template_size=5",
   "--num_steps=60", "--eval_every=30", "--log_every=10",
-  "--learning_rate=0.01",
+  "--learning_rate=0.01", "--canvas=10",
 )  # fmt: skip
 
 
@@ -39,6 +39,11 @@ def test_a_run_learns_and_draws(trained):
     if line["split"] == "validation"
   ]
   assert values[-1] > values[0]
+  # Of digits on the canvas, which is black around them.
+  digits = capjax.data.load("digits", "test").images
+  assert scores["images_mean"] == pytest.approx(
+    np.mean(digits) / 255 * 8**2 / 10**2, rel=1e-5
+  )
   # Of validation too, by which settings are chosen.
   assert 0 <= scores["validation_presence_and_pose_accuracy"] <= 1
   figures = {path.stem for path in (trained / "figures").iterdir()}

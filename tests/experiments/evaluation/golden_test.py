@@ -139,6 +139,14 @@ def test_novel_viewpoints_are_those_that_are_not_familiar(run):
   assert np.diff(scores["azimuth"]).tolist() == [20 * 2] * 3
 
 
+def test_information_needs_two_images_of_a_class():
+  values = np.random.default_rng(0).normal(size=(6, 3))
+  for labels, known in ((np.arange(6), False), (np.arange(6) // 2, True)):
+    scores = latents._knowledge(values, labels % 3, values, labels)
+    assert ("mean_information" in scores) == known
+    assert "probe_accuracy" in scores
+
+
 def test_information_is_in_bits():
   labels = np.array([0, 0, 1, 1])
   tells, silent, half = np.array([0, 0, 1, 1.0]), np.zeros(4), np.full(4, 0.5)
