@@ -8,15 +8,17 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
+import pathlib
 from collections.abc import Sequence
 
 from absl import app, flags
 
-from capjax import weights
+from capjax import data, weights
 from capjax.kernels import checks
 
 from . import finished, launch
 from .evaluation import models, out_of_distribution, printed, suites
+from .evaluation.suite import Suite
 from .flags import datasets, errors, hosts, limits, runs
 from .run import changes, directory, provenance
 from .training import allocator, task
@@ -148,6 +150,7 @@ def main(argv: Sequence[str]) -> None:
       metrics = suite(run, trained, options)
       record = {
         "suite": name,
+        "options": _recorded(suite, options, trained),
         "metrics": metrics,
         "num_images": models.images_of(trained, metrics, suite.counts),
         "data": now,
@@ -160,11 +163,44 @@ def main(argv: Sequence[str]) -> None:
   print(f"wrote {', '.join(map(str, written))}")
 
 
+def _recorded(
+  suite: Suite, options: models.Options, trained: models.Trained
+) -> dict[str, object]:
+  """The options of a suite, with what tells that models and data are the same.
+
+  Paths are named by their last part. Options without a value are left out.
+  """
+
+  def model(path):
+    card, _ = weights.read(weights.find(path))
+    return {"name": pathlib.Path(path).name, "sha256": card["sha256"]}
+
+  def dataset(name):
+    images = trained.load_other(name)
+    short, _ = data.split_path(name, datasets.DATA_DIR.value)
+    return {"name": short, "sha256": data.fingerprint(images)}
+
+  forms = {
+    "compare_with": lambda others: [x.workdir.name for x in others],
+    "ensemble": lambda paths: list(map(model, paths)),
+    "other_data": dataset,
+    "source": model,
+  }
+  return {
+    name: forms.get(name, lambda x: x)(value)
+    for name in sorted(suite.takes)
+    if (value := getattr(options, name))
+  }
+
+
 def _about_now(summary: dict[str, object]) -> dict[str, object]:
   """The part of the provenance that differs between evaluation and training."""
   now = provenance.record(runs.invocation())
   return {
-    **{name: now[name] for name in ("commit", "dirty", "versions", "device")},
+    **{
+      name: now[name]
+      for name in ("commit", "dirty", "versions", "device", "jax_config")
+    },
     **{f"training_{name}": summary[name] for name in ("commit", "dirty")},
   }
 

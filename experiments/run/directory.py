@@ -230,7 +230,7 @@ class Run:
     """The summary of the run, with further entries.
 
     It holds the provenance at the start of the run, and, if they have changed,
-    the commit, versions and device at its end.
+    the commit, versions, device and settings of JAX at its end.
 
     Raises:
       ValueError: if provenance.json is missing or damaged.
@@ -239,8 +239,9 @@ class Run:
     start = recorded_flags.read_provenance(self.workdir, end)
     later = {
       f"{name}_at_end": end[name]
-      for name in ("commit", "dirty", "versions", "device")
-      if end[name] != start[name]
+      for name in ("commit", "dirty", "versions", "device", "jax_config")
+      # Older runs do not record all of them.
+      if end[name] != start.get(name, end[name])
     }
     sure = {name: end[name] for name in ("experiment", "dataset", "seed")}
     return {**start, **sure, **later, **entries}

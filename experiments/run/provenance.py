@@ -16,13 +16,20 @@ _PACKAGES = (
   "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
   "orbax-checkpoint",
 )  # fmt: skip
+# Settings of JAX that change numbers. The environment can set them too.
+_SETTINGS = (
+  "jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64",
+  "jax_threefry_partitionable",
+)  # fmt: skip
 _NOT_CODE = (
   "results", "capjax/pretrained/*.safetensors", "capjax/pretrained/sha256.json",
 )  # fmt: skip
 
 
 def record(invocation: Invocation) -> dict[str, Any]:
-  """What is needed to repeat a run: command, commit, flags, versions, device.
+  """What is needed to repeat a run.
+
+  Command, commit, flags, versions, device, and settings of JAX.
 
   `dirty` is None where git does not know.
   """
@@ -37,6 +44,7 @@ def record(invocation: Invocation) -> dict[str, Any]:
     "seed": invocation.seed,
     "versions": versions(),
     "device": device(),
+    "jax_config": {name: getattr(jax.config, name) for name in _SETTINGS},
   }
 
 

@@ -6,6 +6,8 @@ import dataset_files
 import processes
 import pytest
 
+import capjax
+
 ROBUSTNESS = ("attacks", "views", "affnist_like")
 CURVES = {
   "attacks": [
@@ -102,6 +104,34 @@ def test_other_images_must_be_like_those_of_the_run(
   )  # fmt: skip
   assert code == 1 and "Traceback" not in printed
   assert said in printed and "suite 1" not in printed, printed
+
+
+@pytest.mark.long
+def test_a_record_names_the_options_that_a_suite_took(train, pair, tmp_path):
+  capsnet, baseline = pair
+  run = shutil.copytree(capsnet, tmp_path / "run")
+  code, printed = train(
+    run, "--suite=ensemble,out_of_distribution,attacks", "--images=20",
+    f"--ensemble={capsnet}", f"--source={baseline}", "--other_data=digits",
+    binary="evaluate",
+  )  # fmt: skip
+  assert code == 0, printed
+  records = processes.evaluation_of(run)
+  one, other = (
+    {"name": path.name, "sha256": capjax.load(path).card["sha256"]}
+    for path in pair
+  )
+  assert records["ensemble"]["options"] == {"ensemble": [one], "images": 20}
+  assert records["attacks"]["options"] == {"images": 20, "source": other}
+  options = records["out_of_distribution"]["options"]
+  digits = capjax.data.load("digits", "test")
+  assert options == {
+    "images": 20,
+    "other_data": {"name": "digits", "sha256": capjax.data.fingerprint(digits)},
+  }
+  settings = records["attacks"]["jax_config"]
+  assert settings["jax_default_prng_impl"] == "threefry2x32"
+  assert settings == processes.summary_of(run)["jax_config"]
 
 
 @pytest.mark.long
