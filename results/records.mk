@@ -548,11 +548,18 @@ suites.scae_mnist_40_cpu := label_curve,linear,affnist_like_clusters,equivarianc
 minutes.scae_mnist_40_cpu := 90
 $(call seeds,scae_mnist_40_cpu,0)
 
-# The same settings at the length of scae_mnist_40.
+# The same settings at the length of scae_mnist_40: fewer parts are kept.
 train.scae_mnist_40_long := $(train.scae_mnist_40_cpu) --num_steps=60000
 suites.scae_mnist_40_long := $(suites.scae_mnist_40)
 minutes.scae_mnist_40_long := 260
-$(call seeds,scae_mnist_40_long,0 1 2)
+$(call seeds,scae_mnist_40_long,0)
+
+# The same weights at this length, with a rate that falls early, as scae_pilot_falling.
+train.scae_mnist_40_falling := $(train.scae_mnist_40_long) \
+  --schedule=exponential --learning_rate=0.003 --final_rate_fraction=0.01
+suites.scae_mnist_40_falling := $(suites.scae_mnist_40)
+minutes.scae_mnist_40_falling := 140
+$(call seeds,scae_mnist_40_falling,0 1 2)
 
 # Which of the settings of scae_mnist_40_cpu matter. `whole` has all of them; `posterior`,
 # `prior`, `parts` and `rate` take one group from scae_mnist_40; `paper` weighs all terms
