@@ -271,11 +271,22 @@ def exact_set(
   Raises:
     ValueError: if there is not one set of labels for each row of scores.
   """
-  checks.same_shape((*scores.shape[:-1], *labels.shape[-1:]), labels=labels)
+  _check_sets(scores, labels)
   # `top_k` may hold -0.0 for less than 0.0.
   scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
   return jnp.all(jnp.sort(predictions) == jnp.sort(labels), axis=-1)
+
+
+def _check_sets(scores, labels) -> None:
+  """Refuses labels that would be broadcast over the rows of scores."""
+  rows = scores.shape[:-1]
+  if labels.ndim != scores.ndim or labels.shape[:-1] != rows:
+    wanted = ", ".join([*map(str, rows), "K"])
+    raise ValueError(
+      f"labels are {list(labels.shape)}; give [{wanted}], K classes for each "
+      "row of scores."
+    )
 
 
 def overlap_reconstruction_loss(
@@ -411,7 +422,7 @@ def multilabel_loss(
   class is present) and the loss is averaged over classes.
   """
   checks.arrays({"logits": (logits, "B J")})
-  checks.same_shape((len(logits), labels.shape[-1]), labels=labels)
+  _check_sets(logits, labels)
   present = multi_hot(labels, logits.shape[-1])
   entropies = optax.sigmoid_binary_cross_entropy(logits, present)
   return _mean_with_accuracy(jnp.sum(entropies, axis=-1), logits, labels)

@@ -260,11 +260,8 @@ def few_label_curve(
     for repeat in range(repeats):
       rows = _sample_balanced(generator, train_labels, count)
       predictions = predict(rows, train_labels[rows])
-      if (
-        not np.shape(predictions)
-        == np.shape(test_labels)
-        == (len(test_labels),)
-      ):
+      shapes = {np.shape(predictions), np.shape(test_labels)}
+      if shapes != {(len(test_labels),)}:
         raise ValueError(
           f"predictions are {list(np.shape(predictions))}, test_labels "
           f"{list(np.shape(test_labels))}; give one class for each image."

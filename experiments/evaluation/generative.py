@@ -31,9 +31,9 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots samples of the prior, templates, and images split into parts.
 
   Returns:
-    The mean pixel of the samples, to compare with that of test images as the
-    model sees them, on its canvas, at most 10,000 of them; the smallest and the
-    median standard deviation of a child's pose about the pose that its parent
+    The mean pixel of the samples, to compare with that of at most 10,000 test
+    images on the model's canvas. The smallest and the median standard deviation
+    of the difference between a child's pose and the pose that its parent
     predicts.
   """
   del options

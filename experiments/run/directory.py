@@ -328,9 +328,8 @@ def outdated(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     summary: of the run now.
     record: of the evaluation.
   """
-  length = "num_steps"
-  now, then = (x.get("flags", {}).get(length) for x in (summary, record))
-  return "" if now == then else f"{length} was {then}, is {now}"
+  now, then = (x.get("num_steps") for x in (summary, record))
+  return "" if now == then else f"num_steps was {then}, is {now}"
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:

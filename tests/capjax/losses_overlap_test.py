@@ -232,10 +232,13 @@ class OverlapLossTest(chex.TestCase):
       inspect.unwrap, (losses.multilabel_loss, losses.exact_set)
     )
     logits, labels = jnp.ones((3, 5)), jnp.arange(3)
-    with self.assertRaisesRegex(ValueError, "labels is .3."):
-      loss(logits, labels)
-    with self.assertRaisesRegex(ValueError, r"labels is \[3\]; give \[3 3\]"):
-      exact(logits, labels)
+    for function in (loss, exact):
+      with self.assertRaisesRegex(
+        ValueError, r"labels are \[3\]; give \[3, K\]"
+      ):
+        function(logits, labels)
+      with self.assertRaisesRegex(ValueError, r"labels are \[1, 3\]; give"):
+        function(logits, labels[None])
 
   @parameterized.product(seed=[0, 1], num_objects=[1, 2, 3])
   def test_overlap_loss(self, seed, num_objects):

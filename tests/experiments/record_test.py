@@ -90,7 +90,7 @@ def test_an_evaluation_on_other_data_is_not_recorded(finished, tmp_path):
 def test_an_evaluation_of_another_length_is_not_recorded(finished, tmp_path):
   path = finished / "evaluation.json"
   evaluations = json.loads(path.read_text())
-  evaluations["bound"]["flags"] |= {"num_steps": 7}
+  evaluations["bound"]["num_steps"] = 7
   path.write_text(json.dumps(evaluations))
   code, printed = record(finished, tmp_path / "x.jsonl")
   assert code == 1 and "bound is outdated (num_steps was 7, is " in printed

@@ -60,18 +60,16 @@ def write(
 
   Raises:
     FileExistsError: The folder holds such files.
-    ValueError: A block cannot be used, or array_record is not installed; what
-      was written so far is then no data set.
+    ValueError: A block or the names cannot be used, or array_record is not
+      installed; what was written so far is then no data set.
   """
   folder = pathlib.Path(folder).expanduser()
   if is_folder(folder):
     raise FileExistsError(
       f"{folder} holds records already; give another folder, or remove it"
     )
-  is_text = isinstance(class_names, str)
-  if is_text or len({x for x in class_names if isinstance(x, str)}) < len(
-    class_names
-  ):
+  names = {x for x in class_names if isinstance(x, str)}
+  if isinstance(class_names, str) or len(names) < len(class_names):
     raise ValueError(
       f"class_names is {class_names!r}; give a sequence of different names"
     )
