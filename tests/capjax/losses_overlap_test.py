@@ -237,8 +237,9 @@ class OverlapLossTest(chex.TestCase):
         ValueError, r"labels are \[3\]; give \[3, K\]"
       ):
         function(logits, labels)
-      with self.assertRaisesRegex(ValueError, r"labels are \[1, 3\]; give"):
-        function(logits, labels[None])
+      for rows in (1, 2):
+        with self.assertRaisesRegex(ValueError, r"labels are \[., 3\]; give"):
+          function(logits, jnp.tile(labels, (rows, 1)))
 
   @parameterized.product(seed=[0, 1], num_objects=[1, 2, 3])
   def test_overlap_loss(self, seed, num_objects):
