@@ -60,10 +60,14 @@ class CapsNetBaseline(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if the numbers of kernels and of convolutions differ, `pool`
-        is below 1, or pooling leaves nothing of the images.
+      ValueError: if the numbers of kernels and of convolutions differ, a number
+        is below 1, `dropout` is outside of [0, 1), or pooling leaves nothing of
+        the images.
     """
     checks.rngs(rngs)
+    checks.sequences(conv_features=conv_features, dense_features=dense_features)
+    if not 0 <= dropout < 1:
+      raise ValueError(f"dropout is {dropout}; give a probability below 1.")
     if not np.iterable(conv_kernels):
       conv_kernels = (conv_kernels,) * len(conv_features)
     if len(conv_kernels) != len(conv_features):
@@ -256,12 +260,15 @@ class ConvVAE(nnx.Module):
     """
     checks.rngs(rngs)
     if pixel_scale is not None:
-      selection.check_scales(pixel_scale=pixel_scale)
+      checks.positive(pixel_scale=pixel_scale)
     checks.image_shape(image_shape)
     checks.counts(num_latents=num_latents)
     self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     self.pixel_scale = pixel_scale
+    checks.sequences(features=features)
+    if len(features) != 2:
+      raise ValueError(f"features is {features}; give two numbers.")
     first, second = features
     self.squares = (math.ceil(height / 4), math.ceil(width / 4), second)
     size = math.prod(self.squares)

@@ -138,16 +138,24 @@ class CapsNet(nnx.Module):
     checks.image_shape(image_shape)
     checks.counts(
       num_classes=num_classes,
-      primary_stride=primary_stride,
       conv_features=conv_features,
+      conv_kernel=conv_kernel,
+      primary_kernel=primary_kernel,
+      primary_stride=primary_stride,
       num_types=num_types,
       part_size=part_size,
       pose_size=pose_size,
+      conv_capsules_kernel=conv_capsules_kernel,
     )
-    if not transforms_scale > 0:
-      raise ValueError(
-        f"transforms_scale is {transforms_scale}; give more than 0."
-      )
+    checks.sequences(
+      residual_features=residual_features,
+      conv_capsules=conv_capsules,
+      hidden_capsules=hidden_capsules,
+      decoder_features=decoder_features,
+    )
+    checks.positive(transforms_scale=transforms_scale)
+    if primary_scale is not None:
+      checks.positive(primary_scale=primary_scale)
     if conv_competition not in CONV_COMPETITIONS:
       raise ValueError(
         f"conv_competition is {conv_competition!r}; give one of "
@@ -207,11 +215,6 @@ class CapsNet(nnx.Module):
       scale=1 / num_types if primary_scale is None else primary_scale,
       dtype=dtype,
       rngs=rngs,
-    )
-    checks.counts(
-      conv_capsules=min(conv_capsules, default=1),
-      conv_capsules_kernel=conv_capsules_kernel,
-      hidden_capsules=min(hidden_capsules, default=1),
     )
     options: dict[str, Any] = dict(
       num_iterations=num_iterations,
@@ -390,6 +393,7 @@ def decode(
   """
   if decoder is None:
     raise ValueError("this network has no decoder; give decoder_features.")
+  classes = jnp.asarray(classes)
   if classes.shape not in (poses.shape[:1], poses.shape[:2]):
     raise ValueError(
       f"classes are {list(classes.shape)}; give one class of each image, "

@@ -74,14 +74,19 @@ class EfficientCapsNet(nnx.Module):
         the capsules.
     """
     checks.rngs(rngs)
+    checks.sequences(
+      conv_features=conv_features,
+      conv_kernels=conv_kernels,
+      conv_strides=conv_strides,
+      decoder_features=decoder_features,
+    )
     if not len(conv_features) == len(conv_kernels) == len(conv_strides) > 0:
       raise ValueError(
         f"conv_features {tuple(conv_features)}, conv_kernels "
         f"{tuple(conv_kernels)} and conv_strides {tuple(conv_strides)} must be "
         "as many; give one of each for every convolution."
       )
-    for stride in conv_strides:
-      checks.counts(part_size=part_size, conv_strides=stride)
+    checks.counts(part_size=part_size)
     if conv_features[-1] % part_size:
       raise ValueError(
         f"{conv_features[-1]} channels cannot be cut into capsules of "

@@ -64,9 +64,15 @@ def one_hot(
     ValueError: as `check_labels`.
   """
   check_labels(labels, num_classes)
+  labels = _as_int32(labels)
   known = (labels >= 0) & (labels < num_classes)
   marks = jax.nn.one_hot(labels, num_classes)
   return jnp.where(known[..., None], marks, jnp.nan)
+
+
+def _as_int32(labels):
+  """Labels in a dtype that holds the numbers of all classes; 8 bits may not."""
+  return jnp.asarray(labels).astype(jnp.int32)
 
 
 class Bound(NamedTuple):
@@ -222,6 +228,7 @@ def cross_entropy(
   checks.arrays({"logits": (logits, "... J")})
   checks.same_shape(logits.shape[:-1], labels=labels)
   check_labels(labels, logits.shape[-1])
+  labels = _as_int32(labels)
   logits = logits.astype(numerics.accumulation_dtype(logits))
   entropies = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   known = (labels >= 0) & (labels < logits.shape[-1])

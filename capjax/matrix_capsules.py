@@ -120,14 +120,10 @@ class MatrixCapsules(nnx.Module):
         "coordinates='pixels' are of windows without padding; give "
         "padding='VALID' or coordinates='relative'."
       )
-    for name, number, usual in (
-      ("final_inverse_temperature", final_inverse_temperature, "0.01"),
-      ("data_amount", data_amount, "100, or None"),
-    ):
-      if number is not None and not 0 < number < math.inf:
-        raise ValueError(
-          f"{name} is {number}; give a finite number above 0, such as {usual}."
-        )
+    checks.positive(final_inverse_temperature=final_inverse_temperature)
+    if data_amount is not None:
+      checks.positive(data_amount=data_amount)
+    checks.sequences(types=types)
     windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     if len(types) != 3:
       raise ValueError(

@@ -150,7 +150,6 @@ class SlotAutoencoder(nnx.Module):
         values are known (not under jit), others (ValueError).
       key: samples where slots start; without it they start alike in all images.
     """
-    checks.images(images, self.image_shape, intensities=True)
     found = self.encode(images, key=key)
     reconstructions, parts, masks = self.decode(found.contents, found.frames)
     return SlotImages(reconstructions, parts, masks, found)
@@ -161,7 +160,8 @@ class SlotAutoencoder(nnx.Module):
     *,
     key: PRNGKeyArray | None = None,
   ) -> slots.Slots:
-    """Binds slots to images; the arguments are those of the call."""
+    """Binds slots to images; arguments and errors are those of the call."""
+    checks.images(images, self.image_shape, intensities=True)
     for conv in self.convs:
       images = jax.nn.relu(conv(images))
     rows, columns, features = images.shape[1:]
@@ -192,7 +192,14 @@ class SlotAutoencoder(nnx.Module):
     Args:
       contents: the slots.
       frames: their frames, for a model whose slots have frames.
+
+    Raises:
+      ValueError: if slots with frames come without them, or others with them.
     """
+    if self.place is None and frames is None:
+      raise ValueError("frames are None; give the frames of invariant slots.")
+    if self.place is not None and frames is not None:
+      raise ValueError("this model has slots without frames; leave out frames.")
     height, width, channels = self.image_shape
     step = 2 ** len(self.doublings)
     rows, columns = math.ceil(height / step), math.ceil(width / step)

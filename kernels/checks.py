@@ -202,6 +202,67 @@ def counts(*, at_least: int = 1, **numbers: Any) -> None:
       raise ValueError(f"{name} is {number}; give at least {at_least}.")
 
 
+def sequences(*, at_least: int = 1, **sequences: Any) -> None:
+  """Checks sequences of whole numbers, such as the widths of layers.
+
+  Raises:
+    TypeError: if one is no sequence, or holds something else.
+    ValueError: if a number is below `at_least`.
+  """
+  for name, sequence in sequences.items():
+    if isinstance(sequence, (str, bytes)) or not np.iterable(sequence):
+      raise TypeError(
+        f"{name} is {sequence!r}; give a sequence of whole numbers, such as "
+        "(8,)."
+      )
+    for number in sequence:
+      counts(at_least=at_least, **{f"a number of {name}": number})
+
+
+def positive(**values: Any) -> None:
+  """Checks that settings are finite numbers above 0; traced ones are skipped.
+
+  Raises:
+    TypeError: if one is no number.
+    ValueError: if one is not above 0, infinite, or NaN.
+  """
+  for name, value in values.items():
+    if isinstance(value, jax.core.Tracer):
+      continue
+    number = np.asarray(value)
+    kinds = jnp.floating, jnp.integer
+    if number.ndim or not any(jnp.issubdtype(number.dtype, x) for x in kinds):
+      raise TypeError(f"{name} is {value!r}; give a number.")
+    if not 0 < value < math.inf:
+      raise ValueError(f"{name} is {value}; give a finite number above 0.")
+
+
+def choice(known: Iterable[str], **values: Any) -> None:
+  """Checks that options have one of the known values.
+
+  Raises:
+    ValueError: if one has another.
+  """
+  known = tuple(known)
+  for name, value in values.items():
+    if value not in known:
+      raise ValueError(f"{name} is {value!r}; give {' or '.join(known)}.")
+
+
+def dtype(dtype: Any) -> None:
+  """Checks the dtype of the products of a model.
+
+  Raises:
+    ValueError: if it is neither float32 nor bfloat16.
+  """
+  try:
+    known = jnp.dtype(dtype) in (jnp.float32, jnp.bfloat16)
+  except TypeError:
+    known = False
+  if not known:
+    raise ValueError(f"dtype is {dtype}; give 'float32' or 'bfloat16'.")
+
+
 def rngs(rngs: Any) -> None:
   """Checks that a module of Flax gets random streams.
 

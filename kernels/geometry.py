@@ -64,6 +64,9 @@ def affine_matrix(
   )
 
 
+KINDS = "affine", "similarity"  # of `pose_matrix`
+
+
 def pose_matrix(
   params: Float[Array, "*batch 6"],
   kind: Literal["affine", "similarity"] = "affine",
@@ -87,17 +90,16 @@ def pose_matrix(
   Differs from paper: nothing; the paper leaves the squashing to its code.
   """
   checks.arrays({"params": (params, "... 6")})
+  checks.choice(KINDS, kind=kind)
   raw = params.astype(jnp.promote_types(params.dtype, jnp.float32))
   scale = jax.nn.sigmoid(raw[..., :2]) + 0.01
   theta = 2 * jnp.pi * raw[..., 2]
   shear, tx, ty = jnp.moveaxis(jnp.tanh(5 * raw[..., 3:]), -1, 0)
   if kind == "affine":
     scale_x, scale_y = scale[..., 0], scale[..., 1]
-  elif kind == "similarity":
+  else:
     scale_x = scale_y = scale[..., 0]
     shear = 0.0
-  else:
-    raise ValueError(f"kind={kind!r}; pass 'affine' or 'similarity'.")
   pose = affine_matrix(scale_x, scale_y, theta, shear, tx, ty)
   return pose.astype(jnp.result_type(params))
 

@@ -183,7 +183,9 @@ def excess(
     The axis is kept, with size 1; gradients treat the divisor as a constant.
   """
   checks.floats({"x": x})
-  largest = _largest(jnp.abs(x), axis)
+  # The reciprocal of a larger divisor would be rounded to 0.
+  highest = float(jnp.finfo(x.dtype).max) / 8
+  largest = jnp.minimum(_largest(jnp.abs(x), axis), highest)
   few = float(jnp.finfo(x.dtype).max) ** 0.5 / 1e4
   return jnp.where(largest > few, largest, 1.0)
 
@@ -290,7 +292,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
     axis: the axis of the vectors.
 
   Returns:
-    v: shaped like `s`, parallel to it, with |v| in [0, 1] (1 only by rounding);
+    v: shaped like `s`, parallel to it, with |v| in [0, 1) but for rounding;
     0 with zero gradient at s = 0.
 
   Differs from paper: nothing; the authors' code adds no guard at s = 0, where
@@ -345,7 +347,7 @@ def exponential_squash(
     axis: the axis of the vectors.
 
   Returns:
-    v: shaped like `s`, parallel to it, with |v| in [0, 1] (1 only by rounding);
+    v: shaped like `s`, parallel to it, with |v| in [0, 1) but for rounding;
     0 with the identity as its derivative at s = 0.
 
   Differs from paper: nothing; the authors' code adds 1e-20 to |s|.

@@ -93,10 +93,10 @@ class CapsuleHM(nnx.Module):
         1.
     """
     checks.rngs(rngs)
-    if not num_capsules:
+    checks.sequences(image_shape=image_shape, num_capsules=num_capsules)
+    if not len(num_capsules):
       raise ValueError("num_capsules is empty; give one number for each layer.")
-    for count in num_capsules:
-      checks.counts(num_capsules=count, capsule_size=capsule_size)
+    checks.counts(capsule_size=capsule_size)
     self.families = rbm.family(visible), rbm.family(hidden)
     self.image_shape = tuple(image_shape)
     size = math.prod(image_shape)
@@ -136,13 +136,17 @@ class CapsuleHM(nnx.Module):
         layers.append(self.expect(layer.bias, drive, num_iterations))
       return layers
 
+    return jax.vmap(one)(self._visible(images))
+
+  def _visible(self, images):
+    """The visible units [B M] of images, which are checked."""
     checks.images(
       images,
       self.image_shape,
       flat=True,
       intensities=self.families[0] is families.BERNOULLI,
     )
-    return jax.vmap(one)(images.reshape(len(images), -1))
+    return images.reshape(len(images), -1)
 
   def dream(
     self,
@@ -214,7 +218,11 @@ class CapsuleHM(nnx.Module):
   def sample_upwards(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
   ) -> energy.Capsules:
-    """Samples each layer given the one below; returns the highest layer."""
+    """Samples each layer given the one below; returns the highest layer.
+
+    Raises:
+      TypeError, ValueError: as `infer`.
+    """
 
     def one(key, below):
       for layer in self.recognition:
@@ -222,8 +230,8 @@ class CapsuleHM(nnx.Module):
         below = self._sample(layer_key, layer.bias, layer.driven_by(below))
       return below
 
-    keys = jax.random.split(key, len(images))
-    return jax.vmap(one)(keys, images.reshape(len(images), -1))
+    below = self._visible(images)
+    return jax.vmap(one)(jax.random.split(key, len(below)), below)
 
   def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
     """Mean images given capsules of the lowest layer."""

@@ -92,6 +92,7 @@ class CapsuleRBM(nnx.Module):
     and b1 sampled from N(0, 1).
     """
     checks.rngs(rngs)
+    checks.sequences(image_shape=image_shape)
     checks.counts(num_capsules=num_capsules, capsule_size=capsule_size)
     checks.counts(at_least=0, num_chains=num_chains)
     if interaction and not switches:
@@ -325,7 +326,12 @@ def family(name: str) -> families.Family:
 
 
 def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
-  """Natural parameters of log odds 0, or of mean 0 and precision 1."""
+  """Natural parameters of log odds 0, or of mean 0 and precision 1.
+
+  Raises:
+    ValueError: if the name is unknown.
+  """
+  family(name)  # fails if it is unknown
   zeros = jnp.zeros(shape)
   if name == "gaussian":
     return jnp.stack([zeros, zeros - 0.5])
@@ -340,11 +346,18 @@ def independent_units(
   Bernoulli units take the log odds of the mean of each pixel, Gaussian units
   its mean and precision (at most 10).
 
+  Raises:
+    TypeError: if the images hold integers.
+    ValueError: if there is no image, the name is unknown or, where values are
+      known (not under jit), Bernoulli units have values outside of [0, 1].
+
   Differs from the authors' scripts: they set Bernoulli biases to the mean
   itself, not its log odds.
   """
+  bernoulli = family(name) is families.BERNOULLI
+  checks.images(images, images.shape[1:], intensities=bernoulli)
   mean = jnp.mean(images, axis=0).ravel()
-  if family(name) is families.BERNOULLI:
+  if bernoulli:
     mean = jnp.clip(mean, _MARGIN, 1 - _MARGIN)
     return jnp.log(mean / (1 - mean))[None]
   variance = jnp.var(images, axis=0).ravel()

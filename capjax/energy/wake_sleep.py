@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from capjax import layers
 from capjax.energy import rbm
 from capjax.energy.helmholtz import CapsuleHM
-from capjax.kernels import energy
+from capjax.kernels import checks, energy
 
 
 class Stack(nnx.Module):
@@ -157,7 +157,7 @@ def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
 
   Raises:
     ValueError: if there is not one machine for each layer, or one of them has
-      Omega, no switches, or other families of units.
+      Omega, no switches, or other families or numbers of units.
   """
   if len(machines) != len(model.generative):
     raise ValueError(
@@ -170,6 +170,17 @@ def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
       raise ValueError(f"machine {number} has Omega, or has no switches.")
     if machine.families != families[number]:
       raise ValueError(f"machine {number} has other families of units.")
+    layer = model.generative[number]
+    count, wanted = machine.weights[...].size, layer.weights[...].size
+    checks.same_shape(
+      layer.hidden[...].shape,
+      **{f"the hidden units of machine {number}": machine.hidden[...]},
+    )
+    if count != wanted:
+      raise ValueError(
+        f"machine {number} has {count} weights; give one of the size of layer "
+        f"{number}, which has {wanted}."
+      )
   model.visible[...] = jnp.copy(machines[0].visible[...])
   for number, machine in enumerate(machines):
     assert machine.switches is not None  # as checked above

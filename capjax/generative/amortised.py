@@ -55,6 +55,8 @@ def amortised_capsules(
     ValueError: as for `GenerativeCapsules` and the encoders.
   """
   checks.rngs(rngs)
+  checks.sequences(conv_features=conv_features)
+  checks.counts(width=width)
   capsules = GenerativeCapsules(
     image_shape,
     num_capsules=num_capsules,

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -134,14 +133,12 @@ class GenerativeCapsules(nnx.Module):
     Differs from paper: its numerical values were not available to us; these are
     ours.
     """
-    if not np.iterable(num_capsules) or not len(num_capsules):
-      raise ValueError(
-        f"num_capsules is {num_capsules}; give one number for each layer."
-      )
-    for count in num_capsules:
-      checks.counts(num_capsules=count)
+    checks.rngs(rngs)
+    checks.sequences(num_capsules=num_capsules)
+    if not len(num_capsules):
+      raise ValueError("num_capsules is empty; give one number for each layer.")
     checks.counts(template_size=template_size)
-    selection.check_scales(
+    checks.positive(
       temperature=temperature,
       pixel_scale=pixel_scale,
       scale_floor=scale_floor,

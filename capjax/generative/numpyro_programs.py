@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from capjax.generative import guides
 from capjax.generative.model import GenerativeCapsules
+from capjax.kernels import checks
 from capjax.kernels.matching import selection
 from capjax.kernels.matching.selection import Capsules
 
@@ -43,7 +44,13 @@ def model(
     summed: leaves out the sites of the selections, which the kernel sums out in
       a `numpyro.factor`; the program then has a density but cannot be sampled
       from. Otherwise selections can be enumerated, as `TraceEnum_ELBO` does.
+
+  Raises:
+    TypeError: if the images hold integers.
+    ValueError: if the images have another shape, or there is none.
   """
+  if images is not None:
+    checks.images(images, capsules.image_shape)
   num_images = num_images if images is None else len(images)
   plates = numpyro.plate("images", num_images, dim=-2)
   depth = len(capsules.num_capsules)

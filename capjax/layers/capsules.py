@@ -68,8 +68,9 @@ class Conv(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if a number is below 1, or the padding is unknown.
+      ValueError: if a number is below 1, or the padding or dtype is unknown.
     """
+    checks.rngs(rngs)
     checks.counts(
       in_features=in_features,
       out_features=out_features,
@@ -77,6 +78,7 @@ class Conv(nnx.Module):
       stride=stride,
     )
     checks.padding(padding)
+    checks.dtype(dtype)
     shape = (kernel_size, kernel_size, in_features, out_features)
     self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
     self.bias = nnx.Param(
@@ -90,6 +92,7 @@ class Conv(nnx.Module):
   def __call__(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B oH oW D"]:
+    checks.floats({"images": images})
     features = convolution.conv2d(
       images.astype(self.dtype),
       self.kernel[...].astype(self.dtype),

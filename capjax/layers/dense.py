@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import broadcasting, numerics
+from capjax.kernels import broadcasting, checks, numerics
 
 
 class Linear(nnx.Linear):
@@ -124,8 +124,7 @@ def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:
   Raises:
     ValueError: if it is another.
   """
-  if jnp.dtype(dtype) not in (jnp.float32, jnp.bfloat16):
-    raise ValueError(f"dtype is {dtype}; give 'float32' or 'bfloat16'.")
+  checks.dtype(dtype)
   if jnp.dtype(dtype) == jnp.float32:
     return
   norms = (

@@ -66,6 +66,7 @@ class GridCaps(nnx.Module):
       ValueError: if a number is below 1, or the padding or `routing_gradient`
         is unknown.
     """
+    checks.rngs(rngs)
     checks.counts(
       num_below=num_below,
       part_size=part_size,

@@ -97,9 +97,10 @@ class PrimaryMatrixCaps(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B H W I P Q"], Float[Array, "B H W I"]]:
-    """Returns poses and activations in [0, 1]."""
-    activations = jax.nn.sigmoid(self.activations(features) - 1)
-    poses = self.poses(features)
+    """Returns poses and activations in [0, 1], both in float32."""
+    logits = self.activations(features).astype(jnp.float32)
+    activations = jax.nn.sigmoid(logits - 1)
+    poses = self.poses(features).astype(jnp.float32)
     shape = (*activations.shape, *self.pose_shape)
     return poses.reshape(shape), activations
 

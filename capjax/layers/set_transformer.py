@@ -214,8 +214,18 @@ class SetTransformer(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if a count of heads, seeds or inducing points is below 1.
+      TypeError: if a count is no whole number, or `rngs` no streams.
+      ValueError: if a count is below 1, but that of the blocks, below 0.
     """
+    checks.rngs(rngs)
+    checks.counts(
+      in_features=in_features,
+      width=width,
+      num_outputs=num_outputs,
+      out_features=out_features,
+      hidden=1 if hidden is None else hidden,
+    )
+    checks.counts(at_least=0, num_blocks=num_blocks)
     options: dict[str, Any] = {
       "num_heads": num_heads,
       "hidden": hidden,
@@ -255,7 +265,15 @@ class SetTransformer(nnx.Module):
     Returns:
       K vectors of each set, in float32; finite, with finite gradients, also
       where no token is there.
+
+    Raises:
+      TypeError: if tokens or presences are no floats.
+      ValueError: if their shapes are others.
     """
+    checks.arrays(
+      {"tokens": (tokens, "B N F"), "presence": (presence, "B N")},
+      F=self.embed.in_features,
+    )
     hidden = self.embed(tokens)
     for block in self.blocks:
       hidden = block(hidden, presence)

@@ -112,7 +112,7 @@ class ConstellationAutoencoder(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if `encoder` is none of the three.
+      TypeError, ValueError: as `voting.Voters`.
     """
     checks.rngs(rngs)
     self.voters = voting.Voters(

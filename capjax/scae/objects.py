@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from capjax.kernels import checks
 from capjax.kernels.matching import vote_mixture
 from capjax.layers import attention
 from capjax.scae import voting
@@ -100,8 +101,9 @@ class ObjectCapsules(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if the encoder or the masking is unknown.
+      TypeError, ValueError: as `voting.Voters`, or if an option is unknown.
     """
+    checks.choice(vote_mixture.NORMALISATIONS, normalise=normalise)
     if encoder not in ("set_transformer", "mlp"):
       raise ValueError(
         f"object_encoder={encoder!r}; pass 'set_transformer' or 'mlp'."

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from capjax.kernels import geometry, numerics, routing
+from capjax.kernels import checks, geometry, numerics, routing
 from capjax.layers import attention, set_transformer, slots
 from capjax.layers.dense import Einsum, Linear
 
@@ -112,8 +112,23 @@ class Voters(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if `encoder` is none of the three.
+      TypeError: if a count is no whole number, or `rngs` no streams.
+      ValueError: if a count is below 1, but that of the blocks, below 0, or an
+        option is unknown.
     """
+    checks.rngs(rngs)
+    checks.counts(
+      in_features=in_features,
+      num_objects=num_objects,
+      num_votes=num_votes,
+      width=width,
+      num_heads=num_heads,
+      summary=summary,
+      code=code,
+      hidden=hidden,
+    )
+    checks.counts(at_least=0, num_blocks=num_blocks)
+    checks.choice(geometry.KINDS, kind=kind)
     self.transformer: set_transformer.SetTransformer | slots.PointSlots | _OfAll
     if num_members is not None:
       self.transformer = _OfAll(

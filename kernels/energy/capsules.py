@@ -158,6 +158,7 @@ def switch_logits(
 ) -> Float[Array, " K"]:
   """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20)."""
   _check(bias, drive)
+  checks.same_shape(drive.hidden.shape, hidden=hidden)
   met = jnp.sum(hidden * drive.hidden, axis=1)
   return _switches(bias) + drive.switches + met
 
@@ -170,7 +171,7 @@ def switch_log_odds(
   log p(z_k = 1) / p(z_k = 0) = c_k + e_k + sum_j B(b_kj + d_kj) - B(b_kj), with
   B the log-partition function of a hidden unit.
   """
-  driven = hidden.log_partition(_on(bias, drive))
+  driven = hidden.log_partition(_on(bias, drive, hidden))
   gain = driven - hidden.log_partition(_wide(bias.hidden))
   return _switches(bias) + drive.switches + jnp.sum(gain, axis=1)
 
@@ -184,7 +185,7 @@ def log_partition(
   the free energy of the image, up to the visible terms.
   """
   if bias.switches is None:
-    on = hidden.log_partition(_on(bias, drive))
+    on = hidden.log_partition(_on(bias, drive, hidden))
     return jnp.sum(on) + jnp.sum(drive.switches)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
   return jnp.sum(hidden.log_partition(_wide(bias.hidden))) + jnp.sum(
@@ -196,7 +197,7 @@ def posterior(
   bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
 ) -> Capsules:
   """The exact expectations of a layer of capsules given its drive."""
-  on = hidden.moments(_on(bias, drive))
+  on = hidden.moments(_on(bias, drive, hidden))
   if bias.switches is None:
     return _capsules(on, jnp.ones_like(drive.switches))
   switches = jax.nn.sigmoid(switch_log_odds(bias, drive, hidden=hidden))
@@ -234,6 +235,8 @@ def mean_field(
   if bias.switches is None:
     return posterior(bias, drive, hidden=hidden)
 
+  _check(bias, drive, hidden=hidden)
+
   def statistics(switches):
     return hidden.moments(hidden_parameters(switches, bias, drive))
 
@@ -268,6 +271,7 @@ def sample_hidden(
   hidden: Family = BERNOULLI,
 ) -> Capsules:
   """Samples h given z; its units are then independent (eqs. 6 and 17)."""
+  _check(bias, drive, hidden=hidden)
   values = hidden.sample(key, hidden_parameters(switches, bias, drive))
   return state(values, switches, hidden=hidden)
 
@@ -300,7 +304,9 @@ def capsule_energy(
   For expectations of capsules it is the expected energy if log g is zero, as
   for Bernoulli and Gaussian units.
   """
-  _check(bias, drive, capsules.switches)
+  _check(bias, drive, capsules.switches, hidden=hidden)
+  checks.same_shape(bias.hidden.shape, statistics=capsules.statistics)
+  checks.same_shape(drive.hidden.shape, active=capsules.active)
   alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
     hidden.log_base(capsules.statistics[0])
   )
@@ -394,8 +400,8 @@ def _switches(bias: Bias) -> Float[Array, " K"]:
   return bias.switches
 
 
-def _check(bias, drive, switches=None):
-  """Checks the bias and the drive of a layer."""
+def _check(bias, drive, switches=None, *, hidden=None):
+  """Checks the bias and the drive of a layer, and the family of its units."""
   checks.arrays(
     {
       "bias.hidden": (bias.hidden, "U K J"),
@@ -405,11 +411,25 @@ def _check(bias, drive, switches=None):
       "switches": (switches, "K"),
     }
   )
+  if hidden is not None:
+    _check_family(hidden, **{"bias.hidden": bias.hidden})
 
 
-def _on(bias, drive):
+def _check_family(family, **parameters):
+  """Checks that units, by name, have the parameters of a family."""
+  for name, array in parameters.items():
+    wanted = len(jax.eval_shape(family.statistics, array[0]))
+    if len(array) != wanted:
+      raise ValueError(
+        f"{name} has {len(array)} parameters for each unit, and its family "
+        f"{wanted}; give the family of the model, such as families=(GAUSSIAN, "
+        "BERNOULLI) or hidden=GAUSSIAN."
+      )
+
+
+def _on(bias, drive, hidden):
   """Natural parameters of the hidden units of capsules that are on."""
-  _check(bias, drive)
+  _check(bias, drive, hidden=hidden)
   return _wide(bias.hidden).at[0].add(drive.hidden)
 
 
@@ -434,6 +454,7 @@ def _capsules(statistics, switches):
 
 
 def _visible_energy(visible, parameters, family):
+  _check_family(family, **{"visible biases": parameters.visible})
   visible = _wide(visible)
   statistics = family.statistics(visible)
   return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(

@@ -87,10 +87,17 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
     See `Templates`.
 
   Raises:
-    ValueError: if all points of a pattern are the same.
+    ValueError: if there is no pattern, one is not [_ 2], or all its points are
+      the same.
   """
+  if not len(patterns):
+    raise ValueError("patterns is empty; give the points of at least one.")
   points = []
   for number, pattern in enumerate(patterns):
+    pattern = np.asarray(pattern)
+    checks.same_shape(
+      (len(pattern) if pattern.ndim else 1, 2), **{f"pattern {number}": pattern}
+    )
     centred = pattern - np.mean(pattern, axis=0)
     radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     if not radius > 0:
@@ -145,8 +152,8 @@ def update(
     bound if the number of sweeps suffices.
 
   Raises:
-    ValueError: if `matching` is neither of the two, or the number of rows does
-      not fit it.
+    ValueError: if `matching` is neither of the two, the number of rows does not
+      fit it, or a known precision is not above 0.
   """
   checks.arrays(
     {
@@ -158,8 +165,9 @@ def update(
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
   dtype = jnp.result_type(log_assignments)
   accumulation = numerics.accumulation_dtype(log_assignments, points)
+  _check(template, precision=precision)
   log_assignments, points, presence, precision = (
-    x.astype(accumulation)
+    jnp.asarray(x, accumulation)
     for x in (log_assignments, points, presence, precision)
   )
   template = Templates(*(x.astype(accumulation) for x in template))
@@ -256,8 +264,9 @@ def infer(
     See `Inference`, in float32 or wider; without points all assignments are 0.
 
   Raises:
-    ValueError: if `matching` is neither of the two, counts are below 1, or
-      there are more points than permutations can assign.
+    ValueError: if `matching` is neither of the two, counts are below 1, a known
+      precision is not above 0, or there are more points than permutations can
+      assign.
 
   Differs from the authors' code: the rule for starting again, written there for
   one fixed list of objects, works for any templates; the bounds of all restarts
@@ -272,6 +281,9 @@ def infer(
   num_rows = _num_rows(matching, num_points, size)
   checks.counts(num_restarts=num_restarts, max_updates=max_updates)
   checks.counts(at_least=0, num_sweeps=num_sweeps)
+  _check(
+    template, first_precision=first_precision, last_precision=last_precision
+  )
   dtype = numerics.accumulation_dtype(points)
   points, presence = points.astype(dtype), presence.astype(dtype)
   last = jnp.asarray(last_precision, dtype)
@@ -349,6 +361,17 @@ def infer(
   assignments = jnp.exp(end.log_assignments[:num_points]) * presence[:, None]
   objects = assignments @ template.members.T
   return Inference(assignments, objects, end.poses, end.elbo, counts[best])
+
+
+def _check(template, **precisions):
+  """Checks templates and precisions."""
+  checks.arrays(
+    {
+      "template.points": (template.points, "N 2"),
+      "template.members": (template.members, "K N"),
+    }
+  )
+  checks.positive(**precisions)
 
 
 def _num_rows(matching, num_points, size):

@@ -46,8 +46,10 @@ def match(
 
   Mapping the first two points of a template to an ordered pair of image points
   predicts where its other points are. Such a candidate is valid if each of its
-  points has an image point of its own within `tolerance`; its score is the sum
-  of 1 - (distance / tolerance)^2. The best candidate of all templates is
+  points has an image point within `tolerance`, and there are at least as many
+  such image points as points; its score is the sum of 1 - (distance /
+  tolerance)^2 over the points of the template, or over the image points where
+  that is less. The best candidate of all templates is
   accepted, its image points and its template are removed, and so on.
 
   Args:
@@ -68,8 +70,7 @@ def match(
   candidates that explains all points, and whose tolerance is in the units of
   the image.
   """
-  if not tolerance > 0:
-    raise ValueError(f"tolerance is {tolerance}; give more than 0.")
+  checks.positive(tolerance=tolerance)
   checks.arrays(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
   )
@@ -105,7 +106,7 @@ def match(
     """Scores one candidate."""
     fit = fits(offset + turn * p, size) * free[:, None] * members
     of_template, of_points = jnp.max(fit, axis=0), jnp.max(fit, axis=1)
-    # As many points as template points: none serves two of them.
+    # At least as many image points are near the template as it has points.
     found = jnp.minimum(jnp.sum(of_template > 0), jnp.sum(of_points > 0))
     whole = (found >= jnp.sum(members)) & (size > _SMALLEST)
     total = jnp.minimum(jnp.sum(of_template), jnp.sum(of_points))

@@ -195,7 +195,7 @@ def select(
   Differs from paper: the paper does not define the distribution of the pose of
   a child with relaxed presence; see `pose_scales`.
   """
-  check_scales(
+  checks.positive(
     temperature=temperature, off_scale=off_scale, dummy_scale=dummy_scale
   )
   checks.arrays(
@@ -245,10 +245,3 @@ def gaussian(
     checks.floats({"scales": scales})
   logs = jnp.square((values - means) / scales) + 2 * jnp.log(scales)
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
-
-
-def check_scales(**scales: Scale) -> None:
-  """Raises a ValueError if a scale is not above 0; traced ones are skipped."""
-  for name, scale in scales.items():
-    if not isinstance(scale, jax.core.Tracer) and not scale > 0:
-      raise ValueError(f"{name} is {scale}; give a number above 0.")

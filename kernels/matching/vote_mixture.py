@@ -27,6 +27,9 @@ class Explanation(NamedTuple):
   dummy: Float[Array, " M"]
 
 
+NORMALISATIONS = "none", "votes", "all"  # of the weights of votes
+
+
 def explain_parts(
   parts: Float[Array, "M D"],
   presence: Float[Array, " M"],
@@ -76,6 +79,7 @@ def explain_parts(
       "log_weights": (log_weights, "K M"),
     }
   )
+  checks.choice(NORMALISATIONS, normalise=normalise)
   num_parts, size = sizes["M"], sizes["D"]
   dtype = numerics.accumulation_dtype(parts, votes, scales, log_weights)
   scales, log_weights = scales.astype(dtype), log_weights.astype(dtype)
@@ -85,8 +89,6 @@ def explain_parts(
     log_weights, dummy = log_weights - log_total, dummy - log_total
   elif normalise == "all":
     log_weights = numerics.log_softmax(log_weights, None)
-  elif normalise != "none":
-    raise ValueError(f"normalise={normalise!r}; pass 'none', 'votes' or 'all'.")
   dummy = dummy + dummy_log_density
 
   errors = (parts.astype(dtype) - votes) / scales[..., None]

@@ -12,7 +12,8 @@ class RoutingOutput(NamedTuple):
 
   Attributes:
     poses: [J D], output vectors of the parents.
-    activations: [J] in [0, 1], how strongly each parent is present.
+    activations: [J] in [0, 1], how strongly each parent is present; lengths of
+      poses may exceed 1 by rounding.
     coefficients: [I J], the share of part i that goes to parent j; in [0, 1]
       except for self-attention with priors.
   """

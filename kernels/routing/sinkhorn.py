@@ -68,8 +68,7 @@ def sinkhorn_routing(
     votes, {"activations": (activations, "I"), "bias": (bias, "J D")}
   )
   checks.counts(at_least=0, num_sweeps=num_sweeps)
-  if temperature <= 0:
-    raise ValueError(f"temperature is {temperature}; give more than 0.")
+  checks.positive(temperature=temperature)
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))
   if activations is None:
     masses = jnp.ones(votes.shape[0], dtype)

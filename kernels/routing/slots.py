@@ -83,8 +83,7 @@ def slot_attention(
 
   Differs from paper: presences, 1 there.
   """
-  if not epsilon > 0:
-    raise ValueError(f"epsilon is {epsilon}; give a number above 0.")
+  checks.positive(epsilon=epsilon)
   checks.floats({"keys": keys, "values": values})
   key_axes = "I J D" if keys.ndim == 3 else "I D"
   value_axes = "I J E" if values.ndim == 3 else "I E"
@@ -137,10 +136,14 @@ def slot_frames(
   Returns:
     The frames; without gradient through a scale at its limits.
 
+  Raises:
+    ValueError: if a limit is not above 0.
+
   Differs from paper: no rotation. The means of squares have the weights of the
   means; in the authors' code epsilon is added to them a second time.
   """
   checks.arrays({"weights": (weights, "I J"), "points": (points, "I 2")})
+  checks.positive(smallest=smallest, largest=largest)
   given = jnp.result_type(points)
   dtype = numerics.accumulation_dtype(weights, points)
   weights, points = weights.astype(dtype), points.astype(dtype)

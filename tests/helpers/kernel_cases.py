@@ -21,7 +21,8 @@ CASES: dict[str, Case] = (
 # Public functions that take no arrays, give none that was computed, or are part
 # of one kernel, which has the row.
 NOT_OF_ARRAYS = {
-  "checks.arrays", "checks.counts", "checks.floats", "checks.image_shape",
+  "checks.arrays", "checks.choice", "checks.counts", "checks.dtype",
+  "checks.floats", "checks.image_shape", "checks.positive", "checks.sequences",
   "checks.did_you_mean", "checks.images", "checks.padding", "checks.rngs",
   "checks.same_shape",
   "compilation.keep_reductions", "em.amount_of_data_scale",
@@ -33,5 +34,5 @@ NOT_OF_ARRAYS = {
   "windows.over", "windows.same_padding", "constellations.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
   "numerics.accumulation_dtype", "numerics.full_products",
-  "numerics.precision", "selection.check_scales", "sharding.vary_alike",
+  "numerics.precision", "sharding.vary_alike",
 }  # fmt: skip

@@ -241,8 +241,8 @@ class GenerativeTest(chex.TestCase):
   @parameterized.parameters(
     ({"num_capsules": ()}, "give one number for each layer"),
     ({"num_capsules": (3, 0)}, "num_capsules is 0; give at least 1"),
-    ({"scale_floor": 0.0}, "scale_floor is 0.0; give a number above 0"),
-    ({"dummy_affinity": -1.0}, "dummy_affinity is -1.0; give a number above 0"),
+    ({"scale_floor": 0.0}, "scale_floor is 0.0; give a finite number"),
+    ({"dummy_affinity": -1.0}, "dummy_affinity is -1.0; give a finite number"),
     ({"template_size": 0}, "template_size is 0; give at least 1"),
   )
   def test_bad_numbers_are_refused(self, options, message):

@@ -338,7 +338,7 @@ class SetTransformerTest(chex.TestCase):
 
   @parameterized.parameters(
     ({"num_heads": 0}, "num_heads is 0"),
-    ({"num_outputs": 0}, "num_seeds is 0"),
+    ({"num_outputs": 0}, "num_outputs is 0"),
     ({"num_inducing": 0}, "num_inducing is 0"),
   )
   def test_bad_sizes_are_refused(self, options, message):

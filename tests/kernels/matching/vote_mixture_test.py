@@ -150,7 +150,7 @@ class ExplainPartsTest(parameterized.TestCase):
     np.testing.assert_allclose(got.log_prob, _oracle(*inputs)[0], rtol=1e-5)
 
   def test_an_unknown_normalisation_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "normalise='parts'"):
+    with self.assertRaisesRegex(ValueError, "normalise is 'parts'"):
       inspect.unwrap(vote_mixture.explain_parts)(*_inputs(), normalise="parts")
 
 

@@ -300,7 +300,7 @@ def without_types():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"epsilon": 0.0}, "epsilon is 0.0; give a number above 0"),
+    ({"epsilon": 0.0}, "epsilon is 0.0; give a finite number above 0"),
     ({"keys": jnp.zeros((7, 5))}, r"keys is \[7 5\]; give \[I D\]"),
     ({"values": jnp.zeros((6, 2))}, r"values is \[6 2\]"),
     ({"presence": jnp.zeros(3)}, r"presence is \[3\]"),

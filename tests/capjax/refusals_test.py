@@ -1,0 +1,261 @@
+"""Arguments of models, layers and losses that would be misread silently."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from flax import nnx
+
+import capjax
+from capjax import baselines, layers, losses, slot_autoencoder
+from capjax.energy import rbm, wake_sleep
+from capjax.generative import amortised, numpyro_programs
+
+
+@pytest.fixture(autouse=True)
+def _as_a_user():
+  """Without the checks of annotations, which only tests make."""
+  jaxtyping.config.update("jaxtyping_disable", True)
+  yield
+  jaxtyping.config.update("jaxtyping_disable", False)
+
+
+_BASELINE = baselines.CapsNetBaseline
+_POINTS = capjax.ConstellationAutoencoder
+_RBM = functools.partial(capjax.CapsuleRBM, num_capsules=2, capsule_size=3)
+_SET = functools.partial(
+  capjax.SetTransformer, 3, width=4, num_blocks=1, num_heads=1, num_outputs=2
+)
+
+
+@pytest.mark.parametrize(
+  ("make", "options", "kind", "words"),
+  [
+    (capjax.CapsNet, {"conv_capsules": 8}, TypeError, "sequence"),
+    (capjax.CapsNet, {"hidden_capsules": 8}, TypeError, "sequence"),
+    (capjax.CapsNet, {"residual_features": 8}, TypeError, "sequence"),
+    (capjax.CapsNet, {"decoder_features": "512"}, TypeError, "is '512'"),
+    (capjax.CapsNet, {"decoder_features": (-5,)}, ValueError, "is -5"),
+    (capjax.CapsNet, {"conv_kernel": "9"}, TypeError, "is '9'"),
+    (capjax.CapsNet, {"transforms_scale": "0.1"}, TypeError, "a number"),
+    (capjax.CapsNet, {"primary_scale": "x"}, TypeError, "a number"),
+    (capjax.CapsNet, {"dtype": "bloat16"}, ValueError, "is bloat16"),
+    (capjax.EfficientCapsNet, {"dtype": jnp.int32}, ValueError, "'float32' or"),
+    (capjax.EfficientCapsNet, {"conv_features": 32}, TypeError, "sequence"),
+    (capjax.MatrixCapsules, {"types": 8}, TypeError, "sequence"),
+    (
+      capjax.MatrixCapsules,
+      {"final_inverse_temperature": "0.1"},
+      TypeError,
+      "a number",
+    ),
+    (capjax.MatrixCapsules, {"data_amount": 0.0}, ValueError, "above 0"),
+    (_BASELINE, {"conv_features": 4}, TypeError, "sequence"),
+    (_BASELINE, {"dense_features": (-4,)}, ValueError, "is -4"),
+    (_BASELINE, {"dropout": 2.0}, ValueError, "a probability below 1"),
+    (_BASELINE, {"dropout": 1.0}, ValueError, "a probability below 1"),
+    (_BASELINE, {"dropout": -0.1}, ValueError, "a probability below 1"),
+    (_BASELINE, {"dropout": float("nan")}, ValueError, "a probability"),
+    (baselines.ConvVAE, {"features": 4}, TypeError, "sequence"),
+    (baselines.ConvVAE, {"features": (4,)}, ValueError, "two numbers"),
+    (baselines.ConvVAE, {"pixel_scale": "x"}, TypeError, "a number"),
+    (
+      amortised.amortised_capsules,
+      {"conv_features": 8},
+      TypeError,
+      "sequence",
+    ),
+    (amortised.amortised_capsules, {"width": 0}, ValueError, "at least 1"),
+    (capjax.GenerativeCapsules, {"temperature": "a"}, TypeError, "a number"),
+    (capjax.GenerativeCapsules, {"num_capsules": 3}, TypeError, "sequence"),
+    (capjax.CapsuleHM, {"num_capsules": 3}, TypeError, "sequence"),
+    (capjax.CapsuleHM, {"num_capsules": ()}, ValueError, "is empty"),
+    (capjax.CapsuleHM, {"image_shape": (0, 4)}, ValueError, "at least 1"),
+    (_RBM, {"image_shape": (-3, -3)}, ValueError, "is -3; give at least 1"),
+    (_RBM, {"image_shape": (28.0, 28)}, TypeError, "is 28.0"),
+    (_RBM, {"image_shape": 16}, TypeError, "sequence"),
+    (_POINTS, {"num_votes": 0}, ValueError, "at least 1"),
+    (_POINTS, {"width": 0}, ValueError, "at least 1"),
+    (_POINTS, {"num_blocks": -3}, ValueError, "at least 0"),
+    (_POINTS, {"code": "32"}, TypeError, "is '32'"),
+    (_SET, {"out_features": 0}, ValueError, "at least 1"),
+    (_SET, {"out_features": 3, "hidden": 0}, ValueError, "at least 1"),
+    (_SET, {"out_features": 3, "num_blocks": -1}, ValueError, "at least 0"),
+    (capjax.SCAE, {"kind": "x"}, ValueError, "affine or similarity"),
+    (capjax.SCAE, {"normalise": "x"}, ValueError, "none or votes or all"),
+  ],
+)
+def test_options_are_checked_when_a_model_is_made(make, options, kind, words):
+  name = list(options)[-1]
+  with pytest.raises(kind, match=f"{name} is .*{words}|{name} {words}"):
+    jax.eval_shape(lambda: make(**options, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    capjax.GenerativeCapsules,
+    functools.partial(_SET, out_features=3),
+    functools.partial(layers.Conv, 1, 2, 3),
+    functools.partial(layers.GridCaps, 2, 4, 3, 4, 3),
+  ],
+)
+def test_random_streams_are_no_seeds(make):
+  with pytest.raises(TypeError, match=r"rngs is of type int; give flax.nnx"):
+    make(rngs=0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.bool_])
+def test_convolutions_refuse_whole_numbers(dtype):
+  images = jnp.ones((1, 3, 3, 1), dtype)
+  for layer in (
+    layers.Conv(1, 2, 3, rngs=nnx.Rngs(0)),
+    layers.PrimaryCaps(1, 2, 2, 3, rngs=nnx.Rngs(0)),
+  ):
+    with pytest.raises(TypeError, match="images holds"):
+      layer(images)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, jnp.uint8, jnp.int8])
+@pytest.mark.parametrize("num_classes", [200, 256, 300])
+def test_labels_of_8_bits_mark_one_class_of_many(dtype, num_classes):
+  module = np if dtype in (np.uint8, np.int8) else jnp
+  labels = module.asarray([3, 0], dtype)
+  for given in (labels, [3, 0]):
+    marks = np.asarray(losses.one_hot(given, num_classes))
+    np.testing.assert_array_equal(marks, np.eye(num_classes)[[3, 0]])
+    loss = losses.cross_entropy(jnp.asarray(5 * marks), given)
+    want = np.log(np.exp(5) + num_classes - 1) - 5
+    np.testing.assert_allclose(loss, np.full(2, want), rtol=1e-5)
+
+
+def test_lists_of_classes_are_decoded():
+  model = capjax.CapsNet(
+    (9, 9, 1), 3, conv_features=2, conv_kernel=3, primary_kernel=3, num_types=1,
+    part_size=2, pose_size=2, decoder_features=(3,), rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  poses = jnp.ones((2, 3, 2))
+  want = model.decode(poses, jnp.array([1, 2]))
+  np.testing.assert_array_equal(model.decode(poses, [1, 2]), want)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, 1), (2, 6, 6), (0, 6, 6, 1)])
+def test_the_program_refuses_images_that_would_be_broadcast(shape):
+  capsules = capjax.GenerativeCapsules(
+    (6, 6, 1), num_capsules=(2, 2), template_size=3, rngs=nnx.Rngs(0)
+  )
+  with pytest.raises(ValueError, match="images are"):
+    numpyro_programs.model(capsules, jnp.zeros(shape))
+  with pytest.raises(TypeError, match="images hold uint8"):
+    numpyro_programs.model(capsules, jnp.zeros((2, 6, 6, 1), jnp.uint8))
+
+
+def _slots(invariant):
+  return slot_autoencoder.SlotAutoencoder(
+    (8, 8, 1), num_slots=2, slot_size=4, features=4, num_convs=2,
+    num_doublings=1, invariant=invariant, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+
+
+def test_slots_are_decoded_with_the_frames_that_they_have():
+  images = jnp.full((1, 8, 8, 1), 0.5)
+  plain, invariant = map(_slots, (False, True))
+  found = invariant(images).slots
+  with pytest.raises(ValueError, match="frames are None; give"):
+    invariant.decode(found.contents)
+  with pytest.raises(ValueError, match="leave out frames"):
+    plain.decode(found.contents, found.frames)
+
+
+@pytest.mark.parametrize(
+  "images",
+  [
+    np.full((1, 8, 8, 1), 200, np.uint8),
+    np.full((1, 8, 8, 1), 2.0, np.float32),
+    np.zeros((1, 16, 16, 1), np.float32),
+  ],
+)
+def test_slots_are_bound_to_the_images_of_the_call(images):
+  with pytest.raises((TypeError, ValueError), match="images"):
+    _slots(False).encode(jnp.asarray(images))
+
+
+@pytest.mark.parametrize(
+  ("images", "words"),
+  [
+    (np.full((2, 4), 255, np.uint8), "images hold uint8"),
+    (np.full((2, 4), 255, np.float32), "give intensities"),
+    (np.zeros((0, 4), np.float32), "an empty batch"),
+  ],
+)
+def test_units_of_no_intensities_are_refused(images, words):
+  with pytest.raises((TypeError, ValueError), match=words):
+    rbm.independent_units("bernoulli", jnp.asarray(images))
+
+
+def test_families_are_known():
+  for call in (
+    lambda: rbm.standard("gausian", (3,)),
+    lambda: rbm.independent_units("gausian", jnp.ones((2, 3))),
+  ):
+    with pytest.raises(ValueError, match="unknown family 'gausian'"):
+      call()
+
+
+def _machine(num_capsules=(3, 2)):
+  return capjax.CapsuleHM(
+    (4, 3), num_capsules=num_capsules, capsule_size=2, rngs=nnx.Rngs(0)
+  )
+
+
+@pytest.mark.parametrize("value", [255.0, -1.0])
+def test_a_machine_samples_upwards_from_intensities(value):
+  images = jnp.full((2, 4, 3), value)
+  for call in (
+    lambda: _machine().infer(images),
+    lambda: _machine().sample_upwards(jax.random.key(0), images),
+  ):
+    with pytest.raises(ValueError, match="give intensities"):
+      call()
+
+
+@pytest.mark.parametrize("sizes", [((4, 3), 4), ((4, 4), 3)])
+def test_machines_of_other_sizes_change_nothing(sizes):
+  shape, count = sizes
+  model = _machine()
+  before = jax.tree.map(jnp.copy, nnx.state(model))
+  machines = [
+    capjax.CapsuleRBM(
+      shape, num_capsules=count, capsule_size=2, rngs=nnx.Rngs(1)
+    )
+    for shape, count in ((shape, count), ((3, 2), 2))
+  ]
+  with pytest.raises(ValueError, match="machine 0"):
+    wake_sleep.start_from(model, machines)
+  for old, new in zip(
+    jax.tree.leaves(before), jax.tree.leaves(nnx.state(model)), strict=True
+  ):
+    np.testing.assert_array_equal(old, new)
+
+
+def test_capsules_between_bfloat16_convolutions_are_in_float32():
+  model = capjax.MatrixCapsules(
+    (14, 14, 1), 2, features=2, types=(2, 2, 2), num_iterations=1,
+    padding="SAME", coordinates="none", dtype=jnp.bfloat16, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  found = model.capsules(jnp.zeros((1, 14, 14, 1)))
+  kinds = {x.dtype for layer in found for x in layer if x is not None}
+  assert kinds == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+  ("tokens", "presence"),
+  [((2, 5, 4), (2, 5)), ((2, 5, 3), (2, 1)), ((5, 3), (5,))],
+)
+def test_members_of_sets_are_not_broadcast(tokens, presence):
+  model = _SET(out_features=3, rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="tokens|presence"):
+    model(jnp.ones(tokens), jnp.ones(presence))

@@ -1,0 +1,249 @@
+"""Settings and arguments of kernels that would give a wrong result silently."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from kernels import checks, energy, geometry, numerics, routing
+from kernels.energy import families
+from kernels.matching import constellations, ransac, vote_mixture
+
+
+@pytest.fixture(autouse=True)
+def _as_a_user():
+  """Without the checks of annotations, which only tests make."""
+  jaxtyping.config.update("jaxtyping_disable", True)
+  yield
+  jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+  ("widths", "kind", "words"),
+  [
+    (8, TypeError, r"widths is 8; give a sequence of whole numbers"),
+    ("512", TypeError, r"widths is '512'; give a sequence"),
+    ((8, 0), ValueError, r"widths is 0; give at least 1"),
+    ((8, 2.0), TypeError, r"widths is 2.0; give a whole number"),
+  ],
+)
+def test_a_sequence_holds_whole_numbers(widths, kind, words):
+  checks.sequences(widths=())
+  checks.sequences(widths=np.array([3, 2]))
+  with pytest.raises(kind, match=words):
+    checks.sequences(widths=widths)
+
+
+@pytest.mark.parametrize(
+  ("scale", "kind", "words"),
+  [
+    (0.0, ValueError, "scale is 0.0; give a finite number above 0"),
+    (-1, ValueError, "scale is -1; give"),
+    (float("nan"), ValueError, "scale is nan; give"),
+    (float("inf"), ValueError, "scale is inf; give"),
+    ("0.1", TypeError, "scale is '0.1'; give a number"),
+    (True, TypeError, "scale is True; give a number"),
+    (None, TypeError, "scale is None; give a number"),
+    ((1.0, 2.0), TypeError, "give a number"),
+  ],
+)
+def test_a_scale_is_a_number_above_0(scale, kind, words):
+  for fine in (1, 0.5, np.float32(2), jnp.bfloat16(3), jnp.ones(())):
+    checks.positive(scale=fine)
+  jax.jit(lambda scale: checks.positive(scale=scale))(-1.0)  # not known
+  with pytest.raises(kind, match=words):
+    checks.positive(scale=scale)
+
+
+@pytest.mark.parametrize("dtype", ["bloat16", jnp.int32, jnp.float16])
+def test_products_are_of_two_dtypes(dtype):
+  checks.dtype("bfloat16")
+  checks.dtype(jnp.float32)
+  with pytest.raises(ValueError, match="give 'float32' or 'bfloat16'"):
+    checks.dtype(dtype)
+
+
+def test_an_option_has_a_known_value():
+  checks.choice(("a", "b"), name="b")
+  for value in ("c", ["a"], None):
+    with pytest.raises(ValueError, match="give a or b"):
+      checks.choice(("a", "b"), name=value)
+
+
+def _parameters(visible, hidden, size=4, num_capsules=3, num_hidden=2):
+  """Those of a capsule RBM whose units have some families."""
+  keys = jax.random.split(jax.random.key(0), 3)
+
+  def natural(family, key, shape):
+    linear = jax.random.normal(key, shape)
+    if family is families.GAUSSIAN:
+      return jnp.stack([linear, jnp.full(shape, -0.5)])
+    return linear[None]
+
+  return energy.Parameters(
+    natural(visible, keys[0], (size,)),
+    energy.Bias(
+      natural(hidden, keys[1], (num_capsules, num_hidden)),
+      jnp.zeros(num_capsules),
+    ),
+    jax.random.normal(keys[2], (size, num_capsules, num_hidden)),
+    None,
+  )
+
+
+_BOTH = families.BERNOULLI, families.GAUSSIAN
+
+
+@pytest.mark.parametrize("own", [(a, b) for a in _BOTH for b in _BOTH])
+@pytest.mark.parametrize("given", [(a, b) for a in _BOTH for b in _BOTH])
+def test_energies_are_of_the_families_of_the_parameters(own, given):
+  parameters = _parameters(*own)
+  x = jnp.full(4, 0.5)
+  bias = parameters.bias
+  drive = energy.drive_from_below(x, parameters)
+  switches = jnp.ones(3)
+  capsules = energy.state(jnp.ones((3, 2)), switches, hidden=own[1])
+  key = jax.random.key(0)
+  hidden = {"hidden": given[1]}
+  of_hidden = [
+    lambda: energy.switch_log_odds(bias, drive, **hidden),
+    lambda: energy.log_partition(bias, drive, **hidden),
+    lambda: energy.log_partition(bias._replace(switches=None), drive, **hidden),
+    lambda: energy.posterior(bias, drive, **hidden),
+    lambda: energy.posterior(bias._replace(switches=None), drive, **hidden),
+    lambda: energy.mean_field(
+      switches, bias, drive, num_iterations=1, **hidden
+    ),
+    lambda: energy.sample(key, bias, drive, **hidden),
+    lambda: energy.sample_hidden(key, switches, bias, drive, **hidden),
+    lambda: energy.gibbs(key, capsules, bias, drive, **hidden),
+    lambda: energy.capsule_energy(capsules, bias, drive, **hidden),
+  ]
+  of_both = [
+    lambda: energy.energy(x, capsules, parameters, families=given),
+    lambda: energy.free_energy(x, parameters, families=given),
+  ]
+  for calls, fits in ((of_hidden, own[1] == given[1]), (of_both, own == given)):
+    for call in calls:
+      if fits:
+        call()
+      else:
+        with pytest.raises(ValueError, match="parameters for each unit"):
+          call()
+
+
+def test_states_of_capsules_are_not_broadcast():
+  parameters = _parameters(*(families.BERNOULLI,) * 2)
+  drive = energy.drive_from_below(jnp.ones(4), parameters)
+  with pytest.raises(ValueError, match=r"hidden is \[1 1\]; give \[3 2\]"):
+    energy.switch_logits(jnp.ones((1, 1)), parameters.bias, drive)
+  state = energy.state(jnp.ones((3, 2)), jnp.ones(3))
+  for name in ("statistics", "active"):
+    one = jnp.ones((1,) * getattr(state, name).ndim)
+    with pytest.raises(ValueError, match=f"{name} is"):
+      energy.capsule_energy(
+        state._replace(**{name: one}), parameters.bias, drive
+      )
+
+
+@pytest.mark.parametrize(
+  ("patterns", "words"),
+  [
+    ([], "patterns is empty"),
+    ([np.eye(4, 3)], r"pattern 0 is \[4 3\]; give \[4 2\]"),
+    ([np.eye(2), np.ones(2)], r"pattern 1 is \[2\]; give \[2 2\]"),
+  ],
+)
+def test_patterns_are_points_of_a_plane(patterns, words):
+  with pytest.raises(ValueError, match=words):
+    constellations.templates(patterns)
+
+
+def _points():
+  template = constellations.templates([np.eye(2), 3 * np.eye(2)[::-1]])
+  return template, jnp.asarray(np.eye(4, 2), jnp.float32), jnp.ones(4)
+
+
+@pytest.mark.parametrize("name", ["first_precision", "last_precision"])
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_precisions_are_above_0(name, value):
+  template, points, presence = _points()
+  with pytest.raises(ValueError, match=f"{name} is {value}; give"):
+    constellations.infer(
+      jax.random.key(0), points, presence, template, **{name: value}
+    )
+
+
+def test_a_precision_may_be_a_number():
+  template, points, presence = _points()
+  start = jnp.zeros((4, 4))
+
+  def elbo(precision):
+    update = constellations.update
+    return update(start, points, presence, template, precision).elbo
+
+  np.testing.assert_allclose(elbo(500.0), elbo(jnp.float32(500)))
+  with pytest.raises(ValueError, match="precision is -1.0; give"):
+    elbo(-1.0)
+
+
+def test_templates_hold_points_of_a_plane():
+  template, points, presence = _points()
+  template = template._replace(points=jnp.ones((4, 3)))
+  with pytest.raises(ValueError, match=r"template.points is \[4 3\]"):
+    constellations.infer(jax.random.key(0), points, presence, template)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, float("nan"), "0.1"])
+def test_a_tolerance_is_above_0(tolerance):
+  template, points, presence = _points()
+  with pytest.raises((TypeError, ValueError), match="tolerance is"):
+    ransac.match(points, presence, template, tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+  ("call", "words"),
+  [
+    (
+      lambda: routing.slot_frames(
+        jnp.ones((3, 2)), jnp.ones((3, 2)), smallest=0.0
+      ),
+      "smallest is 0.0",
+    ),
+    (
+      lambda: routing.sinkhorn_routing(
+        jnp.ones((3, 2, 4)), temperature=float("nan")
+      ),
+      "temperature is nan",
+    ),
+    (
+      lambda: inspect.unwrap(geometry.pose_matrix)(jnp.ones(6), ["affine"]),
+      "kind is",
+    ),
+    (
+      lambda: vote_mixture.explain_parts(
+        *(jnp.ones(x) for x in ((2, 6), (2,), (3, 2, 6), (3, 2), (3, 2))),
+        normalise="some",
+      ),
+      "normalise is 'some'; give none or votes or all",
+    ),
+  ],
+)
+def test_options_out_of_range_are_refused(call, words):
+  with pytest.raises(ValueError, match=words):
+    call()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.9])
+def test_layers_are_normalised_up_to_the_largest_number(dtype, share):
+  largest = share * float(jnp.finfo(dtype).max)
+  x = jnp.array([largest, largest, 0.0], dtype)
+  want = np.array([1, 1, -2]) / np.sqrt(2)
+  got = numerics.layer_norm(x).astype(jnp.float32)
+  np.testing.assert_allclose(got, want, rtol=1e-2)
+  gradient = jax.grad(lambda x: jnp.sum(jnp.square(numerics.layer_norm(x))))(x)
+  assert np.isfinite(gradient.astype(jnp.float32)).all()
