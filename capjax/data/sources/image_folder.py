@@ -45,6 +45,7 @@ class _Header(NamedTuple):
   coloured: bool
   transparent: bool
   deep: bool  # more than 8 bits
+  largest: int  # intensity of a deep image
 
 
 class _Layout(NamedTuple):
@@ -101,7 +102,8 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   for count, what in (
     (sum(x.transparent for x in headers.values()), "partly transparent: their "
      "background becomes white"),
-    (sum(x.deep for x in headers.values()), "of 16 bits, rounded to 8"),
+    (sum(x.deep for x in headers.values()), "of 16 bits, rounded to 8"
+     + _check_depth(root, headers)),
     (coloured and not conversion.grayscale
      and sum(not x.coloured for x in headers.values()),
      "grey, and read as colour like the others"),
@@ -148,7 +150,7 @@ def _layout(root: pathlib.Path) -> _Layout:
       for part, path in named.items()
       if part not in deep
     ]
-    return _Layout(deep, True, notes)
+    return _Layout(deep, True, notes + _notes_beside(root, named))
   if deep:
     beside = ", ".join(sorted(path.name for path in deep.values()))
     raise FileNotFoundError(
@@ -165,26 +167,36 @@ def _layout(root: pathlib.Path) -> _Layout:
   if "train" in named and len(named) > 1:
     names = " and ".join(sorted(path.name for path in named.values()))
     note = f"{names} are read as classes, since {others[0].name} is beside them"
-    return _Layout({"train": root}, True, [note])
+    return _Layout({"train": root}, True, [note, *_notes_on_files(root)])
   if not folders and not _visible(root, folders=False):
     raise FileNotFoundError(
       f"{root}: holds no images; give a folder of {LAYOUT}, or of {_UNLABELLED}"
     )
-  return _Layout({"train": root}, bool(folders), [])
+  notes = _notes_on_files(root) if folders else []
+  return _Layout({"train": root}, bool(folders), notes)
 
 
 def _notes_beside(
   root: pathlib.Path, named: dict[str, pathlib.Path]
 ) -> list[str]:
-  """What is not used beside parts without folders of classes."""
-  seconds = set(_visible(root, folders=True)) - set(named.values())
-  notes = [
-    f"{path.name} is not used, since another folder is the same part"
-    for path in sorted(seconds)
-  ]
-  if files := _visible(root, folders=False):
-    notes.append(f"{len(files)} files beside train are not used")
-  return notes
+  """What is not used beside the folders of the parts."""
+  notes = []
+  of_parts = {name for names in _PARTS.values() for name in names}
+  for path in sorted({*_visible(root, folders=True)} - {*named.values()}):
+    reason = (
+      "another folder is the same part"
+      if path.name.lower() in of_parts
+      else f"its name is none of {', '.join(sorted(of_parts))}"
+    )
+    notes.append(f"{path.name} is not used, since {reason}")
+  return notes + _notes_on_files(root)
+
+
+def _notes_on_files(root: pathlib.Path) -> list[str]:
+  """How many files beside folders are not used."""
+  files = _visible(root, folders=False)
+  told = f"files beside the folders are not used: {len(files)}"
+  return [told] if files else []
 
 
 def _without_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
@@ -250,11 +262,13 @@ def _each(
   Raises:
     ValueError: The function raised an error; the message names the files.
   """
-  converting.pillow()  # fails here, once
+  unidentified = converting.pillow().UnidentifiedImageError
 
   def attempt(path):
     try:
       return function(path), None
+    except unidentified:
+      return None, "is no image that Pillow reads"
     # Pillow's readers raise errors of many kinds.
     except Exception as error:
       return None, " ".join(str(error).replace(repr(str(path)), "").split())
@@ -280,11 +294,11 @@ def _header(path: pathlib.Path) -> _Header:
   # By a file: Pillow maps TIFF given by path, in the turned size.
   with path.open("rb") as file, converting.pillow().open(file) as image:
     width, height = image.size
-    # Other formats would be decoded to find the tag.
-    if image.format in ("JPEG", "MPO"):
+    if _may_be_turned(image):
       if image.getexif().get(_ORIENTATION, 1) >= _TURNED:
         width, height = height, width
     deep = image.mode.startswith("I")
+    largest = int(np.max(np.asarray(image))) if deep else 0
     if image.mode == "F":
       raise ValueError(_FLOATS)
     transparent = image.mode in _TRANSPARENT or "transparency" in image.info
@@ -292,7 +306,33 @@ def _header(path: pathlib.Path) -> _Header:
     if image.mode in ("P", "PA"):
       red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")), -1, 0)
       coloured = not ((red == green).all() and (green == blue).all())
-  return _Header((height, width), coloured, transparent, deep)
+  return _Header((height, width), coloured, transparent, deep, largest)
+
+
+def _may_be_turned(image) -> bool:
+  """Whether an open image can have a tag of its orientation.
+
+  Other formats, and PNG with the tag behind the pixels, would be decoded to
+  find it. Pillow itself turns TIFF.
+  """
+  if image.format == "PNG":
+    return "exif" in image.info
+  return image.format in ("JPEG", "MPO", "WEBP")
+
+
+def _check_depth(
+  root: pathlib.Path, headers: dict[pathlib.Path, _Header]
+) -> str:
+  """What to tell of the largest intensity of deep images."""
+  largest = max((x.largest for x in headers.values()), default=0)
+  if 0 < largest < 256:
+    raise ValueError(
+      f"{root}: images of 16 bits hold at most {largest}, and would be black; "
+      "save them with 8 bits"
+    )
+  if 0 < largest < 2**12:
+    return f" (the largest intensity is {largest} of 65535, so they are dark)"
+  return ""
 
 
 def _check_sizes(
@@ -357,7 +397,7 @@ def read_file(
 
   # By a file, as in `_header`.
   with path.open("rb") as file, module.open(file) as image:
-    if image.format in ("JPEG", "MPO"):
+    if _may_be_turned(image):
       image = ImageOps.exif_transpose(image)
     if image.mode == "F":
       raise ValueError(_FLOATS)

@@ -128,9 +128,28 @@ def test_what_is_not_used_beside_unlabelled_parts_is_told(tmp_path):
   assert len(got.images) == 4 and not got.is_labelled
   assert got.notes == (
     "validation is not used, since another folder is the same part",
-    "2 files beside train are not used",
+    "files beside the folders are not used: 2",
     "valid is the test set, since there is no test",
   )
+
+
+def test_what_is_not_used_beside_parts_with_classes_is_told(tmp_path):
+  for part in ("train", "evaluation"):
+    image_files.write(tmp_path / part, {"a": 10, "b": 10})
+  image_files.write(tmp_path, {"a": 3})
+  image_files.picture(0).save(tmp_path / "x.png")
+  notes = data.load(str(tmp_path), "train").notes
+  names = "test, testing, train, training, val, valid, validation"
+  for folder in ("a", "evaluation"):
+    assert f"{folder} is not used, since its name is none of {names}" in notes
+  assert "files beside the folders are not used: 1" in notes
+
+
+def test_files_beside_folders_of_classes_are_told(tmp_path):
+  image_files.write(tmp_path, {"a": 5, "b": 5})
+  image_files.picture(0).save(tmp_path / "x.png")
+  notes = data.load(str(tmp_path), "train").notes
+  assert "files beside the folders are not used: 1" in notes
 
 
 @pytest.mark.parametrize(
@@ -248,6 +267,47 @@ def test_photographs_are_turned_upright(tmp_path):
   assert data.load(str(tmp_path), "train").images.shape[1:] == (16, 8, 3)
 
 
+@pytest.mark.parametrize("kind", ["webp", "png"])
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_webp_and_png_are_turned_upright(tmp_path, kind, tag):
+  stored = image_files.picture(0, 8, 16, "RGB")
+  exif = Image.Exif()
+  exif[0x0112] = tag
+  path = tmp_path / f"a.{kind}"
+  stored.save(path, exif=exif, **({"lossless": True} if kind == "webp" else {}))
+  stored.info["exif"] = exif.tobytes()
+  want = np.asarray(ImageOps.exif_transpose(stored))
+  got = image_folder.read_file(path, coloured=True, conversion=Conversion())
+  np.testing.assert_array_equal(got, want)
+  assert image_folder._header(path).size == want.shape[:2]
+
+
+@pytest.mark.parametrize(
+  ("largest", "said"),
+  [(4095, "the largest intensity is 4095 of 65535"), (4096, None)],
+)
+def test_dark_images_of_16_bits_are_told(tmp_path, largest, said):
+  ramp = np.linspace(0, largest, 30).reshape(6, 5).astype(np.uint16)
+  for name in "ab":
+    (tmp_path / name).mkdir()
+    for n in range(2):
+      Image.fromarray(ramp).save(tmp_path / name / f"{n}.png")
+  _, notes = load_both(tmp_path)
+  (note,) = (x for x in notes if "of 16 bits" in x)
+  assert (said in note) if said else ("largest" not in note)
+
+
+def test_8_bits_in_files_of_16_are_refused(tmp_path):
+  """Divided by 257 they would be black."""
+  for name in "ab":
+    (tmp_path / name).mkdir()
+    for n in range(2):
+      pixels = np.arange(255, 225, -1, dtype=np.uint16).reshape(6, 5)
+      Image.fromarray(pixels).save(tmp_path / name / f"{n}.png")
+  with pytest.raises(ValueError, match="at most 255, and would be black; save"):
+    data.load(str(tmp_path), "train")
+
+
 @pytest.mark.parametrize("mode", ["L", "I;16", "RGB", "RGBA"])
 @pytest.mark.parametrize("tag", range(1, 9))
 def test_tiff_is_turned_upright(tmp_path, mode, tag):
@@ -300,7 +360,7 @@ def float_pixels(folder, name):
   "damage,name,words",
   [
     (spoil, "notes.txt", ["notes.txt", "replace or remove"]),
-    (spoil, "0.png", ["b/0.png", "replace or remove"]),
+    (spoil, "0.png", ["b/0.png (is no image that Pillow reads); replace"]),
     (cut, "0.png", ["b/0.png", "truncated"]),
     (float_pixels, "0.tif", ["b/0.tif", "floating-point"]),
   ],
