@@ -58,7 +58,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
       f"{path} is not written: there is no folder {path.parent}; make it, or "
       "name another."
     )
-  partial = path.with_name(path.name + ".partial")
+  partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:
     partial.write_bytes(content)
     partial.replace(path)

@@ -131,9 +131,8 @@ def main(argv: Sequence[str]) -> None:
         other.read_evaluation(name)  # fails now where it is missing
     for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
       weights.find(path)  # fails now where it is missing
-    if _OTHER_DATA.value:
-      # Fails now where they are missing or of another shape.
-      out_of_distribution.other_images(trained, _OTHER_DATA.value)
+    if "ensemble" in names and not _ENSEMBLE.value:
+      raise ValueError("ensemble needs other runs; give them as --ensemble")
     options = models.Options(
       views=_VIEWS.value,
       images=_IMAGES.value,
@@ -142,29 +141,40 @@ def main(argv: Sequence[str]) -> None:
       ensemble=_ENSEMBLE.value,
       source=_SOURCE.value,
     )
+    for name in names:
+      if other := out_of_distribution.other_of(name, run, options):
+        # Fails now where they are missing or of another shape.
+        out_of_distribution.other_images(trained, other)
+    failures = suites.Failures()
     for number, name in enumerate(names, 1):
       if len(names) > 1:
         print(f"suite {number} of {len(names)}: {name}", flush=True)
       allocator.trim()  # A suite before this one has just freed memory.
       suite = suites.SUITES[name]
-      metrics = suite(run, trained, options)
-      record = {
-        "suite": name,
-        "options": _recorded(suite, options, trained),
-        "metrics": metrics,
-        "num_images": models.images_of(trained, metrics, suite.counts),
-        "data": now,
-      }
-      # Printed first: a full disk does not lose it.
-      print(printed.table(name, metrics, record["num_images"]), flush=True)
-      made = {**summary, **_about_now(summary), **record}
-      run.write_evaluation(name, made)
-  written = [run.workdir / "evaluation.json", *run.figures]
-  print(f"wrote {', '.join(map(str, written))}")
+      with failures.kept(name):
+        metrics = suite(run, trained, options)
+        record = {
+          "suite": name,
+          "options": _recorded(suite, run, options, trained),
+          "metrics": metrics,
+          "num_images": models.images_of(trained, metrics, suite.counts),
+          "data": now,
+        }
+        # Printed first: a full disk does not lose it.
+        print(printed.table(name, metrics, record["num_images"]), flush=True)
+        made = {**summary, **_about_now(summary), **record}
+        run.write_evaluation(name, made)
+  if len(failures.errors) < len(names):
+    written = [run.workdir / "evaluation.json", *run.figures]
+    print(f"wrote {', '.join(map(str, written))}")
+  failures.raise_first()
 
 
 def _recorded(
-  suite: Suite, options: models.Options, trained: models.Trained
+  suite: Suite,
+  run: directory.Run,
+  options: models.Options,
+  trained: models.Trained,
 ) -> dict[str, object]:
   """The options of a suite, with what tells that models and data are the same.
 
@@ -183,14 +193,16 @@ def _recorded(
   forms = {
     "compare_with": lambda others: [x.workdir.name for x in others],
     "ensemble": lambda paths: list(map(model, paths)),
-    "other_data": dataset,
     "source": model,
   }
-  return {
+  recorded = {
     name: forms.get(name, lambda x: x)(value)
-    for name in sorted(suite.takes)
+    for name in sorted(suite.takes - {"other_data"})
     if (value := getattr(options, name))
   }
+  if other := out_of_distribution.other_of(suite.name, run, options):
+    recorded["other_data"] = dataset(other)
+  return recorded
 
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:

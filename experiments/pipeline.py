@@ -186,6 +186,13 @@ def complete(
   print("\n".join(told), flush=True)
   if source is not None:
     digest = source.card.get("sha256")
+    if is_of_other_images(source.card.get("data"), invocation, records["data"]):
+      print(
+        f"warning: {source_name} was trained on another version of "
+        f"{invocation.dataset}; test images of now may be among the images "
+        "that it was trained on",
+        flush=True,
+      )
     origin = {"name": pathlib.PurePath(source_name).name, "sha256": digest}
     processes.by_first(run.note, "start_from", origin)
   step, seconds = optimise(
@@ -205,6 +212,26 @@ def complete(
 
   finish = functools.partial(_finish, run, restore, records, step, seconds)
   processes.by_first_patiently(finish)
+
+
+def is_of_other_images(
+  card: Mapping[str, Any] | None,
+  invocation: Invocation,
+  now: Mapping[str, Any],
+) -> bool:
+  """Whether a model is of the same data set, but its test set was another.
+
+  Args:
+    card: the data of the model's card, if it has one.
+    invocation: names the data set.
+    now: the record of the data.
+  """
+  known = card or {}
+  same = (
+    known.get("name") == invocation.dataset
+    and known.get("class_names") == now["class_names"]
+  )
+  return same and known.get("test") != now["test"]
 
 
 def _finish(
@@ -249,16 +276,23 @@ def _finish(
   write_card = functools.partial(
     cards.write, run, task, trained.model, trained.test
   )
-  if not run.is_complete(step):
+  was_complete = run.is_complete(step)
+  if not was_complete:
     write_card(run.summary(entries))  # Without scores, should a suite fail.
+  failures = suites.Failures()
   for name in task.after_training:
     if name in suites.fitting(trained):
       allocator.trim()  # Training, or another suite, has just freed memory.
       print(f"suite {name} of the test images", flush=True)
-      scores = suites.SUITES[name](run, trained, models.Options())
-      counts = suites.SUITES[name].counts
-      num_images.update(models.images_of(trained, scores, counts))
-      metrics.update({x: y for x, y in scores.items() if x != "num_images"})
+      with failures.kept(name):
+        scores = suites.SUITES[name](run, trained, models.Options())
+        counts = suites.SUITES[name].counts
+        num_images.update(models.images_of(trained, scores, counts))
+        metrics.update({x: y for x, y in scores.items() if x != "num_images"})
+  if failures.errors:
+    if was_complete:  # and keeps the scores that it has
+      failures.raise_first()
+    entries["failed_suites"] = {x: str(y) for x, y in failures.errors.items()}
   summary = run.summary(entries)
   run.write_summary(summary)
   write_card(summary)
@@ -272,6 +306,7 @@ def _finish(
     for name in filter(lambda name: name.startswith("test_"), metrics):
       print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
   print(f"figures are in {run.workdir / 'figures'}")
+  failures.raise_first()
 
 
 def optimise(

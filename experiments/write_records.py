@@ -5,6 +5,7 @@ r"""Writes a data set as ArrayRecord files, which training can read as it goes.
 Afterwards --dataset=FOLDER trains on it. --image_size and --grayscale convert
 the images once, here. Data that do not fit into memory are read and written in
 parts; those of a program of your own go there by `capjax.data.write_records`.
+Factors of variation, such as viewpoints, are not written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,12 @@ def main(argv: Sequence[str]) -> None:
     train, test = (
       datasets.load(split, stream=True) for split in ("train", "test")
     )
+    if train.factors:
+      print(
+        f"warning: {', '.join(train.factors)} are not written; without them "
+        "there is no --viewpoints, and stereo pairs are trained on as other "
+        "images, neither reduced nor cropped"
+      )
     data.write_records(
       _OUT.value, blocks(train), blocks(test), class_names=train.class_names
     )

@@ -41,7 +41,8 @@ def task_of(binary: str, preset: str) -> tuple[tasks.Task, int]:
   """
   name = f"train_{binary}"
   module = importlib.import_module(f"{__package__.partition('.')[0]}.{name}")
-  flags.FLAGS(presets.expand([name, f"--preset={preset}", "--workdir=nowhere"]))
+  words = presets.expand([name, f"--preset={preset}", "--workdir=nowhere"])
+  flags.FLAGS(presets.inlined(words))
   return module.make_task(), runs.BATCH_SIZE.value
 
 

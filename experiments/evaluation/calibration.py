@@ -17,7 +17,8 @@ def calibration(
 ) -> Scores:
   """Measures whether the score of the predicted class is how often it is right.
 
-  Of models that are tested on novel viewpoints, on images from these alone.
+  Of models that are tested on novel viewpoints, on images from these alone; in
+  the middle of a canvas (--canvas), as for `ensemble`.
 
   The scores are the activations of class capsules; of a model with logits,
   their softmax.

@@ -19,7 +19,8 @@ _MOST_TOLD = 5  # classes, and pairs of them, that are printed
 def confusion(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures which classes are recognised, and plots which are confused.
 
-  Of models that are tested on novel viewpoints, on images from these alone.
+  Of models that are tested on novel viewpoints, on images from these alone; in
+  the middle of a canvas (--canvas), as for `ensemble`.
   Prints the classes of the least accuracy, and the pairs that are confused
   most often.
 

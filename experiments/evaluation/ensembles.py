@@ -25,7 +25,8 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
   The scores are activations of class capsules, or probabilities, and are the
   same kind in all models (an ensemble of 7 networks in Sabour et al., 2017,
   section 7). Models that are tested on novel viewpoints are scored on these
-  alone.
+  alone. Images are in the middle of a canvas (--canvas), as for all models that
+  are loaded from weights, also where those of `accuracy` are anywhere on it.
 
   Returns:
     The accuracy and the error of the mean scores; the number of models; the
@@ -68,7 +69,10 @@ SUITES = (ensemble,)
 
 
 def class_scores(trained: Trained, images: np.ndarray) -> np.ndarray:
-  """Activations [N J] of class capsules, or probabilities by a softmax."""
+  """Activations [N J] of class capsules, or probabilities by a softmax.
+
+  Images are in the middle of a canvas, as those of `TrainedModel.predict`.
+  """
   activations = predictions.scores_name(trained.model) == "activations"
 
   def measure(model, images, labels):

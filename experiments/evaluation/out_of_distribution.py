@@ -55,12 +55,7 @@ def out_of_distribution(
     without a model: how far the number of pixels that are not black is from its
     mean over the first 10,000 training images.
   """
-  name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
-  if name is None:
-    raise ValueError(
-      "out_of_distribution needs another data set; give its name or path as "
-      "--other_data"
-    )
+  name = other_of("out_of_distribution", run, options)
   return _detect(run, "out_of_distribution", name, trained, options)
 
 
@@ -79,7 +74,27 @@ def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   Returns:
     As `out_of_distribution`.
   """
-  return _detect(run, "letters", "font_letters", trained, options)
+  name = other_of("letters", run, options)
+  return _detect(run, "letters", name, trained, options)
+
+
+def other_of(suite: str, run: directory.Run, options: Options) -> str | None:
+  """The name or path of the other data set of a suite; None if it has none.
+
+  Raises:
+    ValueError: if the suite needs one that is not given and has no default.
+  """
+  if suite == "letters":
+    return "font_letters"
+  if suite != "out_of_distribution":
+    return None
+  name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
+  if name is None:
+    raise ValueError(
+      "out_of_distribution needs another data set; give its name or path as "
+      "--other_data"
+    )
+  return name
 
 
 def other_images(trained: Trained, name: str) -> np.ndarray:

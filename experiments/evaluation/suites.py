@@ -1,5 +1,8 @@
 """The list of all evaluation suites, and which of them a model can take."""
 
+import contextlib
+from collections.abc import Iterator
+
 from flax import nnx
 
 from capjax import predictions
@@ -59,6 +62,28 @@ SUITES = {some.name: some for some in _ALL}
 def taking(option: str) -> set[str]:
   """The names of the suites that read an option (a field of `Options`)."""
   return {name for name, some in SUITES.items() if option in some.takes}
+
+
+class Failures:
+  """Errors of suites, kept until the suites after them have run."""
+
+  def __init__(self) -> None:
+    self.errors: dict[str, Exception] = {}
+
+  @contextlib.contextmanager
+  def kept(self, name: str) -> Iterator[None]:
+    """Keeps an error of a suite, and says that it failed."""
+    try:
+      yield
+    except Exception as error:  # whatever it is, other suites may succeed
+      self.errors[name] = error
+      print(f"suite {name} failed: {error}", flush=True)
+
+  def raise_first(self) -> None:
+    """Raises the first error, if any; the command then fails."""
+    for name, error in self.errors.items():
+      error.add_note(f"in suite {name}; the others have run")
+      raise error
 
 
 def fitting(trained: Trained) -> list[str]:

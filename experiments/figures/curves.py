@@ -195,10 +195,14 @@ def contact_sheet(
   place.imshow(paper)
   place.spines[:].set_visible(False)
   place.set_xticks(
-    np.arange(columns) * pitch_x + (width - 1) / 2, map(str, column_labels)
+    np.arange(columns) * pitch_x + (width - 1) / 2,
+    map(str, column_labels),
+    parse_math=False,
   )
   place.set_yticks(
-    np.arange(rows) * pitch_y + (height - 1) / 2, map(str, row_labels)
+    np.arange(rows) * pitch_y + (height - 1) / 2,
+    map(str, row_labels),
+    parse_math=False,
   )
   place.tick_params(
     length=0, labelsize=7, labeltop=True, labelbottom=False, pad=3
@@ -218,6 +222,7 @@ def contact_sheet(
         size=6,
         ha="center",
         va="top",
+        parse_math=False,
       )
       if label != prediction:
         frame = dict(fill=False, color=color, linewidth=1.3, clip_on=False)

@@ -219,7 +219,7 @@ def perturbations(
     panel.set_axis_off()
   for panel, tiles, label in zip(panels, examples, labels, strict=False):
     panel.imshow(mosaic(tiles))
-    panel.set_title(str(label), fontsize=9)
+    panel.set_title(str(label), fontsize=9, parse_math=False)
     panel.set_xticks(x_ticks, [f"{x:z.2f}" for x in np.asarray(offsets)])
     panel.set_yticks(y_ticks, range(num_dims))
     panel.tick_params(length=0, labelsize=6, pad=2)

@@ -176,7 +176,7 @@ def _parse(
   try:
     # Whatever reads the command line later sees the flagfile.
     sys.argv[:] = words = presets.expand(words)
-    rest = app.parse_flags_with_usage(words)
+    rest = app.parse_flags_with_usage(presets.inlined(words))
     for flag in experiment_flags():
       if flag.present and flag not in used:
         raise flags.IllegalFlagValueError(

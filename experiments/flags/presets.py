@@ -12,7 +12,8 @@ from capjax.kernels import checks
 
 from ..run.invocation import PROCESS_FLAGS
 
-_FOLDER = pathlib.Path(__file__).parents[1] / "presets"
+_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "presets"
+_FROM_ROOT = "experiments/presets/"  # how presets name each other
 NAME = "preset"
 flags.DEFINE_string(
   NAME,
@@ -70,6 +71,19 @@ def expand(words: Sequence[str]) -> list[str]:
   return [binary, *files, *others]
 
 
+def inlined(words: Sequence[str]) -> list[str]:
+  """A command line with the flags of presets in place of `--flagfile=FILE`.
+
+  Presets name each other by their paths from the root of the project, which
+  absl would look for in the working folder.
+  """
+  found = []
+  for word in words:
+    path = _preset_file(word)
+    found.extend([word] if path is None else inlined(_lines(path)))
+  return found
+
+
 def has_some(binary: str) -> bool:
   """Whether the binary of this path has presets."""
   return _folder(binary).is_dir()
@@ -92,8 +106,25 @@ def portable(path: str) -> str:
   """A flagfile without the folder of this installation, if it is a preset."""
   given = pathlib.Path(path).resolve()
   if given.is_relative_to(_FOLDER):
-    return f"experiments/presets/{given.relative_to(_FOLDER).as_posix()}"
+    return f"{_FROM_ROOT}{given.relative_to(_FOLDER).as_posix()}"
   return path
+
+
+def _preset_file(word: str) -> pathlib.Path | None:
+  """The file of a preset that a word names, if it names one."""
+  name, _, value = word.partition("=")
+  if not name.startswith("-") or name.lstrip("-") != "flagfile":
+    return None
+  path = pathlib.Path(value).expanduser()
+  if not path.is_file() and value.startswith(_FROM_ROOT):
+    path = _FOLDER / value.removeprefix(_FROM_ROOT)
+  path = path.resolve()
+  return path if path.is_relative_to(_FOLDER) and path.is_file() else None
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+  lines = map(str.strip, path.read_text().splitlines())
+  return [line for line in lines if line and not line.startswith("#")]
 
 
 def _file(folder: pathlib.Path, name: str) -> pathlib.Path:

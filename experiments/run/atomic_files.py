@@ -1,10 +1,11 @@
 """Files that are whole or absent after a crash, and locks on files."""
 
+import contextlib
 import errno
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import filelock
@@ -31,6 +32,23 @@ def locked(path: pathlib.Path) -> filelock.FileLock:
     # Some network file systems have no locks.
     logging.warning("cannot lock %s (%s); train there once only", path, error)
   return lock
+
+
+@contextlib.contextmanager
+def turn(path: pathlib.Path) -> Iterator[None]:
+  """Waits while another process has locked a file, then locks it.
+
+  Without effect on file systems that have no locks.
+  """
+  lock = filelock.FileLock(path)
+  try:
+    lock.acquire()
+  except (OSError, NotImplementedError) as error:
+    logging.warning("cannot lock %s (%s); write there once only", path, error)
+  try:
+    yield
+  finally:
+    lock.release()
 
 
 def first_line(error: BaseException) -> str:
@@ -157,7 +175,7 @@ def write_whole(path: pathlib.Path, text: str) -> None:
   Raises:
     OSError: if it cannot be written; the old one is still there.
   """
-  partial = path.with_name(path.name + ".partial")
+  partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:
     partial.write_text(text)
     partial.replace(path)

@@ -310,26 +310,31 @@ class Run:
   def write_evaluation(self, suite: str, record: Mapping[str, Any]) -> None:
     """Adds the record of a suite to evaluation.json.
 
-    A damaged file is renamed first.
+    A damaged file is renamed first. Several processes may write at once.
     """
     path, records = self.workdir / "evaluation.json", {}
-    if path.exists():
-      try:
-        records = atomic_files.read_json(path, remedy="")
-      except ValueError:
-        atomic_files.warn_and_put_aside(path)
-    atomic_files.write_json(path, {**records, suite: record})
+    with atomic_files.turn(self.workdir / "evaluation.lock"):
+      if path.exists():
+        try:
+          records = atomic_files.read_json(path, remedy="")
+        except ValueError:
+          atomic_files.warn_and_put_aside(path)
+      atomic_files.write_json(path, {**records, suite: record})
 
 
 def outdated(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-  """How the run has been trained on since an evaluation; empty if it was not.
+  """How the run was trained since an evaluation; empty if it was not.
 
   Args:
     summary: of the run now.
     record: of the evaluation.
   """
-  now, then = (x.get("num_steps") for x in (summary, record))
-  return "" if now == then else f"num_steps was {then}, is {now}"
+  told = (
+    f"{name} was {record[name]}, is {summary.get(name)}"
+    for name in ("num_steps", "seed")
+    if name in record and record[name] != summary.get(name)
+  )
+  return ", ".join(told)
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:

@@ -13,8 +13,8 @@ from . import atomic_files
 from .invocation import Invocation
 
 _PACKAGES = (
-  "capjax", "chex", "flax", "jax", "jaxlib", "numpy", "numpyro", "optax",
-  "orbax-checkpoint",
+  "capjax", "chex", "flax", "jax", "jaxlib", "matplotlib", "numpy", "numpyro",
+  "optax", "orbax-checkpoint", "pillow", "scikit-learn", "scipy",
 )  # fmt: skip
 # Settings of JAX that change numbers. The environment can set them too.
 _SETTINGS = (

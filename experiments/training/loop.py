@@ -113,7 +113,8 @@ def fit(
   restarts = _MAX_RESTARTS if restart else 0
 
   averages = state.average is not None
-  # Where training can return to a saved state, time must not decide which one.
+  # Where training can return to a saved state, neither time nor a signal may
+  # decide which one.
   patience = 0.0 if restart else 60 * config.checkpoint_minutes
 
   def seconds():
@@ -186,7 +187,8 @@ def fit(
           lines.move(step)
           late, calls = signals.share(is_late(), window.calls_for())
           if step < stop and (signals.received or late):
-            if not windows.fault(window.means(), state.model, diverged):
+            means = window.means()
+            if not (restart or windows.fault(means, state.model, diverged)):
               save()
             signals.stop()
         newest = window.means()
@@ -220,7 +222,7 @@ def fit(
           window.clear()
         due = config.checkpoint_every and not step % config.checkpoint_every
         # Before validation, which can take longer than a machine waits.
-        if is_pause() or due or late or signals.received:
+        if is_pause() or due or late or (signals.received and not restart):
           save()
         signals.stop()
         if is_pause():

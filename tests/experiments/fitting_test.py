@@ -11,7 +11,8 @@ import pytest
 
 import capjax
 from capjax import data, specs
-from experiments import fitting
+from experiments import fitting, pipeline
+from experiments.run.invocation import Invocation
 from experiments.tasks import capsnet
 from experiments.training import loop_config
 
@@ -145,10 +146,33 @@ def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
   assert processes.summary_of(tmp_path)["metrics"] == metrics
 
 
+@pytest.mark.parametrize(
+  ("card", "want"),
+  [
+    (None, False),
+    ({}, False),
+    ({"test": "b"}, True),
+    ({"test": "a"}, False),
+    ({"test": "b", "name": "other"}, False),
+    ({"test": "b", "class_names": ["y"]}, False),
+  ],
+)
+def test_a_model_of_other_images_of_the_data_set_is_told(card, want):
+  """Those that it was trained on may be among the test images now."""
+  known = {"name": "mine", "class_names": ["x"]}
+  found = pipeline.is_of_other_images(
+    card and {**known, **card},
+    Invocation("fit", dataset="mine"),
+    {"test": "a", "class_names": ["x"]},
+  )
+  assert found == want
+
+
 @pytest.mark.long
 def test_a_model_to_start_from_is_for_a_new_run_alone(fitted, tmp_path):
   code, printed = fit(tmp_path, start_from=str(fitted), num_steps=2)
   assert code == 0 and "weights start from a model in memory" in printed
+  assert "another version of" not in printed
   origin = processes.summary_of(tmp_path)["start_from"]
   assert origin["sha256"] == capjax.load(fitted).card["sha256"]
   other = tmp_path / "other"
@@ -272,13 +296,17 @@ def test_models_of_other_classes_are_refused_before_training(tmp_path):
 def test_a_run_whose_suite_fails_has_its_model(fitted, tmp_path):
   code, printed = fit(tmp_path, suite_fails=True)
   assert code != 0 and "the suite fails" in printed
-  assert not (tmp_path / "summary.json").exists()
+  summary = processes.summary_of(tmp_path)
+  assert summary["num_steps"] == 4 and summary["metrics"] == {}
+  assert summary["failed_suites"]["accuracy"] == "the suite fails"
+  assert len(summary["failed_suites"]) > 1  # one does not end the others
   card = capjax.load(tmp_path).card
   assert card["metrics"] == {} and card["num_steps"] == 4
   code, printed = fit(tmp_path)
   assert code == 0, printed
   metrics = capjax.load(tmp_path).card["metrics"]
   assert metrics == capjax.load(fitted).card["metrics"]
+  assert "failed_suites" not in processes.summary_of(tmp_path)
   # The model of a complete run keeps its scores.
   code, _ = fit(tmp_path, suite_fails=True)
   assert code != 0 and capjax.load(tmp_path).card["metrics"] == metrics

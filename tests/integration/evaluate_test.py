@@ -107,11 +107,39 @@ def test_other_images_must_be_like_those_of_the_run(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+  ("suite", "said"),
+  [
+    ("out_of_distribution", "needs another data set; give its name or path"),
+    ("ensemble", "ensemble needs other runs; give them as --ensemble"),
+  ],
+)
+def test_suites_say_what_they_need_before_others_run(train, pair, suite, said):
+  code, printed = train(
+    pair[0], f"--suite=multimnist,{suite}", binary="evaluate"
+  )
+  assert code == 1 and "Traceback" not in printed
+  assert said in printed and "suite 1" not in printed, printed
+
+
+@pytest.mark.long
+def test_a_suite_that_fails_does_not_end_the_others(train, pair, tmp_path):
+  run = shutil.copytree(pair[0], tmp_path / "run")
+  (run / "evaluation.json").unlink(missing_ok=True)
+  (run / "figures" / "calibration.png").mkdir(parents=True)
+  code, printed = train(
+    run, "--suite=calibration,confusion", "--images=20", binary="evaluate"
+  )
+  assert code == 1 and "suite calibration failed: " in printed, printed
+  assert list(processes.evaluation_of(run)) == ["confusion"]
+
+
+@pytest.mark.long
 def test_a_record_names_the_options_that_a_suite_took(train, pair, tmp_path):
   capsnet, baseline = pair
   run = shutil.copytree(capsnet, tmp_path / "run")
   code, printed = train(
-    run, "--suite=ensemble,out_of_distribution,attacks", "--images=20",
+    run, "--suite=ensemble,out_of_distribution,attacks,letters", "--images=20",
     f"--ensemble={capsnet}", f"--source={baseline}", "--other_data=digits",
     binary="evaluate",
   )  # fmt: skip
@@ -129,6 +157,9 @@ def test_a_record_names_the_options_that_a_suite_took(train, pair, tmp_path):
     "images": 20,
     "other_data": {"name": "digits", "sha256": capjax.data.fingerprint(digits)},
   }
+  letters = records["letters"]["options"]
+  assert letters["other_data"]["name"] == "font_letters"
+  assert len(letters["other_data"]["sha256"]) == 64
   settings = records["attacks"]["jax_config"]
   assert settings["jax_default_prng_impl"] == "threefry2x32"
   assert settings == processes.summary_of(run)["jax_config"]

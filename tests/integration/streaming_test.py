@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import dataset_files
 import hosts
 import numpy as np
 import processes
@@ -77,10 +78,16 @@ def test_the_binary_writes_what_another_reads(tmp_path, digits):
   assert "does not use --stream" in refused.stderr
   done = write()
   assert done.returncode == 0, done.stderr
+  assert "not written" not in done.stdout
   assert "wrote 1,437 images to train on and 360 to test" in done.stdout
   for split in ("train", "test"):
     got, want = (data.load(str(x), split) for x in (tmp_path / "out", digits))
     assert data.fingerprint(got) == data.fingerprint(want)
+  dataset_files.write_solids(tmp_path, train=6, test=2)
+  solids = write("--dataset=viewpoint_solids", f"--data_dir={tmp_path}")
+  assert solids.returncode == 0, solids.stderr
+  assert "label_elevation" in solids.stdout
+  assert "are not written; without them there is no --view" in solids.stdout
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from experiments.figures import grids
+from experiments.figures import curves, grids
 
 RED = np.array([0xC8, 0x10, 0x2E]) / 255
 _DIM = 0.4  # brightest of the images below, so that only paper is white
@@ -285,4 +285,19 @@ def test_values_outside_the_range_are_clipped(tmp_path):
   want = _show(tmp_path / "want.png", inside, [0], [0])
   np.testing.assert_array_equal(
     _show(tmp_path / "got.png", outside, [0], [0]), want
+  )
+
+
+def test_names_of_classes_may_hold_dollar_signs(tmp_path):
+  """Two of them would be read as mathematics, which these are not."""
+  names = ["$5_$10", "a^$_$"]
+  images = _images(2, 2, 3, 4, 4, 1)
+  grids.perturbations(images, [-1, 0, 1], names, tmp_path / "a.png")
+  curves.contact_sheet(
+    images[:, :, 0],
+    names,
+    names,
+    tmp_path / "b.png",
+    labels=np.array(names),
+    predictions=np.array([names[::-1]] * 2),
   )

@@ -35,6 +35,42 @@ def test_a_preset_of_another_binary_is_refused():
     presets.expand(["train_scae", "--preset=digits"])
 
 
+@pytest.mark.parametrize(
+  "path", sorted(FOLDER.glob("*/*.cfg")), ids=lambda path: path.stem
+)
+def test_presets_are_read_from_any_folder(tmp_path, monkeypatch, path):
+  """Presets name others by their paths from the root of the project."""
+  monkeypatch.chdir(tmp_path)
+  words = ["train_scae", f"--flagfile={path}", "--seed=1"]
+  first, *flags_of_preset, last = presets.inlined(words)
+  assert (first, last) == ("train_scae", "--seed=1") and flags_of_preset
+  assert not [x for x in flags_of_preset if x.lstrip("-").startswith("flagf")]
+  assert all(x.startswith("--") for x in flags_of_preset)
+
+
+def test_a_preset_begins_with_the_flags_of_that_which_it_names():
+  path = FOLDER / "scae" / "scae_mnist_40_cpu.cfg"
+  below = FOLDER / "scae" / "scae_mnist_cpu.cfg"
+  inner, own = (presets.inlined([f"--flagfile={x}"]) for x in (below, path))
+  assert own[: len(inner)] == inner and own[len(inner) :] == [
+    "--canvas=40", "--num_steps=20000", "--log_every=500", "--eval_every=5000"
+  ]  # fmt: skip
+
+
+def test_a_recorded_command_finds_its_preset(tmp_path, monkeypatch):
+  recorded = "--flagfile=experiments/presets/capsnet/digits.cfg"
+  want = presets.inlined([f"--flagfile={FILE}"])
+  monkeypatch.chdir(tmp_path)
+  assert presets.inlined([recorded]) == want
+  # A file of the user goes before, and is read by absl.
+  own = tmp_path / "experiments" / "presets" / "capsnet" / "digits.cfg"
+  own.parent.mkdir(parents=True)
+  own.write_text("--seed=3\n")
+  assert presets.inlined([recorded, "--flagfile=a.cfg", "x"]) == [
+    recorded, "--flagfile=a.cfg", "x"
+  ]  # fmt: skip
+
+
 def test_commands_without_presets_say_so():
   assert presets.has_some("train_scae.py")
   assert not presets.has_some("evaluate.py")

@@ -1,5 +1,6 @@
 """Damaged and missing files of a run: messages, and what is kept."""
 
+import concurrent.futures
 import json
 import pathlib
 import shutil
@@ -10,7 +11,7 @@ import pytest
 from run_cases import given
 
 from experiments.flags import runs
-from experiments.run import atomic_files, directory
+from experiments.run import atomic_files, directory, provenance
 
 LINES = [
   {"step": step, "split": "train", "images_per_second": float(step)}
@@ -314,3 +315,36 @@ def test_a_kill_before_the_first_checkpoint_loses_nothing(
   assert code == 0, printed
   want = numbers_of(unbroken)
   assert numbers_of(tmp_path)["metrics"] == want["metrics"]
+
+
+def test_suites_of_several_processes_are_all_kept(tmp_path):
+  """Each of two writers reads what the other has written."""
+
+  def write(kind):
+    run = directory.Run(tmp_path)
+    for number in range(20):
+      run.write_evaluation(f"{kind}_{number}", {"metrics": {"x": number}})
+
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    list(pool.map(write, ("one", "other")))
+  records = atomic_files.read_json(tmp_path / "evaluation.json")
+  assert len(records) == 40
+  assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["num_steps", "seed"])
+def test_evaluations_of_another_training_are_outdated(name):
+  summary = {"num_steps": 4, "seed": 0}
+  assert not directory.outdated(summary, {**summary, "metrics": {}})
+  assert not directory.outdated(summary, {})
+  told = directory.outdated(summary, {**summary, name: 7})
+  assert told == f"{name} was 7, is {summary[name]}"
+
+
+def test_records_hold_the_versions_of_all_that_gives_numbers():
+  """Of clusters, probes, matching, resized images and rendered letters too."""
+  versions = provenance.versions()
+  assert versions.keys() >= {
+    "jax", "matplotlib", "numpy", "pillow", "scikit-learn", "scipy"
+  }  # fmt: skip
+  assert all(versions.values())

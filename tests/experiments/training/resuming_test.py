@@ -191,6 +191,33 @@ def test_a_run_that_ends_before_its_best_model_drops_it(tmp_path, chosen):
   assert run == whole
 
 
+@pytest.mark.long_after_first
+@pytest.mark.parametrize("at", [2, 5, 7])
+def test_a_signal_saves_no_state_to_return_to(tmp_path, monkeypatch, at):
+  """Where a run can return to a saved state, only steps decide which ones."""
+  add = windows.Window.add
+  config = {"log_every": 9, "eval_every": 9, "checkpoint_every": 4}
+
+  def add_one(window, update, state, *arguments):
+    state = add(window, update, state, *arguments)
+    if int(state.step) == at:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return state
+
+  monkeypatch.setattr(windows.Window, "add", add_one)
+  monkeypatch.setattr(windows.Window, "calls_for", lambda window: 1)
+  with pytest.raises(SystemExit):
+    straight_lines.fit(
+      tmp_path,
+      9,
+      validation=straight_lines.EMPTY,
+      config=config,
+      restart=lambda state: state,
+    )
+  saved = checkpoints.Checkpoints(tmp_path / "checkpoints", None)
+  assert saved.last_step() == at // 4 * 4
+
+
 @pytest.mark.parametrize(
   ("minutes", "restart", "want"),
   [
