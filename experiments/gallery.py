@@ -37,6 +37,9 @@ _RUNS = flags.DEFINE_string(
   "runs", None, "Folder of runs, for pictures of unpublished weights."
 )
 _ONLY = flags.DEFINE_list("only", [], "Names of pictures; without it, all.")
+_OF_RECORDS = flags.DEFINE_bool(
+  "of_records", False, "Whether to make only those that show records alone."
+)
 
 # Records by file name without seed, and the names of their models.
 _VIEWED = {"mnist_cpu_scale_1": "CapsNet", "mnist_cpu_baseline": "CNN"}
@@ -327,14 +330,18 @@ def scae_pairs(path: pathlib.Path) -> bool:
   return _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
 
 
+# Of records alone: they are made again wherever these have changed.
+OF_RECORDS = (
+  rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
+  iterations, reliability,
+)  # fmt: skip
 PICTURES: dict[str, Callable[[pathlib.Path], bool | None]] = {
   function.__name__: function
   for function in (
     overview, dimensions, examples.agreement, examples.em, examples.parts,
     fields, moving, explained, embedding, repair, swaps, duplicates,
-    rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
-    iterations, vote_distances, logit_changes, reliability, slots,
-    slots_overlaid, slots_moved, slots_points, scae_pairs,
+    *OF_RECORDS, vote_distances, logit_changes, slots, slots_overlaid,
+    slots_moved, slots_points, scae_pairs,
   )
 }  # fmt: skip
 
@@ -387,7 +394,8 @@ def main(argv: Sequence[str]) -> None:
   unknown = set(_ONLY.value) - set(PICTURES)
   if unknown:
     sys.exit(f"no picture {', '.join(unknown)}; known: {', '.join(PICTURES)}.")
-  for name in _ONLY.value or PICTURES:
+  of_records = [function.__name__ for function in OF_RECORDS]
+  for name in _ONLY.value or (of_records if _OF_RECORDS.value else PICTURES):
     path = pathlib.Path(_FOLDER.value) / f"{name}.png"
     if PICTURES[name](path) is False:  # left out
       continue
