@@ -276,9 +276,15 @@ def exact_set(
     True or false for each example.
 
   Raises:
-    ValueError: if there is not one set of labels for each row of scores.
+    ValueError: if there is not one set of labels for each row of scores, or a
+      set has more labels than there are classes.
   """
   _check_sets(scores, labels)
+  if labels.shape[-1] > scores.shape[-1]:
+    raise ValueError(
+      f"labels are {list(labels.shape)}, of {scores.shape[-1]} classes; give "
+      "at most as many different classes for each example."
+    )
   # `top_k` may hold -0.0 for less than 0.0.
   scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]

@@ -164,10 +164,10 @@ def main(argv: Sequence[str]) -> None:
         print(printed.table(name, metrics, record["num_images"]), flush=True)
         made = {**summary, **_about_now(summary), **record}
         run.write_evaluation(name, made)
-  if len(failures.errors) < len(names):
-    written = [run.workdir / "evaluation.json", *run.figures]
-    print(f"wrote {', '.join(map(str, written))}")
-  failures.raise_first()
+    if len(failures.errors) < len(names):
+      written = [run.workdir / "evaluation.json", *run.figures]
+      print(f"wrote {', '.join(map(str, written))}")
+    failures.raise_first()
 
 
 def _recorded(

@@ -298,13 +298,20 @@ class CapsuleRBM(nnx.Module):
     """Stores the chains that a loss returned; does nothing if they are None.
 
     Raises:
-      ValueError: if the model was made without persistent chains.
+      ValueError: if the model was made without persistent chains, or its chains
+        have other shapes.
     """
     if chains is None:
       return
     if self.fantasy is None:
       raise ValueError(
         "this model has no persistent chains; make it with num_chains above 0."
+      )
+    held = self.fantasy.get_value()
+    own, new = (jax.tree.map(jnp.shape, x) for x in (held, chains))
+    if own != new:
+      raise ValueError(
+        f"chains are {new}; give those of a loss of this model, {own}."
       )
     self.fantasy.set_value(chains)
 

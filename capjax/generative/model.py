@@ -220,10 +220,12 @@ class GenerativeCapsules(nnx.Module):
 
     Raises:
       TypeError: if the images hold integers.
-      ValueError: if they have another shape.
+      ValueError: if they have another shape, or are not one for each example of
+        the layers.
     """
     checks.images(images, self.image_shape)
     means = self.render(layers[0])
+    checks.same_shape(means.shape, images=images)
     likelihood = selection.gaussian(
       images.reshape(len(images), -1),
       means.reshape(len(images), -1),

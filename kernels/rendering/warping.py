@@ -5,6 +5,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import checks, geometry, numerics
@@ -49,6 +50,8 @@ def warp(
   from zero are formed.
   """
   checks.arrays({"template": (template, "U V C"), "pose": (pose, "3 3")})
+  if np.shape(canvas) != (2,):
+    raise ValueError(f"canvas={canvas}; give the numbers of rows and columns.")
   height, width = canvas
   if min(canvas) < 1:
     raise ValueError(f"canvas={canvas}; both sides must be at least 1.")

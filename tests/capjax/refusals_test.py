@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from capjax.kernels.matching import selection
 from flax import nnx
 
 import capjax
@@ -259,3 +260,31 @@ def test_members_of_sets_are_not_broadcast(tokens, presence):
   model = _SET(out_features=3, rngs=nnx.Rngs(0))
   with pytest.raises(ValueError, match="tokens|presence"):
     model(jnp.ones(tokens), jnp.ones(presence))
+
+
+def test_sets_hold_no_more_labels_than_classes():
+  with pytest.raises(ValueError, match=r"labels are \[2, 3\], of 2 classes"):
+    losses.exact_set(jnp.ones((2, 2)), jnp.zeros((2, 3), jnp.int32))
+
+
+def test_chains_are_those_of_the_model():
+  one, other = (
+    _RBM(image_shape=(4, 3), num_chains=count, rngs=nnx.Rngs(0))
+    for count in (4, 5)
+  )
+  one.set_chains(one.fantasy.get_value())
+  with pytest.raises(ValueError, match="give those of a loss of this model"):
+    one.set_chains(other.fantasy.get_value())
+
+
+def test_images_are_as_many_as_examples_of_layers():
+  capsules = capjax.GenerativeCapsules(
+    (6, 6, 1), num_capsules=(2, 2), template_size=3, rngs=nnx.Rngs(0)
+  )
+  layers_ = [
+    selection.Capsules(jnp.zeros((4, 2)), jnp.zeros((4, 2, 6)))
+    for _ in range(2)
+  ]
+  assert capsules.log_joint(layers_, jnp.zeros((4, 6, 6, 1))).shape == (4,)
+  with pytest.raises(ValueError, match=r"images is \[1 6 6 1\]; give \[4 6"):
+    capsules.log_joint(layers_, jnp.zeros((1, 6, 6, 1)))

@@ -84,7 +84,10 @@ def test_the_binary_writes_what_another_reads(tmp_path, digits):
     got, want = (data.load(str(x), split) for x in (tmp_path / "out", digits))
     assert data.fingerprint(got) == data.fingerprint(want)
   dataset_files.write_solids(tmp_path, train=6, test=2)
-  solids = write("--dataset=viewpoint_solids", f"--data_dir={tmp_path}")
+  solids = write(
+    "--dataset=viewpoint_solids", f"--data_dir={tmp_path}",
+    f"--out={tmp_path / 'solids'}",
+  )  # fmt: skip
   assert solids.returncode == 0, solids.stderr
   assert "label_elevation" in solids.stdout
   assert "are not written; without them there is no --view" in solids.stdout

@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 
-from kernels import checks, energy, geometry, numerics, routing
+from kernels import checks, energy, geometry, numerics, rendering, routing
 from kernels.energy import families
 from kernels.matching import constellations, ransac, vote_mixture
 
@@ -247,3 +247,9 @@ def test_layers_are_normalised_up_to_the_largest_number(dtype, share):
   np.testing.assert_allclose(got, want, rtol=1e-2)
   gradient = jax.grad(lambda x: jnp.sum(jnp.square(numerics.layer_norm(x))))(x)
   assert np.isfinite(gradient.astype(jnp.float32)).all()
+
+
+@pytest.mark.parametrize("canvas", [4, (4,), (4, 4, 1)])
+def test_a_canvas_has_rows_and_columns(canvas):
+  with pytest.raises(ValueError, match="canvas=.*; give the numbers of rows"):
+    inspect.unwrap(rendering.warp)(jnp.ones((3, 3, 1)), jnp.eye(3), canvas)

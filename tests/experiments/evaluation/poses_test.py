@@ -221,3 +221,13 @@ def test_letters_are_compared_with_digits(run, monkeypatch):
   assert scores["largest_activation_auroc"] == 0
   assert (scores["num_images"], scores["num_other"]) == (4, 3)
   assert (run.workdir / "figures" / "letters.png").exists()
+
+
+def test_suites_name_the_other_data_that_records_hold(run):
+  """Also where it is not given; the run is of MNIST."""
+  other_of = out_of_distribution.other_of
+  none, given = models.Options(), models.Options(other_data="digits")
+  assert other_of("out_of_distribution", run, none) == "fashion_mnist"
+  assert other_of("out_of_distribution", run, given) == "digits"
+  assert other_of("letters", run, given) == "font_letters"
+  assert other_of("attacks", run, given) is None
