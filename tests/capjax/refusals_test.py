@@ -223,16 +223,18 @@ def test_a_machine_samples_upwards_from_intensities(value):
       call()
 
 
-@pytest.mark.parametrize("sizes", [((4, 3), 4), ((4, 4), 3)])
+@pytest.mark.parametrize(
+  "sizes", [((4, 3), 4, 2), ((4, 4), 3, 2), ((4, 3), 2, 3)]
+)
 def test_machines_of_other_sizes_change_nothing(sizes):
-  shape, count = sizes
+  *first, capsule_size = sizes
   model = _machine()
   before = jax.tree.map(jnp.copy, nnx.state(model))
   machines = [
     capjax.CapsuleRBM(
-      shape, num_capsules=count, capsule_size=2, rngs=nnx.Rngs(1)
+      shape, num_capsules=count, capsule_size=capsule_size, rngs=nnx.Rngs(1)
     )
-    for shape, count in ((shape, count), ((3, 2), 2))
+    for shape, count in (first, ((3, 2), 2))
   ]
   with pytest.raises(ValueError, match="machine 0"):
     wake_sleep.start_from(model, machines)
