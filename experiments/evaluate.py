@@ -17,7 +17,13 @@ from capjax import data, weights
 from capjax.kernels import checks
 
 from . import finished, launch
-from .evaluation import models, out_of_distribution, printed, suites
+from .evaluation import (
+  ensembles,
+  models,
+  out_of_distribution,
+  printed,
+  suites,
+)
 from .evaluation.suite import Suite
 from .flags import datasets, errors, hosts, limits, runs
 from .run import changes, directory, provenance
@@ -131,8 +137,6 @@ def main(argv: Sequence[str]) -> None:
         other.read_evaluation(name)  # fails now where it is missing
     for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
       weights.find(path)  # fails now where it is missing
-    if "ensemble" in names and not _ENSEMBLE.value:
-      raise ValueError("ensemble needs other runs; give them as --ensemble")
     options = models.Options(
       views=_VIEWS.value,
       images=_IMAGES.value,
@@ -141,6 +145,8 @@ def main(argv: Sequence[str]) -> None:
       ensemble=_ENSEMBLE.value,
       source=_SOURCE.value,
     )
+    if ensembles.ensemble.name in names:
+      ensembles.require_others(options)
     for name in names:
       if other := out_of_distribution.other_of(name, run, options):
         # Fails now where they are missing or of another shape.

@@ -34,8 +34,7 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
     all say the same class.
   """
   del run
-  if not options.ensemble:
-    raise ValueError("ensemble needs other runs; give them as --ensemble")
+  require_others(options)
   trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)
   kind = predictions.scores_name(trained.model)
@@ -66,6 +65,12 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 
 SUITES = (ensemble,)
+
+
+def require_others(options: Options) -> None:
+  """Raises a ValueError if the options name no other run."""
+  if not options.ensemble:
+    raise ValueError("ensemble needs other runs; give them as --ensemble")
 
 
 def class_scores(trained: Trained, images: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from flax import nnx
 from capjax import predictions
 from capjax.data.sources import font_letters
 
+from ..run import atomic_files
 from . import (
   calibration,
   classifiers,
@@ -77,11 +78,13 @@ class Failures:
       yield
     except Exception as error:  # whatever it is, other suites may succeed
       self.errors[name] = error
-      print(f"suite {name} failed: {error}", flush=True)
+      told = atomic_files.first_line(error)
+      print(f"suite {name} failed: {told}", flush=True)
 
   def raise_first(self) -> None:
     """Raises the first error, if any; the command then fails."""
-    for name, error in self.errors.items():
+    if self.errors:
+      name, error = next(iter(self.errors.items()))
       error.add_note(f"in suite {name}; the others have run")
       raise error
 

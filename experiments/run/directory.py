@@ -330,9 +330,9 @@ def outdated(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     record: of the evaluation.
   """
   told = (
-    f"{name} was {record[name]}, is {summary.get(name)}"
+    f"{name} was {record.get(name)}, is {summary.get(name)}"
     for name in ("num_steps", "seed")
-    if name in record and record[name] != summary.get(name)
+    if record.get(name) != summary.get(name)
   )
   return ", ".join(told)
 

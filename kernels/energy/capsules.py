@@ -412,19 +412,18 @@ def _check(bias, drive, switches=None, *, hidden=None):
     }
   )
   if hidden is not None:
-    _check_family(hidden, **{"bias.hidden": bias.hidden})
+    _check_family("bias.hidden", bias.hidden, hidden)
 
 
-def _check_family(family, **parameters):
-  """Checks that units, by name, have the parameters of a family."""
-  for name, array in parameters.items():
-    wanted = len(jax.eval_shape(family.statistics, array[0]))
-    if len(array) != wanted:
-      raise ValueError(
-        f"{name} has {len(array)} parameters for each unit, and its family "
-        f"{wanted}; give the family of the model, such as families=(GAUSSIAN, "
-        "BERNOULLI) or hidden=GAUSSIAN."
-      )
+def _check_family(name, parameters, family):
+  """Checks that units have as many parameters as their family."""
+  wanted = len(jax.eval_shape(family.statistics, parameters[0]))
+  if len(parameters) != wanted:
+    raise ValueError(
+      f"{name} has {len(parameters)} parameters for each unit, and its family "
+      f"{wanted}; give the family of the model, such as families=(GAUSSIAN, "
+      "BERNOULLI) or hidden=GAUSSIAN."
+    )
 
 
 def _on(bias, drive, hidden):
@@ -454,7 +453,7 @@ def _capsules(statistics, switches):
 
 
 def _visible_energy(visible, parameters, family):
-  _check_family(family, **{"visible biases": parameters.visible})
+  _check_family("visible biases", parameters.visible, family)
   visible = _wide(visible)
   statistics = family.statistics(visible)
   return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(

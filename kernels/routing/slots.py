@@ -137,13 +137,13 @@ def slot_frames(
     The frames; without gradient through a scale at its limits.
 
   Raises:
-    ValueError: if a limit is not above 0.
+    ValueError: if `smallest` is not above 0.
 
   Differs from paper: no rotation. The means of squares have the weights of the
   means; in the authors' code epsilon is added to them a second time.
   """
   checks.arrays({"weights": (weights, "I J"), "points": (points, "I 2")})
-  checks.positive(smallest=smallest, largest=largest)
+  checks.positive(smallest=smallest)
   given = jnp.result_type(points)
   dtype = numerics.accumulation_dtype(weights, points)
   weights, points = weights.astype(dtype), points.astype(dtype)
