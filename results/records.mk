@@ -586,7 +586,7 @@ $(eval $(call pilot,paper,--parts_weight=1 --dynamics_weight=10 \
 $(eval $(call pilot,rate,--learning_rate=0.002 --warmup_steps=500))
 $(eval $(call pilot,fast,--learning_rate=0.01))
 $(eval $(call pilot,falling,--num_steps=20000 --eval_every=5000 \
-  --schedule=exponential --final_rate_fraction=0.01,0,75))
+  --schedule=exponential --final_rate_fraction=0.01,0 1 2,75))
 $(eval $(call pilot,optimiser,\
   --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential \
   --decay_rate=1 --max_gradient=1e9))
