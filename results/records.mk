@@ -587,6 +587,9 @@ $(eval $(call pilot,rate,--learning_rate=0.002 --warmup_steps=500))
 $(eval $(call pilot,fast,--learning_rate=0.01))
 $(eval $(call pilot,falling,--num_steps=20000 --eval_every=5000 \
   --schedule=exponential --final_rate_fraction=0.01,0 1 2,75))
+$(eval $(call pilot,falling_weak,--num_steps=20000 --eval_every=5000 \
+  --schedule=exponential --final_rate_fraction=0.01 \
+  --parts_weight=0.05 --dynamics_weight=0.5,0,75))
 $(eval $(call pilot,optimiser,\
   --optimizer=rmsprop --learning_rate=3e-5 --schedule=exponential \
   --decay_rate=1 --max_gradient=1e9))
