@@ -1,9 +1,9 @@
-"""Finds, in a checkout, the folders that stand beside `capjax`.
+"""Imports the packages next to `capjax` in a checkout under two names.
 
 An installed wheel has the packages `capjax.kernels` and `capjax.experiments`. A
-checkout has `kernels` and `experiments` beside `capjax`, importable under these
-names too. Here both names lead to the same module objects: two copies would be
-two types `RoutingOutput`, and two definitions of every flag.
+checkout has `kernels` and `experiments` next to `capjax`, importable under
+these names too. Here both names refer to the same module objects: two copies
+would be two types `RoutingOutput`, and two definitions of every flag.
 """
 
 import importlib
@@ -86,7 +86,7 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   def create_module(
     self, spec: importlib.machinery.ModuleSpec
   ) -> types.ModuleType:
-    """The module that stands under the first name."""
+    """The module of the same name in the package `target`."""
     module = importlib.import_module(
       self.target + spec.name.removeprefix(self.name)
     )
@@ -94,7 +94,7 @@ class _Alias(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     return module
 
   def exec_module(self, module: types.ModuleType) -> None:
-    """Restores what the import system wrote over; the module has run."""
+    """Restores attributes that the import system overwrote; runs nothing."""
     spec = module.__spec__
     assert spec is not None  # the one that `find_spec` made
     module.__spec__, module.__loader__ = spec.loader_state

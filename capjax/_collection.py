@@ -1,4 +1,4 @@
-"""The garbage collector, which rests while packages are imported."""
+"""Pauses the garbage collector while packages are imported."""
 
 import contextlib
 import gc
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-  """Collects no garbage meanwhile, nor later among what was imported.
+  """Pauses garbage collection, and excludes what was imported from it later.
 
-  JAX and Flax make hundreds of thousands of objects that stay; looking for
-  garbage among them takes a sixth of the time of their import, and as long
-  again at the first full collection.
+  JAX and Flax make hundreds of thousands of permanent objects. Searching them
+  for garbage takes a sixth of the time of their import, and as long again at
+  the first full collection.
   """
   was_enabled = gc.isenabled()
   gc.disable()

@@ -4,7 +4,7 @@ import importlib.metadata
 
 
 def installed(package: str = "capjax") -> str:
-  """The version of a package; "unknown" of a checkout that is on the path."""
+  """The version of a package; "unknown" for a checkout not installed."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

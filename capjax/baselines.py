@@ -46,10 +46,10 @@ class CapsNetBaseline(nnx.Module):
       image_shape: height, width and channels of the images.
       num_classes: J.
       conv_features: channels of the convolutions, whose padding keeps the size.
-      conv_kernels: their taps along each axis, of all or of each.
-      pool: side of the squares of which the largest feature is kept, after each
-        convolution; rows and columns that fill no square are dropped. 1 for no
-        pooling.
+      conv_kernels: taps along each axis: one number for all convolutions, or
+        one for each.
+      pool: side of the squares of max pooling after each convolution; rows and
+        columns that do not fill a square are dropped. 1 for no pooling.
       average: whether the dense layers take the mean of the features over
         positions, so that all positions share their weights; else a layer has
         weights for each position.
@@ -246,8 +246,8 @@ class ConvVAE(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: height, width and channels. Where a side is no multiple of
-        4, the decoded image is cut to it.
+      image_shape: height, width and channels. If a side is not a multiple of 4,
+        a larger image is decoded and cropped.
       num_latents: L.
       features: channels of the two convolutions.
       pixel_scale: standard deviation of Gaussian pixels about the same means;

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from capjax import layers, losses
 from capjax.kernels import checks, routing
 
-# What parents of convolutional capsules compete in; see `CapsNet`.
+# Where parents of convolutional capsules compete for children; see `CapsNet`.
 CONV_COMPETITIONS = ("window", "grid")
 # Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS: dict[str, dict[str, Any]] = {
@@ -33,16 +33,16 @@ class CapsNet(nnx.Module):
 
   Initial parameters are those of the authors' code: normal with standard
   deviation 0.05 in the first convolution and 0.1 in the capsule layers,
-  truncated at two standard deviations; biases 0.1. `decoder_init` selects the
-  decoder's.
+  truncated at two standard deviations; biases 0.1. `decoder_init` selects those
+  of the decoder.
 
   Images may have any size, but each pair of primary capsule and class has a
   matrix W_ij: [I J C D] numbers, 6 MB for images of 28x28 (I = 1152), 262 MB
   for 96x96 (I = 51,200), 1.8 GB for 224x224 (I = 346,112). Training with Adam
   takes four times as much. Larger strides or fewer types make fewer capsules.
   `shared_prototype` routing has one matrix for each capsule: a tenth of this,
-  for ten classes. Votes take [I J D] numbers for each image, 33 MB for 96x96,
-  where they are stored; `layers.DenseCaps` says where.
+  for ten classes. Routings that store the votes need [I J D] numbers for each
+  image, 33 MB for 96x96; `layers.DenseCaps` says which do.
   """
 
   def __init__(
@@ -97,10 +97,10 @@ class CapsNet(nnx.Module):
         has none.
       conv_capsules_kernel: K, capsules along each axis of their windows, at
         stride 1 and without padding.
-      conv_competition: "window" where each window of these layers is routed on
-        its own, as the classes are (`layers.ConvCaps`); "grid" for the 3D
-        convolutions of DeepCaps, whose parents compete over all positions by
-        dynamic routing (`layers.GridCaps`), whatever the classes' routing is.
+      conv_competition: "window" routes each window of these layers on its own,
+        by `routing` (`layers.ConvCaps`); "grid" makes them the 3D convolutions
+        of DeepCaps, whose parents compete over all positions, always by dynamic
+        routing (`layers.GridCaps`).
       hidden_capsules: numbers of capsules of each layer between the primary and
         the class capsules, above `conv_capsules`, from the lowest up; each is
         routed as the classes are. The paper has none.
@@ -111,13 +111,13 @@ class CapsNet(nnx.Module):
         signature names them, and returns a `RoutingOutput`. For example
         `kernels.routing.dynamic_routing`; see
         `layers.custom_routing.FromFunction`.
-      num_iterations: iterations of a routing by name; 1 shares every part out
-        evenly. By default the number in the routing's paper, 3 for dynamic
-        routing.
+      num_iterations: iterations of a routing that is given by name; 1 shares
+        every part out evenly. By default the number in the routing's paper, 3
+        for dynamic routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10.
       routing_gradient: "all" for gradients through all iterations of a routing
-        by name, as in the authors' code; "last" for those through the last one
-        alone, as in several other codes.
+        that is given by name, as in the authors' code; "last" for those through
+        the last one alone, as in several other codes.
       transforms_scale: standard deviation of the matrices W_ij at the start,
         0.1 as in the authors' code. Mixtures ("em", "heinsen_em",
         "variational") do not squash poses, which then shrink from layer to
@@ -290,8 +290,8 @@ class CapsNet(nnx.Module):
     Returns:
       Poses [B ... I C] and activations [B ... I] of each layer. Primary and
       convolutional capsules have two axes of positions before that of the
-      types, primary capsules no activations but the lengths of their poses:
-      None.
+      types. The activations of primary capsules are None: they are the lengths
+      of the poses.
     """
     primary = self.primary(self.features(images))
     found: list[tuple[jax.Array, jax.Array | None]] = [(primary, None)]
@@ -303,7 +303,7 @@ class CapsNet(nnx.Module):
   def features(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B P Q F"]:
-    """What the primary capsules see: features after convolutions and ReLU.
+    """The inputs of the primary capsules: features after the last ReLU.
 
     Args:
       images: as for the network, but not checked.

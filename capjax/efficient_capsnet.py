@@ -213,7 +213,7 @@ class MapCaps(nnx.Module):
         side.
       rngs: its `params` stream initialises the parameters.
     """
-    # A depthwise kernel has one channel in, which the initialiser counts.
+    # A depthwise kernel has one input channel, which the initialiser counts.
     kernel = nnx.initializers.glorot_uniform()(
       rngs.params(), (height, width, 1, num_features), jnp.float32
     )
@@ -225,7 +225,7 @@ class MapCaps(nnx.Module):
     self, features: Float[Array, "B H W F"]
   ) -> Float[Array, "B I C"]:
     features = features.astype(jnp.float32)
-    # CPUs would transpose the map for a contraction.
+    # Not a contraction: CPUs would transpose the map for it.
     total = jnp.sum(features * self.kernel[...], axis=(1, 2))
     total += self.bias[...]
     poses = total.reshape(len(total), -1, self.pose_size)

@@ -33,7 +33,7 @@ def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
     num_classes: J.
 
   Raises:
-    TypeError: if the labels are no whole numbers.
+    TypeError: if the labels are not whole numbers.
     ValueError: if a label is outside of 0 .. J - 1.
   """
   checks.counts(num_classes=num_classes)
@@ -128,7 +128,7 @@ def margin_loss(
     The loss of each example, summed over classes.
 
   Raises:
-    TypeError: if an argument does not hold floats, as where labels are given.
+    TypeError: if an argument does not hold floats, for example labels.
     ValueError: if the shapes differ.
   """
   checks.arrays({"activations": (activations, "... J")})

@@ -28,11 +28,11 @@ _CLASS_COOLING = 0.25
 
 
 class MatrixCapsules(nnx.Module):
-  """A convolution, primary capsules, two layers of them, and classes.
+  """A convolution, primary capsules, two convolutional layers, and classes.
 
   Default widths are the paper's with A = B = C = D = 32; its small network has
-  `features=64, types=(8, 16, 16)`. On smallNORB the paper's images are of
-  (32, 32, 2), of 5 classes.
+  `features=64, types=(8, 16, 16)`. On smallNORB the paper's images have the
+  shape (32, 32, 2) and 5 classes.
   """
 
   def __init__(
@@ -61,8 +61,8 @@ class MatrixCapsules(nnx.Module):
       image_shape: height, width and channels of the images.
       num_classes: E.
       features: A, channels of the convolution of 5x5 with stride 2.
-      types: B, C, D of capsules at each position: primary, and in two layers
-        with windows of 3x3, the first with stride 2.
+      types: B, C, D, types of capsules at each position: the primary ones, and
+        those of two layers with windows of 3x3, the first with stride 2.
       num_iterations: iterations of EM routing in every layer.
       final_inverse_temperature: above 0; see `em.inverse_temperature_schedule`.
         With the official form the classes have a quarter of it.
@@ -73,8 +73,8 @@ class MatrixCapsules(nnx.Module):
       form: one of `FORMS`. The whole of the authors' code is form="official",
         start="official", data_amount=None.
       start: one of `STARTS`, scales of the initial parameters.
-      data_amount: above 0, children that a parent of any layer counts as having
-        in its cost, 100 in IBM's code (Gritzman, 2019); see
+      data_amount: above 0, the number of children to which the cost of a parent
+        in any layer is scaled, 100 in IBM's code (Gritzman, 2019); see
         `em.amount_of_data_scale`. None leaves costs as they are.
       routing_gradient: "all" for gradients through all iterations, "last" for
         those of the last M-step alone; see `em.em_routing`.

@@ -52,7 +52,7 @@ def require_on_host(
   remedy: str,
   dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> None:
-  """As `require`, of an array in the memory of the host."""
+  """As `require`, for an array in the memory of the host."""
   size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available_on_host()
   if free is not None and size > free:
     raise ValueError(
@@ -62,10 +62,10 @@ def require_on_host(
 
 
 def shortage(size: int) -> str:
-  """Why arrays of that many bytes cannot be on the host and on each device.
+  """Says why arrays of this size do not fit on the host and on each device.
 
-  A quarter of what is free is left to training itself. On CPUs both copies are
-  in the memory of the host.
+  A quarter of the free memory is reserved for training itself. On CPUs both
+  copies are in the memory of the host.
 
   Returns:
     A phrase that names the bytes; empty where there is enough, or unknown.

@@ -1,4 +1,4 @@
-"""The state of a model as named tensors, and a model of such tensors.
+"""Converts the state of a model to named tensors, and back to a model.
 
 Names are paths: attributes and indices, joined by dots.
 """
@@ -87,9 +87,9 @@ def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
 
 
 def other_setting(spec: specs.Spec, model: nnx.Module) -> str | None:
-  """How a model differs from a spec's besides its state; None if it does not.
+  """How the settings of a model differ from a spec's; None if they are equal.
 
-  Compared are classes of modules and their attributes, such as a routing with
+  Settings are classes of modules and their attributes, such as a routing with
   its number of iterations; not the mode of training or evaluation.
   """
   wanted, found = spec.shapes(), nnx.clone(model)
@@ -116,23 +116,23 @@ def _settings(model: nnx.Module) -> dict[str, str]:
         if not name.startswith("_") and not _is_part(value):
           if name in _DTYPES and value is not None:
             value = jnp.dtype(value).name
-          # Lists are as good as tuples, which JSON does not tell apart.
+          # Lists and tuples count as equal: JSON does not tell them apart.
           text = _ADDRESS.sub("", repr(value)).translate(_BRACKETS)
           found[f"{place}.{name}".lstrip(".")] = text.replace(",]", "]")
   return found
 
 
 def _is_part(value: Any) -> bool:
-  """Whether a value is of the state or the structure of a model."""
+  """Whether a value is part of the state or of the structure of a model."""
   return isinstance(value, nnx.Module | nnx.Variable | jax.Array)
 
 
 def fill(shapes: nnx.Module, tensors: Tensors) -> nnx.Module:
-  """A model whose state the tensors are.
+  """Makes a model with the tensors as its state.
 
   Args:
-    shapes: its shapes, as `Spec.shapes` gives them.
-    tensors: those that fit, in any precision.
+    shapes: the model's shapes, as `Spec.shapes` gives them.
+    tensors: tensors that fit, in any precision.
   """
   graph, state = nnx.split(shapes)
   leaves, structure = jax.tree_util.tree_flatten_with_path(state)
@@ -141,7 +141,7 @@ def fill(shapes: nnx.Module, tensors: Tensors) -> nnx.Module:
 
 
 def _as_leaf(tensor, leaf):
-  """The array of a file as what the model has in its place."""
+  """Converts an array of a file to the kind of the model's leaf."""
   if _is_key(leaf):
     (impl,) = (x for x in _GENERATORS if _key_dtype(x) == leaf.dtype)
     return jax.random.wrap_key_data(jnp.asarray(tensor), impl=impl)
@@ -149,7 +149,7 @@ def _as_leaf(tensor, leaf):
 
 
 def _shape(leaf) -> tuple[Any, tuple[int, ...]]:
-  """The dtype, with all floats but bfloat16 alike, and the shape.
+  """The dtype, with float16 and float64 as float32, and the shape.
 
   With `jax_enable_x64` new models have wider numbers than stored ones, and
   files may have narrower ones.

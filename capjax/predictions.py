@@ -1,4 +1,4 @@
-"""What a trained model says about images: classes, presences, images.
+"""The outputs of trained models for images: classes, presences, images.
 
 One row for each family of models names its outputs, and which of them are
 scores of the classes.
@@ -29,7 +29,7 @@ Outputs = dict[str, Float[Array, "B ..."]]
 
 
 class Prediction(NamedTuple):
-  """What a model says about N images.
+  """The predictions of a model for N images.
 
   Attributes:
     classes: int [N], the index of the class with the highest score; [N L], from

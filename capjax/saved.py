@@ -1,4 +1,4 @@
-"""Trained models in one file: weights with a card that says what they are.
+"""Trained models in one file: weights with a card that describes them.
 
 The file has the format safetensors. Its tensors are the whole state of the
 module, by path: parameters, statistics of batch normalisation, constants, the
@@ -23,7 +23,7 @@ from capjax.data.transforms import preprocessing
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
-# What other weights can start from: what training changes.
+# The state that training changes, and that `start_from` copies.
 _TRAINED = (nnx.Param, nnx.BatchStat)
 
 
@@ -51,7 +51,7 @@ class TrainedModel:
     object.__setattr__(self, "model", _evaluating(self.model))
 
   def __repr__(self) -> str:
-    """The class of the model, what it takes, and what it tells."""
+    """Names the class of the model, the size of images, and the classes."""
     shape = "x".join(map(str, self.card["image_shape"]))
     classes = len(self.card["class_names"]) or "no"
     return (
@@ -90,7 +90,7 @@ class TrainedModel:
   def predict(
     self, images: np.ndarray | jax.Array, *, batch_size: int = 128
   ) -> predictions.Prediction:
-    """Classes with their scores, or what else the model infers from images.
+    """Predicts classes with their scores, and the other outputs of the model.
 
     Args:
       images: as for `preprocess`.
@@ -164,9 +164,9 @@ def make_card(
     num_labels: the number of labels of an image, 2 for overlapping digits, 0
       for a model that was trained without labels; None where an image may have
       any number.
-    **about: whatever else JSON can hold: the card of a run has the `data` with
-      their fingerprints, the `metrics` with `num_images`, `commit` and
-      `versions`.
+    **about: other entries, which JSON can hold: the card of a run has the
+      `data` with their fingerprints, the `metrics` with `num_images`, `commit`
+      and `versions`.
   """
   return {
     "format": weights.FORMAT,
@@ -190,11 +190,11 @@ def save(
       `TrainedModel(model, make_card(spec, ...))`.
     path: the file, such as `model.safetensors`.
     half: stores parameters in float32 or float64 as float16, in at most half
-      the bytes; `load` makes what they were of them. Statistics, chains and
-      integers stay as they are.
+      the bytes; `load` converts them back. Statistics, chains and integers stay
+      as they are.
 
   Returns:
-    The card with `sha256`, that of the other entries and the tensors.
+    The card with `sha256`, the hash of its other entries and the tensors.
 
   Raises:
     TypeError: if a model comes without its card.
@@ -225,7 +225,7 @@ def save(
 
 
 def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
-  """What a card says of classes and images that its model does not."""
+  """How a card contradicts its model on classes or images; empty if not."""
   count = spec.arguments.get("num_classes")
   names = card["class_names"]
   if card["num_labels"] == 0:
@@ -318,7 +318,7 @@ def fitting(
     trained: as for `start_from`.
 
   Raises:
-    TypeError: if `trained` is no `TrainedModel`.
+    TypeError: if `trained` is not a `TrainedModel`.
     ValueError: if nothing fits.
   """
   if not isinstance(trained, TrainedModel):

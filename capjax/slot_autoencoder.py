@@ -2,7 +2,7 @@
 
 Slot attention (Locatello et al., 2020) or its invariant form (Biza et al.,
 2023) binds slots to the features of a convolutional network; each slot is
-decoded alone, and the masks of the slots mix what is decoded.
+decoded to an image and a mask, and the masks mix the images.
 
 Axes: B batch, J slots, D numbers of a slot, H W C image, h w features of it.
 """
@@ -31,7 +31,7 @@ class SlotImages(NamedTuple):
     reconstructions: [B H W C], in [0, 1].
     parts: [B J H W C], the image of each slot alone, in [0, 1].
     masks: [B J H W], the share of each slot in a pixel; sums to 1 over slots.
-    slots: the slots, and what they won.
+    slots: the slots, and the shares that they won.
   """
 
   reconstructions: Float[Array, "B H W C"]
@@ -44,8 +44,9 @@ class SlotAutoencoder(nnx.Module):
   """A convolutional encoder, slot attention and a broadcast decoder.
 
   The decoder copies a slot to every place of a coarse grid (Watters et al.,
-  2019), where the place is added to it: in the image or, for invariant slots,
-  in the slot's frame. Convolutions then double the grid to pixels.
+  2019) and adds an embedding of the place: its place in the image or, for
+  invariant slots, in the slot's frame. Convolutions then double the grid until
+  its cells are pixels.
 
   Differs from paper: the encoder halves the image first; the decoder doubles by
   convolutions whose channels become pixels, in place of transposed ones;
@@ -77,7 +78,7 @@ class SlotAutoencoder(nnx.Module):
       features: channels of all convolutions.
       num_convs: convolutions of the encoder; the first has stride 2.
       num_doublings: how often the decoder doubles its grid.
-      start: where slots start, as for `layers.slots.SlotAttention`.
+      start: how initial slots are made, as for `layers.slots.SlotAttention`.
       invariant: whether slots have frames of reference.
       dtype: dtype of the products of dense layers and convolutions, as for
         `layers.dense.set_dtype`; attention and masks are in float32.
@@ -146,9 +147,10 @@ class SlotAutoencoder(nnx.Module):
     """Explains images by slots.
 
     Args:
-      images: in [0, 1]. Integers are refused (TypeError), and so are, where
-        values are known (not under jit), others (ValueError).
-      key: samples where slots start; without it they start alike in all images.
+      images: in [0, 1]. Integers raise a TypeError. Other values raise a
+        ValueError where they are known (not under jit).
+      key: samples the initial slots; without it they are the same in all
+        images.
     """
     found = self.encode(images, key=key)
     reconstructions, parts, masks = self.decode(found.contents, found.frames)
@@ -194,7 +196,7 @@ class SlotAutoencoder(nnx.Module):
       frames: their frames, for a model whose slots have frames.
 
     Raises:
-      ValueError: if slots with frames come without them, or others with them.
+      ValueError: if frames are missing, or given to slots without frames.
     """
     if self.place is None and frames is None:
       raise ValueError("frames are None; give the frames of invariant slots.")
@@ -240,12 +242,12 @@ def loss(
   Args:
     model: the autoencoder.
     images: in [0, 1].
-    key: samples where slots start; None for the same start in all images.
+    key: samples the initial slots; None for the same slots in all images.
 
   Returns:
     The mean over the batch, and the same by name.
 
-  Differs from paper: the sum over pixels; there their mean.
+  Differs from paper: the sum over pixels; the paper takes the mean.
   """
   errors = jnp.square(model(images, key=key).reconstructions - images)
   value = jnp.sum(errors) / len(images)

@@ -33,8 +33,8 @@ _RENAMED = {
   "capjax.energy.rbm.CapsuleRBM": {"visible_shape": "image_shape"},
   "capjax.energy.helmholtz.CapsuleHM": {"visible_shape": "image_shape"},
 }
-# Shapes by maker, arguments and the dtype of numbers: a start asks for them
-# often, and each time they take as long to trace as the model.
+# Cached shapes by maker, arguments and default dtype: they are needed often
+# when a run starts, and take as long to trace as the model.
 _SHAPES: dict[tuple[Callable[..., nnx.Module], str, str], nnx.Module] = {}
 
 
@@ -68,7 +68,7 @@ class Spec(NamedTuple):
     """Constructs the model, with initialised parameters.
 
     Raises:
-      TypeError: if `maker` takes no argument of one of these names.
+      TypeError: if `maker` does not take one of the arguments.
     """
     known = self._parameters()
     if not any(x.kind is x.VAR_KEYWORD for x in known.values()):

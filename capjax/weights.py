@@ -1,7 +1,7 @@
 """Files of weights: named tensors with a card, in the format safetensors.
 
-The metadata of a file hold the card as JSON, and the card the SHA-256 of its
-other entries and of the tensors, by which damage is found.
+The metadata of a file holds the card as JSON. The card holds the SHA-256 of its
+other entries and of the tensors, so that damage is detected.
 """
 
 import hashlib

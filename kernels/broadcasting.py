@@ -1,6 +1,7 @@
-"""Broadcasting whose gradient is fast on CPUs, and sums that are fast there.
+"""Broadcasting and sums that are fast on CPUs, gradients included.
 
-XLA's own sums of many rows are slow there (docs/cpu_sums.md, "What it costs").
+XLA's own sums of many rows are slow on CPUs (docs/cpu_sums.md, "What it
+costs"); the gradient of broadcasting is such a sum.
 """
 
 import functools
@@ -22,16 +23,16 @@ def spread(
 ) -> Float[Array, "..."]:
   """Repeats an array along new axes, with a gradient that is fast on CPUs.
 
-  As `jnp.broadcast_to`, but for the gradient: that is a sum over the new axes,
-  which is computed as a product of matrices in at least float32. On CPUs XLA's
-  own sums of many rows can take several times as long (docs/cpu_sums.md). An
-  axis that `jax.vmap` maps is none of the new axes.
+  The values are those of `jnp.broadcast_to`. The gradient is a sum over the new
+  axes, computed as a matrix product in at least float32. On CPUs XLA's own sums
+  of many rows can take several times as long (docs/cpu_sums.md). Sums over an
+  axis that `jax.vmap` maps remain XLA's own.
 
   Args:
     x: any shape.
-    before: sizes of the new axes that come before those of `x`; as exported
-      programs have them, they may be symbols.
-    after: sizes of the new axes that come after them.
+    before: sizes of the new axes before those of `x`; they may be symbolic, as
+      in exported programs.
+    after: sizes of the new axes after those of `x`.
 
   Returns:
     [*before, *x.shape, *after], in the dtype of `x`.
@@ -67,11 +68,11 @@ def _spread_jvp(before, after, primals, tangents):
 def sum_rows(x: Float[Array, "N C"]) -> Float[Array, " C"]:
   """Sums the rows of a matrix, as a product with ones; see `spread`.
 
-  The rows are never rounded, whatever `precision` says. Forward mode, which no
-  layer uses, has XLA's own sum.
+  The rows are never rounded, for any `numerics.precision`. Forward mode, which
+  no layer uses, takes XLA's own sum.
 
   Args:
-    x: [N, C], whose sums fit the dtype.
+    x: [N, C]; the sums must not overflow.
 
   Returns:
     [C], in float32 or wider.
@@ -87,7 +88,8 @@ def sum_rows(x: Float[Array, "N C"]) -> Float[Array, " C"]:
 
 @sum_rows.defjvp
 def _sum_rows_jvp(primals, tangents):
-  # The transpose of the product would be another, where copies are enough.
+  # Reverse mode transposes this sum into copies; the transpose of the matrix
+  # product would be another product.
   (x,), (change,) = primals, tangents
   sums = sum_rows(x)
   return sums, jnp.sum(change.astype(sums.dtype), axis=0)
@@ -96,20 +98,20 @@ def _sum_rows_jvp(primals, tangents):
 def add_bias(
   x: Float[Array, "..."], bias: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Computes x + bias, for which all leading axes of `x` share one bias.
+  """Computes x + bias, with the same bias along all leading axes of `x`.
 
-  The sum that is the gradient by the bias is fast on CPUs; see `spread`. Add
-  biases outside of `jax.vmap`, whose axis is none of these.
+  The gradient of the bias is a sum that is fast on CPUs; see `spread`. Add
+  biases outside of `jax.vmap`: the sum over its axis would be XLA's own.
 
   Args:
     x: any shape.
-    bias: of the last axes of `x`.
+    bias: shaped like the last axes of `x`.
 
   Returns:
     The sums, in the dtype to which both promote.
 
   Raises:
-    ValueError: if the last axes of `x` have other sizes.
+    ValueError: if the last axes of `x` do not have the shape of `bias`.
   """
   checks.floats({"x": x, "bias": bias})
   between = x.ndim - bias.ndim

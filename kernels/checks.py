@@ -1,7 +1,7 @@
 """Checks of the arguments of kernels and models, by shapes and dtypes.
 
 The checks run while a function is traced, so they cost nothing under jit.
-Values of images are checked where they are known, which they are not there.
+Values of images are checked only where they are known, which is outside of jit.
 Each error message names the argument, what it is, and what to pass instead.
 Kernels take floating-point arrays only: integers are refused, not promoted,
 since results have the dtype of the arguments.
@@ -120,8 +120,8 @@ def images(
     array: [B ...].
     shape: the shape of one image for which the model was made.
     flat: whether images may have another shape with as many numbers.
-    intensities: whether values must be in [0, 1]. They are checked if they are
-      known: not under jit, nor in other transformations of a function.
+    intensities: whether values must be in [0, 1]. They are checked only where
+      they are known: not under jit or other transformations.
 
   Raises:
     TypeError: if the array does not hold floating-point numbers.
@@ -146,7 +146,7 @@ def images(
       f"images are {_as_text(array.shape)}, an empty batch; give at least one."
     )
   if intensities and _are_known(array):
-    values = np.asarray(array)  # not staged where a function is traced
+    values = np.asarray(array)  # computed now, even while JAX traces
     low, high = float(values.min()), float(values.max())
     if not math.isfinite(low + high):
       raise ValueError(
@@ -206,7 +206,7 @@ def sequences(*, at_least: int = 1, **sequences: Any) -> None:
   """Checks sequences of whole numbers, such as the widths of layers.
 
   Raises:
-    TypeError: if one is no sequence, or holds something else.
+    TypeError: if one is not a sequence, or holds anything but whole numbers.
     ValueError: if a number is below `at_least`.
   """
   for name, sequence in sequences.items():
@@ -241,7 +241,7 @@ def choice(known: Iterable[str], **values: Any) -> None:
   """Checks that options have one of the known values.
 
   Raises:
-    ValueError: if one has another.
+    ValueError: if a value is not known.
   """
   known = tuple(known)
   for name, value in values.items():
@@ -275,15 +275,15 @@ def rngs(rngs: Any) -> None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-  """Suggests the name that is nearest to a misspelt one, for a message.
+  """Suggests the name that is most similar to a misspelt one, for a message.
 
   Args:
     name: the name that was given.
-    known: those that there are.
+    known: the names that exist.
 
   Returns:
     A question with a space at its end, such as "did you mean dynamic? "; empty
-    where no name is near.
+    if no name is similar.
   """
   near = difflib.get_close_matches(str(name), list(known), 1)
   return f"did you mean {near[0]}? " if near else ""

@@ -1,7 +1,7 @@
 """A setting of XLA without which results on CPUs are wrong.
 
 From jaxlib 0.10.2 on, and in 0.12.0 still, XLA hands reductions on CPUs to a
-library that takes `log(c x)` for `log(x)` where one large sum holds both:
+library that confuses `log(c x)` with `log(x)` if one large sum contains both:
 `jnp.sum(jnp.log(2 * p) + jnp.log(p), 1)` under `jit`, of 20,000 rows, is off by
 log 2 for each term. Densities are such sums. See `docs/cpu_sums.md`.
 """
@@ -12,15 +12,16 @@ import sys
 import warnings
 
 _FLAG = "xla_cpu_experimental_ynn_fusion_type"
-# Other releases may lack the flag, and JAX ends where one is unknown.
+# Other releases may lack the flag, and an unknown flag ends the process.
 _FIRST, _LAST = (0, 10, 1), (0, 12)
 
 
 def keep_reductions() -> None:
   """Leaves reductions on CPUs to XLA itself, by the variable XLA_FLAGS.
 
-  It is read when JAX first computes: where JAX has, a RuntimeWarning says that
-  it is too late, and what to do. A user's own choice stays.
+  JAX reads the variable when it first computes. If it has computed already, a
+  RuntimeWarning says so, and what to do. A user's own value of this flag is
+  kept.
   """
   version = importlib.metadata.version("jaxlib").split(".")
   numbers = tuple(int(x) for x in version[:3] if x.isdigit())

@@ -1,8 +1,8 @@
 """Poses: 3x3 matrices that map one [-1, 1] coordinate frame into another.
 
 Points are (x, y), x to the right and y down. An image of W columns has its
-first and last pixel *centres* at x = -1 and x = 1 ("align corners"), the same
-down its rows; a lone pixel sits at 0 and reaches to -1 and 1.
+first and last pixel *centres* at x = -1 and x = 1 ("align corners"); the same
+holds for rows and y. A single pixel is at 0 and extends to -1 and 1.
 
 In float32 values and gradients are finite for entries of magnitude up to 1e17,
 beyond which products overflow.
@@ -185,7 +185,7 @@ def apply(
   Returns:
     [..., 2], in the wider dtype of the two.
   """
-  # A stack of poses would broadcast against the points; vmap says which axis.
+  # A stack of poses would broadcast against the points; use vmap for a stack.
   checks.arrays({"pose": (pose, "3 3"), "points": (points, "... 2")})
   dtype = jnp.result_type(pose, points)
   exact = jnp.promote_types(dtype, jnp.float32)

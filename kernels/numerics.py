@@ -1,7 +1,7 @@
 """Products, norms, softmax, logarithms and squashing, safe at limits.
 
-Values and gradients are finite for every finite input: the operations whose
-derivative is infinite at zero see a harmless operand there (double `where`).
+Values and gradients are finite for every finite input: operations whose
+derivative is infinite at zero get another operand there (double `where`).
 Sums are accumulated in at least float32; results have the dtype of the input.
 """
 
@@ -21,18 +21,18 @@ def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
 
 
 def precision() -> str | None:
-  """How far products round their operands, as `precision` of JAX's products.
+  """The `precision` to pass to JAX's products: how far they round operands.
 
-  None, with which they follow `jax.default_matmul_precision`, where that is
-  set; else "highest", since JAX's own default keeps fewer digits than float32
-  has on accelerators. On CPUs no setting rounds.
+  None if `jax.default_matmul_precision` is set, which the products then follow;
+  else "highest", since on accelerators JAX's own default keeps fewer digits
+  than float32 has. On CPUs no setting rounds.
   """
   return "highest" if _stated_precision() is None else None
 
 
 @contextlib.contextmanager
 def full_products() -> Iterator[None]:
-  """Lets JAX's own products round as `precision` says; also a decorator."""
+  """Makes JAX's own products round as `precision` says; also a decorator."""
   stated = _stated_precision()
   with jax.default_matmul_precision("highest" if stated is None else stated):
     yield
@@ -48,11 +48,12 @@ def einsum(
   *operands: Float[Array, "..."],
   dtype: jax.typing.DTypeLike | None = None,
 ) -> Float[Array, "..."]:
-  """Computes `jnp.einsum`, of operands that are rounded as `precision` says.
+  """Computes `jnp.einsum`; operands are rounded as `precision` says.
 
   Args:
     subscripts: subscripts of the operands and the result, such as "ij,jk->ik".
-    operands: any number of arrays; in float32 two are of magnitude up to 1e17.
+    operands: any number of arrays; in float32, if there are two, of magnitude
+      up to 1e17.
     dtype: the operands and the sums are rounded to it, such as bfloat16; None
       rounds neither.
 
@@ -70,7 +71,7 @@ def einsum(
 def matmul(
   a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Computes `jnp.matmul`, of operands that are rounded as `precision` says."""
+  """Computes `jnp.matmul`; operands are rounded as `precision` says."""
   checks.floats({"a": a, "b": b})
   return jnp.matmul(a, b, precision=precision())
 
@@ -110,14 +111,14 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
   """Divides vectors by their lengths; zero vectors stay zero, with gradient 0.
 
   Args:
-    x: along the last axis; entries up to the largest finite number of its
-      dtype.
+    x: vectors along the last axis; entries up to the largest finite number of
+      its dtype.
   """
   checks.floats({"x": x})
   wide = x.astype(accumulation_dtype(x))
   # Only directions count: squares of tiny vectors would be rounded to zero.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), -1, keepdims=True))
-  # Beyond it XLA rounds the reciprocal to zero.
+  # XLA would round the reciprocal of a larger number to zero.
   largest = jnp.minimum(largest, jnp.finfo(wide.dtype).max / 8)
   nonzero = largest != 0  # true of NaN, which must stay NaN
   scaled = wide / jnp.where(nonzero, largest, 1.0)
@@ -140,10 +141,10 @@ def exp_below(
 
   Args:
     x: any shape.
-    top: the maximum of `x` over the numbers that are compared; broadcasts. It
-      counts as a constant.
-    scale: > 0, for logits that would overflow; broadcasts. It counts as a
-      constant.
+    top: the maximum of `x` over the numbers that are compared; broadcasts.
+      Gradients treat it as a constant.
+    scale: > 0, for logits that would overflow; broadcasts. Gradients treat it
+      as a constant.
 
   Returns:
     Numbers in [0, 1].
@@ -152,7 +153,7 @@ def exp_below(
   top, scale = jax.lax.stop_gradient((top, scale))
   spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
   below = x - (top - jnp.where(spacing * scale > 1, spacing, 0.0))
-  # Not the minimum of this and 0, whose gradient at 0 is half of it.
+  # Not jnp.minimum(below, 0), which halves the gradient at 0.
   return jnp.exp((below - jax.lax.stop_gradient(jnp.maximum(below, 0))) * scale)
 
 
@@ -259,7 +260,7 @@ def log_softmax(
   """
   checks.floats({"x": x})
   below = x - _largest(x, axis)
-  below = jnp.where(below > 0, 0.0, below)  # the gradient at 0 stays whole
+  below = jnp.where(below > 0, 0.0, below)  # keeps the full gradient at 0
   weights = jnp.exp(below)
   total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
   return (below - jnp.log(_positive(total))).astype(x.dtype)
@@ -307,7 +308,7 @@ def squash(s: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
   v = jnp.where(
     is_short,
     s * (short / (1 + short**2)),
-    # A quarter, since XLA divides by multiplying, and 1 / long can underflow.
+    # Quarters: XLA multiplies by the reciprocal, and 1 / long can underflow.
     (s / 4) / (long / 4) / (1 + (1 / long) ** 2),
   )
   return v.astype(jnp.result_type(s))
@@ -328,7 +329,7 @@ def layer_norm(x: Float[Array, "..."]) -> Float[Array, "..."]:
   given, x = jnp.result_type(x), x.astype(accumulation_dtype(x))
   large = excess(x, -1)
   x = x / large
-  # The default takes a difference of squares, which cancels.
+  # The default variance is a difference of squares, which loses digits.
   variance = jnp.var(x, axis=-1, keepdims=True)
   epsilon = jnp.maximum(1e-5 / large / large, 1e-30)
   x = jax.nn.standardize(x, variance=variance, epsilon=epsilon)

@@ -9,7 +9,7 @@ _Tree = TypeVar("_Tree")
 
 
 def vary_alike(arrays: _Tree, *others: object) -> _Tree:
-  """Arrays that vary over all axes of a mesh over which one of them does.
+  """Makes arrays vary over all mesh axes over which any of them varies.
 
   Within `jax.shard_map` the type of an array says over which axes of the mesh
   its numbers vary, and constants vary over none. JAX accepts them as the first
@@ -21,7 +21,7 @@ def vary_alike(arrays: _Tree, *others: object) -> _Tree:
     others: pytrees of arrays whose axes count too.
 
   Returns:
-    The same arrays. Within `jax.shard_map` zeros that have the axes are added.
+    The same values; within `jax.shard_map`, plus zeros that vary over the axes.
   """
   if not jax.sharding.get_abstract_mesh().manual_axes:
     return arrays

@@ -12,7 +12,7 @@ _LUMA = np.array([19595, 38470, 7471], np.uint32)
 
 
 class Conversion(NamedTuple):
-  """What is done to every image.
+  """How every image is converted when it is loaded.
 
   Attributes:
     image_size: Height and width to which it is resized; None leaves its size.
@@ -50,7 +50,7 @@ def convert(
 
   Args:
     image: Of any number of channels.
-    conversion: What is done.
+    conversion: How it is converted.
 
   Returns:
     The image; the argument itself where nothing changes.

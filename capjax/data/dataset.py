@@ -27,8 +27,8 @@ class Dataset(NamedTuple):
       files) and the viewpoint solids `label_instance`, `label_azimuth`,
       `label_elevation` and `label_lighting`; empty elsewhere.
     class_names: The name of each class; `load` always gives them.
-    notes: Sentences for the user about what was changed in reading: images
-      converted, examples held out.
+    notes: Sentences for the user about changes made when the data were read:
+      images converted, examples held out.
   """
 
   images: UInt8[np.ndarray, "N H W C"] | StoredImages
@@ -89,7 +89,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def select(dataset: Dataset, part: slice | np.ndarray) -> Dataset:
-  """Some of the examples; images in files stay there."""
+  """Selects some of the examples; images in files are not read."""
   images = dataset.images
   return dataset._replace(
     images=images.select(part)

@@ -1,7 +1,7 @@
 """Fetches MNIST and Fashion-MNIST from the network, as an explicit step.
 
-Files are verified by the SHA-256 of what they hold uncompressed, so that a
-mirror may have compressed them anew.
+Files are verified by the SHA-256 of their uncompressed content, since mirrors
+may compress them differently.
 """
 
 import gzip
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 _CHUNK = 1 << 18
 _TIMEOUT_SECONDS = 30
-_ATTEMPTS = 3  # at one mirror, as long as its connection breaks
-# What urllib raises for a connection, none of which is about the disk.
+_ATTEMPTS = 3  # at one mirror, if its connection breaks
+# Errors of urllib about the network; none is about the disk.
 _NETWORK = (
   urllib.error.URLError,
   http.client.HTTPException,
@@ -28,10 +28,10 @@ _NETWORK = (
 
 
 class Published(NamedTuple):
-  """Where the files of a data set are.
+  """The addresses and checksums of the files of a data set.
 
   Attributes:
-    mirrors: Addresses of folders, the first to try first.
+    mirrors: Addresses of folders, in the order in which they are tried.
     checksums: SHA-256 of the uncompressed content, by the name of the file.
   """
 
@@ -96,8 +96,8 @@ def fetch(
 ) -> pathlib.Path:
   """Fetches the files of a data set that are not there yet.
 
-  A file arrives under its name with `.part` added, from where the next call
-  resumes, and gets its name once it is verified.
+  A file is downloaded under its name with `.part` added, which the next call
+  resumes, and gets its own name once it is verified.
 
   Args:
     name: One of `SETS`.
@@ -111,7 +111,8 @@ def fetch(
   Raises:
     ConnectionError: No mirror gave a file; the message says what each did.
     OSError: A file cannot be written.
-    ValueError: The name is unknown, or another file has the name of one.
+    ValueError: The name is unknown, or a different file with the name of a file
+      to fetch exists.
   """
   if name not in SETS:
     raise ValueError(
@@ -177,7 +178,7 @@ def _fetch_file(
 
 
 def _download(url: str, part: pathlib.Path) -> None:
-  """Adds what is missing of a file; writes it anew if it cannot be resumed."""
+  """Downloads the missing rest of a file, or all if it cannot be resumed."""
   start = part.stat().st_size if part.exists() else 0
   headers = {"Range": f"bytes={start}-"} if start else {}
   request = urllib.request.Request(url, headers=headers)
@@ -208,7 +209,7 @@ def _starts_at(response: http.client.HTTPResponse, start: int) -> bool:
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-  """The next bytes; what came before a cut is kept by the caller."""
+  """Reads the next bytes, also the last ones before an early end."""
   try:
     return response.read(_CHUNK)
   except http.client.IncompleteRead as error:
@@ -218,7 +219,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _checksum(path: pathlib.Path) -> str | None:
-  """The SHA-256 of what a file holds uncompressed; None if it is damaged."""
+  """The SHA-256 of a file's uncompressed content; None if it is damaged."""
   digest = hashlib.sha256()
   compressed = ".gz" in path.suffixes
   try:

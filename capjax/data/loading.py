@@ -14,7 +14,7 @@ from capjax.data.sources import digits, font_letters, idx, smallnorb, tfds
 from capjax.kernels import checks
 
 _SPLITS = ("train", "test")
-_MAX_SIDE = 10_000  # pixels, to which images are resized
+_MAX_SIDE = 10_000  # pixels, the largest side to which images are resized
 
 
 _DIGITS = tuple("0123456789")
@@ -64,7 +64,7 @@ def load(
   """Loads one split of a data set.
 
   A name that is none of `NAMES` is a path, or `tfds:NAME[/CONFIG]` for an image
-  classification set of TensorFlow Datasets: see `own.load`, whose order is
+  classification set of TensorFlow Datasets: see `own.load`; their order is
   seeded. A path leads to `train/CLASS/*` and `test/CLASS/*`, `CLASS/*` or
   images without labels (see `image_folder`), an `.npz` archive (see `npz`), IDX
   files of any shape, or a prepared folder of TensorFlow Datasets.
@@ -101,13 +101,13 @@ def load(
       `conversion.convert`), or one number for both; by default they keep their
       size.
     grayscale: Whether colours become intensities of grey.
-    stream: Whether images stay in their files, as `StoredImages`. Those of
-      `NAMES`, of an archive or of IDX files are in the host's memory even so,
-      but not on the device. None leaves them in files where twice their size
-      (once in the host's memory, once on the device) does not fit.
+    stream: Whether images stay in their files, as `StoredImages`. Images of
+      `NAMES`, of an archive or of IDX files are in the host's memory in any
+      case, but then not on the device. None leaves images in files if twice
+      their size (once in the host's memory, once on the device) does not fit.
 
   Returns:
-    The split; of one of `NAMES`, in the order of its source.
+    The split; data sets of `NAMES` keep the order of their source.
 
   Raises:
     FileNotFoundError: Data is missing, in whole or in part; the message says
@@ -149,7 +149,7 @@ def load(
 
 
 def _sides(image_size: Any) -> tuple[int, int] | None:
-  """The height and the width that are meant."""
+  """Converts an image size to height and width; None stays None."""
   if image_size is None:
     return None
   try:
@@ -168,7 +168,7 @@ def _sides(image_size: Any) -> tuple[int, int] | None:
 def split_path(
   name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> tuple[str, pathlib.Path | None]:
-  """Divides what names a data set into a name without folders, and a folder.
+  """Splits the name or path of a data set into a name and a folder.
 
   Args:
     name: As for `load`.
@@ -176,8 +176,9 @@ def split_path(
 
   Returns:
     A name and a `data_dir` for `load` that lead to the same data from any
-    working folder. The name of data at a path is the path's last part, after
-    `./` if it is one of `NAMES`. The folder is None where neither is known.
+    working folder. For data at a path, the name is the last part of the path,
+    with `./` before it if it is one of `NAMES`. The folder is None if there is
+    no `data_dir` and nothing is found at a path.
   """
   folder = None
   if data_dir is not None:

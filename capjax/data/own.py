@@ -1,4 +1,4 @@
-"""Data of one's own: what a name stands for, and how a set is read and split.
+"""The user's own data sets: finds them by name, reads them and splits them.
 
 A name is a path to a folder of images, an `.npz` archive, IDX files or
 ArrayRecord files; or `tfds:NAME[/CONFIG]`, a data set of TensorFlow Datasets.
@@ -34,7 +34,7 @@ _MOST_CHANNELS = 3
 def find(
   name: str, data_dir: str | os.PathLike[str] | None
 ) -> pathlib.Path | None:
-  """Returns the absolute path that a name stands for; None where it is absent.
+  """Returns the absolute path of a named data set; None if there is none.
 
   A relative path is looked for in `data_dir`, if one is given, and then in the
   working folder.
@@ -42,7 +42,7 @@ def find(
   path = pathlib.Path(name).expanduser()
   given = [] if data_dir is None else [pathlib.Path(data_dir).expanduser()]
   for folder in [*given, pathlib.Path()]:
-    # Without links resolved: the last part is the name that the user knows.
+    # Links are not resolved: the last part is the name that the user knows.
     found = pathlib.Path(os.path.abspath(folder / path))
     if found.exists() or _is_prefix(found):
       return found
@@ -65,7 +65,7 @@ def load(
     name: See `find`.
     split: "train" or "test".
     data_dir: See `find`.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
     stream: See `loading.load`.
 
   Raises:
@@ -88,13 +88,13 @@ def from_arrays(
   *,
   class_names: Sequence[str] | None = None,
 ) -> tuple[Dataset, Dataset]:
-  """Data sets of arrays, as `load` reads them from an `.npz` archive.
+  """Makes data sets from arrays, as `load` does from an `.npz` archive.
 
   Args:
-    train: Images and labels: [N H W] or [N H W C], integers in 0..255, floats
-      in [0, 1] or booleans; one integer or word each, or [N J] of 0 and 1;
-      None in place of the labels for images without. Or a data set, whose
-      factors are kept.
+    train: Images and labels. Images are [N H W] or [N H W C], integers in
+      0..255, floats in [0, 1] or booleans. Labels are one integer or word for
+      each image, [N J] of 0 and 1, or None. Or a data set, whose factors are
+      kept.
     test: The same for testing; None holds out a fifth of each class.
     class_names: The names of classes 0, 1, ..., which the labels number.
 
@@ -177,10 +177,10 @@ def load_prepared(
 
   Args:
     name: `NAME` or `NAME/CONFIG`.
-    folder: What holds prepared data sets; it is downloaded to there if it is
-      not there yet, which needs TensorFlow.
+    folder: The folder of prepared data sets; a data set that is not there yet
+      is downloaded into it, which needs TensorFlow.
     split: "train" or "test".
-    conversion: What is done to every image.
+    conversion: How every image is converted.
     stream: See `loading.load`.
 
   Raises:
@@ -218,7 +218,7 @@ def choose(
   Args:
     source: The data set.
     split: "train" or "test".
-    where: What holds it, for error messages.
+    where: Its path or name, for error messages.
     stream: See `loading.load`.
 
   Raises:
@@ -264,7 +264,7 @@ def choose(
 
 
 def streamed(dataset: Dataset, split: str, stream: bool | None) -> Dataset:
-  """A data set with its images in memory, or not; see `loading.load`."""
+  """Leaves images to be read later or reads all; see `loading.load`."""
   images, reason = dataset.images, ""
   if stream is None:
     reason = memory.shortage(images.nbytes)

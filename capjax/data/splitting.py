@@ -13,11 +13,11 @@ _SHARE = 5  # one of this many examples is held out
 def mixed_order(
   labels: Int[np.ndarray, "N ..."], *, seed: int = 0
 ) -> Int[np.ndarray, " N"]:
-  """An order whose every beginning holds about the same share of each class.
+  """An order in which the first examples contain all classes evenly.
 
   The n examples of a class are put in a random order and spread evenly: the
   k-th of them has the random position (k + u) / n, with u uniform in [0, 1).
-  Without it, a beginning of data that are sorted by class would lack classes.
+  Otherwise the first examples of data sorted by class would lack classes.
 
   Args:
     labels: [N]; or multi-hot, [N J], or none, [N 0], for which the order is
@@ -39,13 +39,13 @@ def held_out(
   """Chooses a random fifth of each class for testing.
 
   Args:
-    labels: [N]; or multi-hot, [N J], or none, [N 0], of which a random fifth of
-      all is chosen.
+    labels: [N]; or multi-hot, [N J], or none, [N 0]: then a random fifth of all
+      examples is chosen.
     seed: Of the random numbers.
 
   Returns:
     Which examples are held out: of n examples of a class, n / 5 rounded, at
-    least one, but none of a single one.
+    least one, but none if n is 1.
   """
   ranks, counts = _ranks(labels, np.random.default_rng([seed, 1]))
   sizes = np.where(counts > 1, np.maximum((2 * counts + _SHARE) // 10, 1), 0)

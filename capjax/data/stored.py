@@ -9,14 +9,14 @@ from jaxtyping import Int, UInt8
 
 from capjax import memory
 
-_BLOCK = 2**22  # bytes that are read at a time, where all are read
+_BLOCK = 2**22  # bytes that are read at a time when all images are read
 
 
 class StoredImages:
-  """Images that are read by their numbers: in the place of an array of them.
+  """Images that are read by their indices, in place of an array [N H W C].
 
-  What is indexed is read into an array, if memory holds it. `select` chooses
-  without reading.
+  Indexing reads images into an array, if they fit into memory. `select` chooses
+  images without reading them.
 
   Attributes:
     shape: (N, H, W, C).
@@ -56,7 +56,7 @@ class StoredImages:
   def read(
     self, indices: Int[np.ndarray, " M"]
   ) -> UInt8[np.ndarray, "M H W C"]:
-    """Reads images by their numbers; each only once, however often it occurs.
+    """Reads images by their indices; repeated ones are read only once.
 
     Raises:
       ValueError: A file cannot be read any more.
@@ -66,7 +66,7 @@ class StoredImages:
       return np.empty((0, *self.shape[1:]), np.uint8)
     distinct, places = np.unique(rows, return_inverse=True)
     images = self._read(distinct)
-    # In the order of the files already, or each at its place.
+    # Back to the order of `indices`.
     return images[places]
 
   def whole(self) -> UInt8[np.ndarray, "N H W C"]:
@@ -74,7 +74,7 @@ class StoredImages:
     return self._read(self._rows)
 
   def select(self, part: Any) -> "StoredImages":
-    """Some of the images, unread: by a slice, indices, or a mask [N]."""
+    """Selects images by a slice, indices or a mask [N], without reading."""
     return StoredImages(self._read, self._rows[part], self.shape[1:])
 
   def __getitem__(self, part: Any) -> np.ndarray:

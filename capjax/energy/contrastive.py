@@ -1,4 +1,4 @@
-"""How a capsule RBM learns: persistent contrastive divergence.
+"""Training of a capsule RBM by persistent contrastive divergence.
 
 The data term is by mean field or exact (Li and Zhu, 2019, section 2.1).
 """

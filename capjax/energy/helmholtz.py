@@ -43,7 +43,7 @@ class Layer(nnx.Module):
     return energy.Bias(self.hidden[...], self.switches[...])
 
   def driven_by(self, below: Float[Array, " M"] | energy.Capsules):
-    """The drive of its capsules from an image or from the capsules below."""
+    """The drive of this layer by an image or by the capsules below."""
     weights = self.weights[...]
     if not isinstance(below, energy.Capsules):
       parameters = energy.Parameters(below[None], self.bias, weights, None)
@@ -52,7 +52,7 @@ class Layer(nnx.Module):
     return energy.drive_between(below, turned, None)
 
   def drives(self, capsules: energy.Capsules) -> energy.Drive:
-    """The drive that its capsules give to those below."""
+    """The drive of the layer below by the capsules of this layer."""
     return energy.drive_between(capsules, self.weights[...], None)
 
 
@@ -62,7 +62,7 @@ class CapsuleHM(nnx.Module):
   p(x | h1, z1) prod_l p(h_l, z_l | h_{l+1}, z_{l+1}) p(h_L, z_L) (eq. 13), with
   a recognition model of the same form from below. Within a layer the capsules
   are independent given those above, so that every factor is normalised exactly
-  (our addition: the paper holds annealed importance sampling to be needed).
+  (our addition: the paper considers annealed importance sampling necessary).
 
   Differs from paper: no Omega, which the authors' scripts leave out too; mean
   field starts from the biases of the switches without noise.

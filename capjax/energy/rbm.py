@@ -124,7 +124,7 @@ class CapsuleRBM(nnx.Module):
     """The parameters, as the kernels take them."""
     bias = energy.Bias(self.hidden[...], _value(self.switches))
     visible = self.visible[...]
-    if isinstance(self.visible, layers.Fixed):  # those of the machine below
+    if isinstance(self.visible, layers.Fixed):  # fixed by the machine below
       visible = jax.lax.stop_gradient(visible)
     return energy.Parameters(
       visible, bias, self.weights[...], _value(self.interaction)
@@ -348,7 +348,7 @@ def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
 def independent_units(
   name: str, images: Float[Array, "N ..."]
 ) -> Float[Array, "R M"]:
-  """Natural parameters of independent visible units with these data.
+  """Natural parameters of independent visible units, fitted to these data.
 
   Bernoulli units take the log odds of the mean of each pixel, Gaussian units
   its mean and precision (at most 10).

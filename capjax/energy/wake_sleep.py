@@ -21,8 +21,8 @@ class Stack(nnx.Module):
   """Capsule RBMs, each over the active units z h of the one below.
 
   Only the highest RBM learns, by a loss on the output of `below_top`; the
-  gradient of the others is 0. Its visible biases stay those that the RBM below
-  learnt for its hidden units: the machine that is passed in is modified.
+  gradient of the others is 0. Its visible biases are fixed to those that the
+  RBM below learnt for its hidden units; this modifies the RBMs passed in.
   """
 
   def __init__(self, machines: Sequence[rbm.CapsuleRBM]):
@@ -147,7 +147,7 @@ def wake_sleep_loss(
 
 
 def start_from(model: CapsuleHM, machines: Sequence[rbm.CapsuleRBM]) -> None:
-  """Sets both kinds of parameters to those of capsule RBMs, layer by layer.
+  """Sets generative and recognition parameters from capsule RBMs, by layer.
 
   Args:
     model: the machine.

@@ -1,4 +1,4 @@
-"""Images changed a little so that a model errs: white-box attacks.
+"""White-box attacks: small changes of images that make a model err.
 
 Intensities are in [0, 1] and stay there. Attacks follow the gradient of
 `loss(images [B H W C], labels [B]) -> losses [B]`, a closure over any model, in
@@ -74,8 +74,8 @@ def bim(
     eps: as for `fgsm`.
     num_steps: gradients taken, at least 1.
     targeted: as for `fgsm`.
-    step_size: at least 0; by default eps / num_steps, with which the last step
-      just reaches eps.
+    step_size: at least 0; by default eps / num_steps, so that all steps
+      together just reach eps.
 
   Returns:
     As `fgsm`.
@@ -117,12 +117,12 @@ def log_odds_against(
   log(1 - p_y) - log p_y = log sum_{j != y} exp(z_j) - z_y, p being the softmax
   of the scores z. It rises and falls with the cross-entropy -log p_y, so that
   the signs of its gradient are the same. In float32 the cross-entropy loses
-  them: where z_y is higher than the other scores by 17, p_y rounds to 1, and
-  the gradient of z_y to 0.
+  these signs: where z_y is higher than the other scores by 17, p_y rounds to 1,
+  and the gradient of z_y to 0.
 
   Capsules are trained with the margin or spread loss, whose gradient is exactly
-  0 where the margins are kept: an attack that follows it leaves those images
-  alone and makes capsules look robust.
+  0 where the margins are kept: an attack that follows it does not change those
+  images and makes capsules look robust.
 
   Args:
     scores: logits, or activations of capsules, of at least 2 classes.

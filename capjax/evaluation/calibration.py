@@ -1,4 +1,4 @@
-"""Whether the score of the predicted class is how often the class is right."""
+"""Calibration: do scores equal the probability that the class is right?"""
 
 from typing import NamedTuple
 
@@ -32,11 +32,11 @@ class Reliability(NamedTuple):
 def reliability(
   scores: ArrayLike, labels: ArrayLike, *, num_bins: int = 15
 ) -> Reliability:
-  """Compares scores with how often they are right.
+  """Compares the scores of predicted classes with their accuracy.
 
-  The score of the predicted class is taken for the probability that the class
-  is right (Guo et al., 2017, section 2). The lengths of class capsules are
-  meant so too (Sabour et al., 2017, section 2), though they do not sum to 1.
+  The score of the predicted class is read as the probability that the class is
+  right (Guo et al., 2017, section 2). The lengths of class capsules are meant
+  as probabilities too (Sabour et al., 2017, section 2), but do not sum to 1.
 
   Args:
     scores: [N J] in [0, 1], of the classes.

@@ -40,7 +40,7 @@ class FewLabels(NamedTuple):
 def fit_means(
   features: Float[np.ndarray, "N F"], num_clusters: int, *, seed: int = 0
 ) -> "cluster.KMeans":
-  """Finds clusters by k-means, of 10 starts and up to 1000 iterations.
+  """Finds clusters by k-means, with 10 starts and up to 1000 iterations.
 
   Args:
     features: on scales that can be compared.
@@ -67,7 +67,7 @@ def fit_means(
     random_state=seed,
   )
   with warnings.catch_warnings():
-    # Equal features make fewer clusters than classes, which the accuracy tells.
+    # Equal features make fewer clusters than classes; the accuracy shows this.
     warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
     return means.fit(features)
 
@@ -115,7 +115,7 @@ def match_accuracy(
     train_features: to cluster.
     train_labels: used only to name the clusters.
     test_features: put into the cluster of the nearest centre.
-    test_labels: used only to count.
+    test_labels: used only to compute the accuracy.
     seed: seed of the starts of k-means.
 
   Returns:
@@ -144,12 +144,12 @@ def refit_accuracy(
 ) -> float:
   """Accuracy of k-means clusters, found and named on the set reported on.
 
-  As `match_accuracy`, but there is no other set: what the code of Kosiorek et
-  al. (2019) reports. Optimistic, the more so the fewer examples there are.
+  As `match_accuracy`, but on one set, as the code of Kosiorek et al. (2019)
+  reports it. The result is optimistic, most of all for few examples.
 
   Args:
     features: to cluster.
-    labels: to name the clusters and to count.
+    labels: used to name the clusters and to compute the accuracy.
     seed: seed of the starts of k-means.
 
   Returns:
@@ -194,17 +194,20 @@ def spread_labels(
 ) -> Int[np.ndarray, " M"]:
   """Names clusters by a few labelled examples, and others by their cluster.
 
-  A cluster has the class of most of its labelled members; one without any, that
-  of the labelled example that suits it best.
+  A cluster gets the class of most of its labelled members. A cluster without
+  labelled members gets the class of the labelled example with the highest score
+  for it.
 
   Args:
-    scores: how well each labelled example suits each cluster, such as a log
-      probability or a negative distance; it is a member of the best.
-    labels: their classes.
+    scores: how well each labelled example fits each cluster, such as a log
+      probability or a negative distance; an example is a member of the cluster
+      with its highest score.
+    labels: classes of the labelled examples.
     test_scores: the same scores of the other examples.
 
   Returns:
-    Their classes. Where members are evenly split, the lowest class.
+    Classes of the other examples. Of equally frequent classes in a cluster, the
+    lowest counts.
   """
   members = np.argmax(scores, axis=-1)
   names = labels[np.argmax(scores, axis=0)]
@@ -232,7 +235,7 @@ def few_label_curve(
       training examples without their labels.
     train_labels: labels, of which some are shown: equally many of each class up
       to one.
-    test_labels: used only to count.
+    test_labels: used only to compute the accuracy.
     counts: numbers of labels shown; those above the size of the training set
       are left out. By default those of 10, 25, 100 and 1000 for which every
       class has examples, or else one of each class.
@@ -284,22 +287,23 @@ def few_label_accuracy(
 ) -> dict[str, FewLabels]:
   """Accuracy from few labels, by a linear classifier and by clusters.
 
-  All training features are used, their labels only as `few_label_curve` shows
-  them.
+  All training features are used, but only those labels that `few_label_curve`
+  shows.
 
   Args:
     train_features: all of them.
     train_labels: their labels, of which some are shown.
     test_features: to classify.
-    test_labels: used only to count.
+    test_labels: used only to compute the accuracy.
     counts: numbers of labels; by default as for `few_label_curve`.
     repeats: random choices for each count, the same for both.
     seed: seed of these choices, and of k-means.
 
   Returns:
-    `linear`: logistic regression of what is labelled, on features standardised
-    by all. `clusters`: `spread_labels` over the clusters of `match_accuracy`;
-    more labels than it takes to name those change nothing.
+    `linear`: logistic regression on the labelled examples, with features
+    standardised over all examples. `clusters`: `spread_labels` over the
+    clusters of `match_accuracy`; once all clusters are named, more labels
+    hardly change anything.
 
   Raises:
     ValueError: as for `match_accuracy` and `few_label_curve`.

@@ -27,8 +27,8 @@ def routing_entropy(
 
   Args:
     coefficients: c_ij. Negative ones, which learned priors can make, count as
-      0; then each part's are scaled to sum to 1: what an orphan parent took
-      (leaky routing) counts nowhere.
+      0; then those of each part are scaled to sum to 1. So the share of an
+      orphan parent (leaky routing) is ignored.
 
   Returns:
     The mean over the parts that send anything to a parent; 0 where none does.
@@ -53,12 +53,13 @@ def image_information(coefficients: Float[Array, "N I J"]) -> Float[Array, ""]:
 
   Args:
     coefficients: c_nij of all images; negative ones, which learned priors can
-      make, count as 0, then each part's are scaled to sum to 1.
+      make, count as 0, then those of each part are scaled to sum to 1.
 
   Returns:
-    In [0, 1]; 1 if each part sends all to one parent, and to every parent in
-    as many images. Images in which a part sends nothing do not count for it,
-    and parts that send nothing in any image do not count; 0 if none counts.
+    In [0, 1]; 1 if each part sends all to one parent in each image, and to each
+    parent in the same number of images. Images in which a part sends nothing do
+    not count for it, and parts that send nothing in any image do not count; 0
+    if no part counts.
 
   Raises:
     ValueError: if there are fewer than two parents to choose from.
@@ -81,7 +82,7 @@ class ShareSums(NamedTuple):
 
 
 def share_sums(coefficients: Float[Array, "N I J"]) -> ShareSums:
-  """Sums what `image_information` needs of some images.
+  """Computes the sums over some images that `image_information` needs.
 
   Args:
     coefficients: c_nij, as for `image_information`.
@@ -115,8 +116,8 @@ def peak_activations(activations: Float[Array, "N J"]) -> Float[Array, " J"]:
       works.
 
   Returns:
-    max_n a_nj. A value far below the others shows a starved parent, whatever
-    the range of activations.
+    max_n a_nj. For any range of activations, a value far below the others shows
+    a starved parent.
 
   Raises:
     ValueError: if there are no examples.
@@ -138,8 +139,8 @@ def dead_parents(
     activations: as for `peak_activations`.
     threshold: in (0, 1]. `squash` makes the length 0.01 of a total input of
       length 0.1. Logistic activations (inverted attention, variational) and
-      shares of 1 (self-routing) hardly come so low, starved or not: look at
-      their `peak_activations`.
+      shares of 1 (self-routing) are hardly ever so low, even for starved
+      parents: look at their `peak_activations`.
 
   Returns:
     In [0, 1].
@@ -189,7 +190,7 @@ def parse_agreement(
     chance = sum_j (sum_t w_t [choice_a(t) = j]) (sum_t w_t [choice_b(t) = j]),
   and kappa is Cohen's (1960), of two raters that sort types into parents.
 
-  Agreement alone is fooled: routing that sends every part to the predicted
+  Agreement alone is misleading: routing that sends every part to the predicted
   class agrees fully between any two views of that class. Then chance is 1, and
   kappa 0.
 

@@ -1,4 +1,4 @@
-"""Pictures of features: points of the plane that keep neighbours together."""
+"""Embeds features as points in the plane, so that neighbours stay together."""
 
 import numpy as np
 from etils import epy
@@ -19,7 +19,7 @@ def embed(
 
   Args:
     features: on scales that can be compared; at least 2.
-    seed: of the descent.
+    seed: seed of the optimisation.
 
   Returns:
     Points; all at the origin if features differ by no more than the rounding of
@@ -39,10 +39,10 @@ def embed(
   spread = np.abs(features).max()
   if spread <= rounding:
     return np.zeros((len(features), 2), np.float32)
-  features /= spread  # The squares of what is tiny would be zero.
+  features /= spread  # Squares of tiny numbers would be zero.
   features /= features.std()
   # The default perplexity, unless there are too few.
   perplexity = min(30.0, (len(features) - 1) / 3)
   method = manifold.TSNE(perplexity=perplexity, random_state=seed)
-  # It starts from two principal components, which one feature does not have.
+  # t-SNE starts from two principal components; a single feature has only one.
   return method.fit_transform(np.pad(features, ((0, 0), (0, 1))))

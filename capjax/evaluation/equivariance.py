@@ -1,4 +1,4 @@
-"""How poses change as the image does: what they tell of its transformation."""
+"""How poses change when an image is transformed, and what they predict."""
 
 import warnings
 from typing import NamedTuple
@@ -18,7 +18,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 _PENALTY = 1.0  # of the squares of weights of standardised features
 _HIDDEN = 64  # units of the small network
-_STOPPED = 20  # examples from which on some validate
+_STOPPED = 20  # least number of examples for early stopping
 
 
 class Readout(NamedTuple):
@@ -54,8 +54,8 @@ def readouts(
     where there are 20 or more.
 
   Raises:
-    ValueError: if there are fewer than two other examples, or values are not
-      one number for each row.
+    ValueError: if there are fewer than two test examples, or values are not one
+      number for each row.
   """
   _require_two(test_values=test_values)
   for name, rows, of_rows in (
@@ -82,7 +82,7 @@ def readouts(
   }
   found = {}
   for name, regression in regressions.items():
-    with warnings.catch_warnings():  # of a network that could learn longer
+    with warnings.catch_warnings():  # the network may not have converged
       warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
       regression.fit(features, (values - mean) / deviation)
     predicted = mean + deviation * regression.predict(test_features)

@@ -124,7 +124,7 @@ def fit_factor_analysers(
 
 
 def _principal(scatter, num_factors):
-  """The directions of most variance, as long as it is over the others'."""
+  """Directions of most variance; |d|^2 is the excess over the others' mean."""
   values, vectors = np.linalg.eigh(scatter)
   rest = np.mean(values[:-num_factors])
   lengths = np.sqrt(np.maximum(values[-num_factors:] - rest, 1e-6))
@@ -135,7 +135,7 @@ def _improved(scatter, loadings, noise):
   """One step of EM on the scatter [F F] about the mean (Eqs. 5 to 7)."""
   scaled = loadings / noise[:, None]
   inner = np.eye(loadings.shape[1]) + loadings.T @ scaled
-  beta = np.linalg.solve(inner, scaled.T)  # of the factors' expectation
+  beta = np.linalg.solve(inner, scaled.T)  # maps offsets to expected factors
   crossed = scatter @ beta.T
   moments = np.linalg.inv(inner) + beta @ crossed
   loadings = np.linalg.solve(moments, crossed.T).T

@@ -1,4 +1,4 @@
-"""Inside a network of class capsules: iterations of routing, and its layers.
+"""Inspects networks of class capsules: iterations of routing, and layers.
 
 Axes: R iterations, B batch, I parts, J classes, D pose of a class, K capsules
 of a layer, or their types.
@@ -21,11 +21,11 @@ from capjax.layers import routers, routing_inputs
 
 
 class Iterations(NamedTuple):
-  """The votes for the classes, and what each iteration made of them.
+  """The votes for the classes, and the results of each routing iteration.
 
   Attributes:
-    votes: [B I J D], with the layer's bias or coordinates where these are added
-      to votes.
+    votes: [B I J D], with the layer's bias or coordinates if these are added to
+      votes.
     activations: [B I], of the parts; 1 where the routing has none.
     coefficients: [R B I J], after each iteration.
     poses: [R B J D], of the classes.
@@ -44,16 +44,17 @@ def iterations(
 ) -> Iterations | None:
   """Follows the routing to the classes through its iterations.
 
-  Votes are stored, and the routing runs once with every number of iterations.
+  Votes are stored, and the routing runs once for each number of iterations.
 
   Args:
     model: `CapsNet` or `MatrixCapsules`.
     images: its input.
-    at_least: iterations to follow, where the network has fewer; EM has a
-      temperature for each of its own alone, and is not followed further.
+    at_least: iterations to follow if the network has fewer. Not for EM, which
+      has temperatures for its own iterations only.
 
   Returns:
-    None where the routing has no iterations, or the network is another.
+    The iterations; None if the routing has none, or the model is of another
+    type.
   """
   if isinstance(model, matrix_capsules.MatrixCapsules):
     return _of_matrices(model, images)
@@ -103,10 +104,10 @@ def own_iterations(model: nnx.Module) -> int:
 
 
 def positioned_types(model: nnx.Module) -> int | None:
-  """Types of the parts of the classes, of which each is at many positions.
+  """The number of types of the parts below the classes, if they have positions.
 
-  None where the parts have no position, as those of dense layers, or the
-  network is another.
+  None if the parts have no positions, as in dense layers, or the model is of
+  another type.
   """
   if isinstance(model, matrix_capsules.MatrixCapsules):
     return model.classes.transforms.shape[0]
@@ -143,9 +144,9 @@ def vote_distances(
 def logit_changes(found: Iterations) -> Float[Array, "R B"]:
   """The mean change of a routing logit in each iteration.
 
-  The mean over pairs of |<u_ij, v_j>|, by which Procedure 1 of Sabour et al.
-  (2017) adds to the logits b_ij, v_j being the pose after the iteration (a
-  figure of its appendix). Of dynamic routing alone.
+  The mean over pairs of |<u_ij, v_j>|, where v_j is the pose after the
+  iteration; Procedure 1 of Sabour et al. (2017) adds <u_ij, v_j> to the logits
+  b_ij (a figure of its appendix). Only for dynamic routing.
   """
   changes = numerics.einsum("bijd,rbjd->rbij", found.votes, found.poses)
   return jnp.mean(jnp.abs(changes), axis=(2, 3))
@@ -157,7 +158,7 @@ def layer_activations(
   """The highest activation of each type of capsules, from the first layer up.
 
   Args:
-    model: a network of class capsules. Of others than `CapsNet` and
+    model: a network of class capsules. For types other than `CapsNet` and
       `MatrixCapsules` only the classes are given.
     images: its input.
   """
@@ -191,7 +192,7 @@ def _layers(model, images) -> list[jax.Array]:
 
 
 def _with_iterations(route) -> tuple[Callable, int] | None:
-  """A function that gives the routing a number of iterations; and its own."""
+  """A function from numbers of iterations to routings, and the route's own."""
   if isinstance(route, routers.DynamicRouting):
     own = route.num_iterations
     return lambda r: dataclasses.replace(route, num_iterations=r), own

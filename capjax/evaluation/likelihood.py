@@ -22,8 +22,8 @@ class LogPartition(NamedTuple):
     estimate: the log of the mean weight.
     error: its standard error, by the delta method; too small where few chains
       have all the weight.
-    mean_log_weight: the mean of the log weights, no bound itself: below log Z
-      on average forwards, above it backwards.
+    mean_log_weight: the mean of the log weights. On average it is below log Z
+      forwards and above it backwards; a single value is not a bound.
     images: [B H W C], the final states of the chains.
   """
 
@@ -75,9 +75,9 @@ def log_partition(
       the data, as `rbm.independent_units` finds them.
     num_temperatures: temperatures of the path, evenly spaced.
     num_chains: chains whose weights are averaged; not used backwards.
-    backwards_from: samples of the model, from each of which a chain walks back
-      for an estimate from above (Burda et al., 2015). They come from long
-      chains of Gibbs sampling, and it holds as far as these have mixed.
+    backwards_from: samples of the model; from each a chain walks back, for an
+      estimate from above (Burda et al., 2015). The samples come from long Gibbs
+      chains, and the estimate is valid only if these have mixed.
 
   Returns:
     The estimate and its error; infinite where `gain` shows that Z is infinite,

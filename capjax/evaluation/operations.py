@@ -49,7 +49,7 @@ def count(function: Callable[..., Any], *arguments: Any) -> int:
     *arguments: arrays, modules, or `jax.ShapeDtypeStruct`s of them.
 
   Returns:
-    The operations; of a branch, those of the costliest.
+    The number of operations; of several branches, that of the costliest.
 
   Raises:
     ValueError: if the function has a loop whose length depends on numbers.

@@ -19,9 +19,9 @@ class Segmentation(NamedTuple):
       best matching of found objects to true objects; averaged over images.
     pooled_accuracy: the same share over the points of all images together.
     rand_index: the mean over images of the adjusted Rand index (Hubert and
-      Arabie, 1985): 1 for the same segments, 0 on average for random ones. All
-      points in one object have 0 where there are several, and 1 where there is
-      one: see `of_several`.
+      Arabie, 1985): 1 for the same segments, 0 on average for random ones. If
+      all points are assigned to one object, it is 0 where there are several
+      objects and 1 where there is one: see `of_several`.
     perfect: the share of images without a mistake.
     num_images: those that have points.
   """
@@ -60,8 +60,8 @@ def of_several(
 ) -> Bool[np.ndarray, " B"]:
   """Whether the present points of an image belong to two objects or more.
 
-  On the other images, to find a single object for all points is right, so that
-  scores over all images tell less of segmentation.
+  On other images one object for all points is right, so scores over all images
+  say less about segmentation.
   """
   there = np.asarray(presence) > 0
   largest = np.max(np.where(there, truth, -1), axis=1)

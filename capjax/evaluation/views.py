@@ -40,7 +40,7 @@ def translate(
 
   Args:
     image: [H, W, C], any range.
-    x: pixels to the right, whole or not; whole ones blur no image.
+    x: pixels to the right, whole or not; whole numbers do not blur the image.
     y: pixels down.
 
   Returns:
@@ -57,7 +57,7 @@ def scale(
   Args:
     image: [H, W, C], any range.
     factor: above 0; 2 doubles lengths. Far below 1 there is aliasing, since
-      each pixel samples four others and averages no more.
+      each pixel averages only four others.
 
   Returns:
     [H, W, C]; what leaves the frame is lost.

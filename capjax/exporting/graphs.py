@@ -35,7 +35,7 @@ Arrays = dict[str, Shaped[Array, "..."]]
 
 
 class Graph(NamedTuple):
-  """A function of a batch, with names for what it takes and returns.
+  """A function of a batch, with named inputs and outputs.
 
   Attributes:
     function: takes the inputs [B ...] in order, returns outputs [B ...] by
@@ -66,13 +66,13 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
   """One of the graphs of a trained model.
 
   - "model" takes `images`, uint8 [B H W C] as `TrainedModel.predict` does, and
-    returns `predictions.outputs`. It returns besides `poses` of the classes and
+    returns `predictions.outputs`. It also returns `poses` of the classes and
     the `reconstructions` from the class with the highest score (class
-    capsules); `poses` of the classes (matrix capsules); `part_poses`,
-    `part_features`, `object_poses` and `reconstructions` (SCAE); `part_poses`
-    (generative capsules), and with objects `object_poses` [B J 6] and
-    `routing` [B I 1+J], how probable it is that a part selected an object, or
-    first the dummy.
+    capsules); or `poses` of the classes (matrix capsules); or `part_poses`,
+    `part_features`, `object_poses` and `reconstructions` (SCAE); or
+    `part_poses` (generative capsules), and with objects `object_poses`
+    [B J 6] and `routing` [B I 1+J], the probability that a part selected the
+    dummy (the first column) or an object.
   - "decoder" returns `images` [B H W C]. It takes `poses` [B J D] of class
     capsules, with zeros for all classes but those to decode; or `poses`
     [B I 3 3], `presences` [B I] and `features` [B I F] of parts (SCAE); or

@@ -1,7 +1,7 @@
-"""What happens inside trained models, as functions of one example.
+"""Internal steps of trained models, as functions of one example.
 
-They are for programs that show how a model comes to its answer: the iterations
-of routing, the parts that objects expect, the steps of a chain.
+They are for programs that show how a model finds its answer: the iterations of
+routing, the parts that objects expect, the steps of a chain.
 
 Axes: I parts, J classes or objects, D pose of a class, H W C image; P Q
 positions and T types of parts, R iterations of routing; K capsules of U hidden
@@ -90,11 +90,11 @@ def routing_by_iteration(
 def parts_of_objects(
   model: GenerativeCapsules,
 ) -> Callable[[jax.Array, jax.Array], Arrays]:
-  """What the lowest layer of objects expects of the parts.
+  """The parts that the lowest layer of objects expects.
 
   Returns:
-    A function of the `poses` [J 6] and `presences` [J] of the objects, with
-    1+J for the objects and before them the dummy parent. It returns
+    A function of the `poses` [J 6] and `presences` [J] of the objects. In the
+    results an axis 1+J holds the dummy parent, then the objects. It returns
     `part_poses` [I 1+J 6], the pose that each object expects of each part,
     `part_presences` [I 1+J], the probability that the part is present if it
     selects the object, and `choices` [I 1+J], the probability that it does.

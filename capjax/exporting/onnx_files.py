@@ -8,7 +8,8 @@ import tempfile
 from capjax import saved, weights
 from capjax.exporting import graphs, portable
 
-# Its pin of Orbax conflicts with ours, hence the second environment.
+# jax2onnx pins a version of Orbax that conflicts with ours: it needs an
+# environment of its own.
 MISSING = (
   "ONNX files need jax2onnx, which is not installed here; in a checkout, run "
   "`make .venv-onnx` and repeat the command with .venv-onnx/bin/python; "
@@ -84,7 +85,7 @@ def write_onnx(
     content = onnx.load(file).SerializeToString(deterministic=True)
   try:
     onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-  except Exception as error:  # of a type of its own for each fault
+  except Exception as error:  # its type depends on the fault
     raise ValueError(
       f"ONNX Runtime does not accept the graph of this "
       f"{type(trained.model).__name__}; export it with --format=stablehlo."

@@ -1,7 +1,7 @@
-"""Computations in operations that converters to other formats know.
+"""Rewrites computations in operations that converters to other formats know.
 
-A traced function is rewritten, equal in value: its branches for platforms are
-replaced by those for any platform, and functions inside it are written out.
+A traced function keeps its values. Its branches for platforms are replaced by
+those for any platform, and functions that it calls are written out.
 Padding, which some converters refuse for a batch of unknown size, becomes
 concatenation with constants, an outer product a multiplication, and a
 cumulative product, which ONNX Runtime does not have, one product after another.
@@ -68,7 +68,7 @@ def _apply(step, given) -> Sequence[Any]:
   """The results of one operation, written out where it is a function."""
   name, options = step.primitive.name, step.params
   if name == "platform_index":
-    # Where each branch is for some platforms, the default has None.
+    # The platforms of each branch; the default branch has None.
     return [options["platforms"].index(None)]
   if name == "cond" and isinstance(given[0], int):
     return _run(options["branches"][given[0]], given[1:])
@@ -93,7 +93,7 @@ def _apply(step, given) -> Sequence[Any]:
 
 
 def _outer(x, y, options):
-  """`lax.dot_general` without a sum, as a product of each with each."""
+  """`lax.dot_general` without a sum, as the products of all pairs."""
   _, (x_batch, y_batch) = options["dimension_numbers"]
   x_free = [n for n in range(x.ndim) if n not in x_batch]
   y_free = [n for n in range(y.ndim) if n not in y_batch]

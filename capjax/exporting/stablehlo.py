@@ -49,8 +49,8 @@ def load_stablehlo(
 ) -> Callable[..., dict[str, Any]]:
   """Loads a function that `write_stablehlo` wrote.
 
-  It is `jax.jit(jax.export.deserialize(bytes).call)`, so that a program needs
-  JAX alone to do the same.
+  It is `jax.jit(jax.export.deserialize(bytes).call)`, so a program that has
+  only JAX can do the same.
 
   Args:
     path: the file.

@@ -392,7 +392,7 @@ class _EachMLP(nnx.Module):
 
 
 def _constant(scale):
-  """Initialisers of an output that is log `scale` whatever the input."""
+  """Initialisers that make an output equal log `scale` for any input."""
   return {
     "kernel_init": nnx.initializers.zeros,
     "bias_init": nnx.initializers.constant(math.log(scale)),

@@ -85,7 +85,7 @@ def importance_bound(
     temperature: as for `guides.elbo`.
 
   Raises:
-    ValueError: if the guide has point estimates of poses, with which weights of
+    ValueError: if the guide has point estimates of poses, so that weights of
       samples are not ratios of densities; or if there is no sample.
   """
   if not guide.has_scales:
@@ -167,7 +167,7 @@ def free_form(
       the samples, the larger the error of its optimum.
 
   Returns:
-    q of every image, and the bounds on the way.
+    q of every image, and the bounds before each step.
 
   Raises:
     ValueError: if there is no sample.
@@ -230,7 +230,7 @@ def sample_poses(
     key: random key of the chain.
     num_warmup: steps that tune the sampler.
     num_samples: S, steps that are kept.
-    max_tree_depth: a step takes up to 2 to this power gradients.
+    max_tree_depth: a step takes up to 2^max_tree_depth gradients.
 
   Returns:
     The poses of each layer, from the parts up.

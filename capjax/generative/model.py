@@ -116,9 +116,9 @@ class GenerativeCapsules(nnx.Module):
         of a child; without it, bounds with point estimates of poses grow
         without limit.
       scale_prior: standard deviation of log sigma_ij about log `scale_floor`,
-        which is then no floor; see `log_scale_prior`, which the caller adds to
-        what is maximised: it is in no bound and in no NumPyro program. None
-        for the floor.
+        which then is not a floor. The caller adds `log_scale_prior` to the
+        objective: no bound and no NumPyro program includes it. None for the
+        floor.
       off_scale: sigma_off, standard deviation of the pose of an absent child;
         see `absence_cost`.
       dummy_scale: sigma_0, standard deviation of the pose of a child without
@@ -279,8 +279,8 @@ class GenerativeCapsules(nnx.Module):
 
     6 log(sigma_off / sigma_ij), by which the log density of the six numbers of
     the pose decreases if `off_scale` replaces sigma_ij. With point estimates of
-    poses a child follows its parent exactly, present or not, so that every
-    child gains this much by being present, whatever it renders: 11.6 nats at
+    poses a child follows its parent exactly, present or not. So every child
+    gains this much by being present, for any image it renders: 11.6 nats at
     sigma_off = 2 and the median scale of 0.292 of a trained model, in which
     15.999 of 16 parts are present on average. Gaussian poses can be as wide as
     `off_scale`; their entropy then compensates this cost.
@@ -333,7 +333,7 @@ class GenerativeCapsules(nnx.Module):
 
   def _place_one(self, gradient, templates, parts):
     canvas, size = self.image_shape[:2], templates.alphas.shape[1:3]
-    # The whole template is one unit wide; at the identity a pixel is a pixel.
+    # At the identity, template pixels are as large as image pixels.
     units = geometry.pixel_units(*size) / geometry.pixel_units(*canvas)
     poses = selection.identity_plus(parts.poses)
     poses *= jnp.asarray(units, jnp.float32)

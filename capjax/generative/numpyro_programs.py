@@ -89,7 +89,7 @@ def guide(
   """The recognition as a NumPyro program, with the sites of `model`.
 
   `functools.partial(guide, recognition)` takes the positional arguments of the
-  model. Bind `num_images` and `summed` to the model, for which alone they are.
+  model. Bind `num_images` and `summed` to the model: the guide takes neither.
 
   Args:
     recognition: q.

@@ -15,9 +15,9 @@ from capjax.layers import platforms, routing_inputs
 _FEW_EXAMPLES = 8
 # Up to this many, a CPU takes all at once, unless there is a gradient.
 _FEW_OBJECTS = 16
-# Up to this many numbers of votes on each, half a gigabyte in float32, GPUs
-# store them: an H200 took 0.9 to 1 times as long without gradients, and 0.45 to
-# 0.62 times with them, of up to 94 million numbers.
+# GPUs store votes of up to this many numbers on each, half a gigabyte in
+# float32. With up to 94 million numbers, an H200 took 0.9 to 1 times as long
+# without gradients, and 0.45 to 0.62 times with gradients.
 _STORED_NUMBERS = 2**27
 
 
@@ -33,10 +33,11 @@ def route_by_agreement(
 ) -> routing.RoutingOutput:
   """Dynamic routing of one example, in the fastest form for batch and platform.
 
-  On a CPU that is chunks that fit its cache, of all objects at once where they
-  are few and nothing is differentiated, else of one object at a time; or stored
-  votes for a few examples. On GPUs votes are stored where those of a batch take
-  at most 0.5 GB on each. Else they are computed in few, large steps.
+  On a CPU, the votes of a few examples are stored. Those of more are computed
+  in chunks that fit its cache, for all objects at once if they are few and no
+  gradient is computed, else for one object at a time. On GPUs, votes are stored
+  if those of a batch take at most 0.5 GB on each. In all other cases they are
+  computed in few, large steps.
 
   Args:
     poses: as for `routing.transform_and_route`.
@@ -59,7 +60,7 @@ def route_by_agreement(
   def store_votes(poses, transforms, bias):
     votes = routing_inputs.stored_votes(poses, transforms)
     output = routing.dynamic_routing(votes, bias=bias, **options)
-    # As the other forms return it, where transforms are wider than poses.
+    # The dtype of the other forms, also if transforms are wider than poses.
     return jax.tree.map(lambda x: x.astype(poses.dtype), output)
 
   def in_pieces(poses, transforms, bias, **pieces):

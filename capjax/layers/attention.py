@@ -118,14 +118,15 @@ class MultiHeadAttention(nnx.Module):
   ) -> Float[Array, "B Q F"]:
     """Computes `self(queries, widen(narrow), presence)` in fewer operations.
 
-    All is linear here but for the weights, so the kernels are multiplied with
-    each other first. No set then has tokens, keys or values of F numbers.
+    Everything here is linear except the weights, so the kernels are multiplied
+    with each other first. Then tokens, keys and values of F numbers are never
+    computed.
 
     Args:
       queries: the same for every set.
       narrow: members of the sets, of fewer numbers than a token.
       presence: in [0, 1].
-      widen: makes tokens of them.
+      widen: makes tokens of the members.
     """
     queries = self._heads(self.query(queries))  # [Q S D]
     # Weights do not change with the bias of the keys.
@@ -172,7 +173,7 @@ class MultiHeadAttention(nnx.Module):
 
 def norm(width: int, rngs: nnx.Rngs) -> Callable:
   """A layer norm with scale and offset, of tokens of `width` numbers."""
-  # The fast variance of Flax is a difference of squares, which cancels.
+  # The fast variance of Flax is a difference of squares, which loses digits.
   return nnx.LayerNorm(
     width, epsilon=_EPSILON, use_fast_variance=False, rngs=rngs
   )

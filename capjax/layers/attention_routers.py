@@ -44,7 +44,7 @@ class SelfAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
+    del activations  # lengths of poses count instead
     return attention.self_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
       priors=self.priors[...],
@@ -93,7 +93,7 @@ class InvertedAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # the kernel has none
+    del activations  # the kernel does not use them
     return attention.inverted_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
       self.readout[...],
@@ -185,7 +185,7 @@ class Prototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
+    del activations  # lengths of poses count instead
     embeddings = numerics.einsum(
       "ic,cs->is", poses.reshape(len(poses), -1), self.projection[...]
     )
@@ -226,7 +226,7 @@ class SharedPrototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
+    del activations  # lengths of poses count instead
     if transforms.shape[1] != 1:
       raise ValueError(
         f"transforms are [{' '.join(map(str, transforms.shape))}]; give one "
@@ -241,12 +241,12 @@ class SharedPrototypes(nnx.Module):
 class SparseAttention(nnx.Module):
   """Sparse attention between orthogonal views (OrthCaps; Geng et al., 2024).
 
-  Redundant parts are pruned first, by cosines about the mean pose: about zero,
-  the bias that the capsules of `CapsNet` start with makes all parts alike. Even
-  so few remain where poses are short, which makes learning slow: at the start 8
-  of 256 in a network for digits of 8x8, and 1 about zero. The two orthogonal
-  matrices [D D], of keys and of values, are products of D reflections each,
-  whose vectors [D D] start standard normal.
+  Redundant parts are pruned first, by cosines about the mean pose. About zero,
+  the initial bias of the capsules of `CapsNet` would make all parts alike. Even
+  about the mean, few parts remain where poses are short, which makes learning
+  slow: initially 8 of 256 in a network for 8x8 digits (1 about zero). The two
+  orthogonal matrices [D D], of keys and of values, are products of D
+  reflections each, whose vectors [D D] start standard normal.
 
   Differs from paper: the layer's transforms are not orthogonal; the loss is the
   margin loss.
@@ -271,7 +271,7 @@ class SparseAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
+    del activations  # lengths of poses count instead
     parts = poses.reshape(len(poses), -1)
     return orthogonal.sparse_attention_routing(
       routing_inputs.linear_votes(poses, transforms),

@@ -31,8 +31,8 @@ BIAS_INIT = nnx.initializers.constant(0.1)
 class Fixed(nnx.Variable):
   """Constants of a module, which are not trained.
 
-  The modules here stop their gradients, so that an optimiser of all arrays
-  leaves them too, unless it decays weights.
+  The modules here stop their gradients, so that an optimiser of all arrays does
+  not change them either, unless it decays weights.
   """
 
 
@@ -145,8 +145,8 @@ class PrimaryCaps(nnx.Module):
       padding: "VALID" or "SAME".
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
-      scale: factor of the convolution; None for 1 / sqrt(pose_size), with which
-        lengths start near the middle of (0, 1) if the features have variance 1.
+      scale: factor of the convolution; None for 1 / sqrt(pose_size): lengths
+        then start near the middle of (0, 1) if the features have variance 1.
         `CapsNet` has the authors' 1 / num_types.
       dtype: dtype of the convolution; poses are float32.
       rngs: its `params` stream initialises the parameters.
@@ -181,16 +181,16 @@ class PrimaryCaps(nnx.Module):
 
 
 class DenseCaps(nnx.Module):
-  """Each pair of part and object has its own matrix for votes; then routing.
+  """Votes with a matrix for each pair of part and object, then routes.
 
   With "shared_prototype" each part has one matrix and one vote for all objects,
   which takes 4 I D bytes for each example.
 
   Most routings by name do not store the votes [I J D] of vectors (except
   "dynamic" of up to 8 examples on a CPU, or where those of a batch take at most
-  0.5 GB on each GPU). Those of "variational", "em",
-  "heinsen_em" and functions, and of matrices, take 4 I J D bytes for each
-  example in float32, and about as much again for gradients.
+  0.5 GB on each GPU). Votes are stored by "variational", "em", "heinsen_em" and
+  functions, and if poses are matrices. They take 4 I J D bytes for each example
+  in float32, and about as much again for gradients.
   """
 
   def __init__(
@@ -248,7 +248,7 @@ class DenseCaps(nnx.Module):
     num_votes = 1 if routers.shares_votes(routing) else num_objects
     shape = (num_parts, num_votes, below[-1], above[-1])
     key = rngs.params()
-    if not isinstance(key, jax.core.Tracer):  # of shapes alone, or under jit
+    if not isinstance(key, jax.core.Tracer):  # a tracer in eval_shape or jit
       memory.require(
         "transforms",
         shape,
@@ -297,8 +297,8 @@ class DenseCaps(nnx.Module):
       Poses [B J D] or [B J P R], activations [B J] and coefficients [B I J].
 
     Raises:
-      TypeError: if an array does not hold floating-point numbers, or a routing
-        of one's own returns anything but a `RoutingOutput`.
+      TypeError: if an array does not hold floating-point numbers, or a custom
+        routing returns anything but a `RoutingOutput`.
       ValueError: if the numbers of parts or the sizes of their poses differ.
     """
     given = {"poses": (poses, self.part_shape)}
@@ -323,7 +323,7 @@ class DenseCaps(nnx.Module):
     bias = None if self.bias is None else self.bias[...]
 
     route = self.route
-    if isinstance(route, routers.DynamicRouting):  # whose form depends on it
+    if isinstance(route, routers.DynamicRouting):  # the batch decides its form
       route = dataclasses.replace(route, batch_size=len(poses))
 
     def of_example(poses, activations):

@@ -151,10 +151,10 @@ def by_rows(
 
 
 def _slices(cells, taps, count, *, axis):
-  """Stacks, as channels, what each tap meets along an axis of cells.
+  """Stacks, as channels, the slices that the taps read along an axis of cells.
 
-  [.. H/S S .. C], with H/S at `axis`, becomes [.. oH .. k*C]. Windows of one
-  axis after another are fewer slices than all taps at once, and longer ones.
+  [.. H/S S .. C], with H/S at `axis`, becomes [.. oH .. k*C]. Taking one axis
+  after another needs fewer and longer slices than taking all taps at once.
   """
   stride = cells.shape[axis + 1]
   slices = []
@@ -167,15 +167,15 @@ def _slices(cells, taps, count, *, axis):
 
 
 def _on_cpu(images, kernel, *, stride):
-  # Alone, the forward pass is dear where a kernel is transformed for few
-  # images; with gradients, for which pieces are copied again, that pays.
+  # Without gradients, it costs too much to transform a kernel for few images;
+  # with gradients, for which pieces are copied again, it pays off.
   alone = _fastest(
     images, kernel, stride, winograd=1.9, spectral=1.65, channels=64
   )
   trained = _fastest(
     images, kernel, stride, winograd=1.3, spectral=0.95, channels=32
   )
-  # In turn, groups of frequencies need less memory, and slower gradients.
+  # Groups of frequencies in turn need less memory, but slow down gradients.
   options = {"in_turn": True} if alone is tiling.spectral else {}
   value = functools.partial(_wide, alone, stride=stride, **options)
   if alone is trained and not options:
@@ -187,18 +187,19 @@ def _on_cpu(images, kernel, *, stride):
 
 
 def _wide(form, images, kernel, **options):
-  # Narrow types would spoil the transforms, and are slow on CPUs besides.
+  # Narrow types would make transforms inaccurate, and are slow on CPUs.
   wide = jnp.promote_types(images.dtype, jnp.float32)
   outputs = form(images.astype(wide), kernel.astype(wide), **options)
   return outputs.astype(images.dtype)
 
 
 def _fastest(images, kernel, stride, *, channels, **factors):
-  """The form of the lowest cost.
+  """Returns the form of the lowest cost.
 
-  Transforms move more memory than their arithmetic says, hence the factors.
-  Of the direct sums, `by_rows` is taken for kernels of up to 3x3 with a stride,
-  from these channels on, where whole training steps are faster.
+  The factors allow for the memory that transforms move besides their
+  arithmetic. Of the direct sums, `by_rows` is taken for kernels of up to 3x3
+  with a stride and at least `channels` channels in: whole training steps are
+  then faster.
   """
   height, width = kernel.shape[:2]
   is_small = stride > 1 and 1 < height * width <= 9

@@ -1,4 +1,4 @@
-"""A routing of one's own, as the layers of capsules take it.
+"""Custom routing functions, in the form that layers of capsules take.
 
 Axes: I parts below, J objects above, C pose of a part, D pose of an object,
 P Q pose matrix of a part, P R of an object.
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from capjax.kernels import routing
 from capjax.layers import routing_inputs
 
-# What a layer gives a routing, besides the votes, where it asks by these names.
+# Arguments that a layer gives a routing besides the votes, if it names them.
 _GIVEN = ("poses", "transforms", "activations", "bias")
 
 
@@ -35,10 +35,11 @@ class FromFunction(nnx.Module):
 
   If the first parameter is called `poses` no votes are computed, as for
   `routing.transform_and_route`; elsewhere they are stored: I J D numbers for
-  each example. Whatever else the function needs is bound to it, for example
+  each example. Bind all other arguments of the function, for example
   `functools.partial(routing.dynamic_routing, num_iterations=2)`. A function
-  with parameters to learn is a `nnx.Module`, given itself: Flax does not see
-  the parameters of one inside `functools.partial`, a method or a closure.
+  with parameters to learn must be an `nnx.Module`, given itself: Flax does not
+  see the parameters of a module inside `functools.partial`, a method or a
+  closure.
 
   It returns a `routing.RoutingOutput`, or another tuple with its three fields.
   """
@@ -114,10 +115,10 @@ class FromFunction(nnx.Module):
 
 
 def _signature(function):
-  """Whether the first parameter is the votes; which others; what is missing."""
+  """Whether the function takes votes; its known names; names nobody gives."""
   try:
     parameters = list(inspect.signature(function).parameters.values())
-  except ValueError:  # of a function that is not written in Python
+  except ValueError:  # the function is not written in Python
     return True, (), []
   kinds = inspect.Parameter
   variadic = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
@@ -138,7 +139,7 @@ def _signature(function):
 
 def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
   """A module with parameters that a function holds, hidden from Flax."""
-  function = inspect.unwrap(function)  # of jit and of custom gradients
+  function = inspect.unwrap(function)  # removes jit and custom gradients
   held: list[Any] = []
   if isinstance(function, functools.partial):
     held = [function.func, *function.args, *function.keywords.values()]
@@ -146,7 +147,7 @@ def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
     held = [function.__self__]
   elif inspect.isfunction(function):
     for cell in function.__closure__ or ():
-      with contextlib.suppress(ValueError):  # of a name that has no value yet
+      with contextlib.suppress(ValueError):  # the name has no value yet
         held.append(cell.cell_contents)
   for value in held:
     if isinstance(value, nnx.Module):
@@ -160,7 +161,7 @@ def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
 
 
 def _checked(function, output, sizes):
-  """The output with its three fields alone, if it is one."""
+  """Returns the fields of a routing's output; a TypeError if they differ."""
   num_parts, num_objects, pose_size = sizes
   wanted = {
     "poses": (num_objects, pose_size),

@@ -122,7 +122,7 @@ def set_dtype(model: nnx.Module, dtype: jax.typing.DTypeLike) -> None:
     dtype: bfloat16, or float32, which leaves the module as it is.
 
   Raises:
-    ValueError: if it is another.
+    ValueError: if the dtype is another.
   """
   checks.dtype(dtype)
   if jnp.dtype(dtype) == jnp.float32:

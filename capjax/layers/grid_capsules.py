@@ -103,7 +103,7 @@ class GridCaps(nnx.Module):
 
     Args:
       poses: of the parts.
-      activations: not used: poses have lengths.
+      activations: not used: the lengths of poses count instead.
 
     Returns:
       Poses [B oH oW J D], activations [B oH oW J] and coefficients

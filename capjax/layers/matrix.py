@@ -27,10 +27,10 @@ _CLASS_MASS_FLOOR = 1e-5
 
 
 class Start(NamedTuple):
-  """Scales of the parameters at the start, but for the betas.
+  """Scales of the initial parameters, except the betas.
 
-  Numbers are standard deviations of normal distributions that are truncated at
-  two of them.
+  Scales are standard deviations of normal distributions, which are truncated at
+  two standard deviations.
 
   Attributes:
     identity: value on the diagonals of transforms.
@@ -110,8 +110,8 @@ class ConvMatrixCaps(nnx.Module):
 
   On CPUs one type of children follows another, in loops whose numbers fit into
   their caches. On accelerators many types are routed at once, in few and large
-  operations; the votes of an example that are held have at most 4M numbers, or
-  are those of one type.
+  operations. For each example these hold at most 4M numbers of votes at a time,
+  or the votes of one type.
   """
 
   def __init__(

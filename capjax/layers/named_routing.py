@@ -1,4 +1,4 @@
-"""What the table of routings says of each (`routers.ROUTERS`)."""
+"""The rows of `routers.ROUTERS`, the table of routings by name."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Router(NamedTuple):
       objects.
     is_mixture: whether the poses of objects are means of votes, of any length:
       small matrices then make each layer's poses smaller than those below. The
-      bias is then added to the votes, and parts weigh as their activations.
+      bias is then added to the votes, and parts are weighted by activations.
   """
 
   source: str
@@ -47,4 +47,4 @@ class Router(NamedTuple):
   is_mixture: bool = False
 
 
-ITERATIONS = ("num_iterations", "gradient")  # options of most that iterate
+ITERATIONS = ("num_iterations", "gradient")  # of most iterative routings

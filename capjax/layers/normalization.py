@@ -16,7 +16,7 @@ class BatchNorm(nnx.BatchNorm):
 
   Differs from Flax: it normalises the last axis, over the whole of an array,
   without axis names and masks. The variance is the mean of squared differences,
-  which does not cancel, and results are float32 at least.
+  which loses no digits, and results are float32 at least.
   """
 
   def __init__(
@@ -31,7 +31,7 @@ class BatchNorm(nnx.BatchNorm):
 
     Args:
       num_features: C, channels.
-      momentum: how much of the running means and variances a batch leaves.
+      momentum: share of the old running means and variances in the new ones.
       epsilon: added to variances.
       rngs: as for `nnx.BatchNorm`.
     """

@@ -1,7 +1,8 @@
 """Forms of a layer for platforms, and which of them are traced.
 
 JAX traces and differentiates every form where a function may be compiled for
-several platforms, and keeps one when it compiles. Training knows its platform.
+several platforms, and keeps one when it compiles. Training states its platform
+by `known`, so that only one form is traced.
 """
 
 import contextlib
@@ -77,9 +78,9 @@ def choose_by_gradient(
 
   Args:
     *arguments: of both forms, arrays or None.
-    without: the form whose value is computed alone.
-    differentiated: the form that is differentiated, for gradients of all orders
-      and the value beside them; its result has the same structure, shapes and
+    without: the form for values without derivatives.
+    differentiated: the form for derivatives of all orders, and for the value
+      that is computed with them; its result has the same structure, shapes and
       dtypes.
 
   Returns:
@@ -93,9 +94,9 @@ def choose_by_gradient(
 def split(x: Array) -> Array:
   """Gives each device its part of a batch: [B ...] becomes [devices B' ...].
 
-  Loops over B' then take an example of each device at a time; those over B
-  would gather the whole batch on every device. One part where the batch is not
-  split evenly.
+  Loops over B' then take an example of each device at a time; loops over B
+  would gather the whole batch on every device. There is one part if the number
+  of devices does not divide B.
   """
   devices = num_devices()
   parts = devices if len(x) % devices == 0 else 1

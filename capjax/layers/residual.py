@@ -1,4 +1,4 @@
-"""Residual convolutions, a deeper front of capsules.
+"""Residual convolutions, for deeper networks below the primary capsules.
 
 Axes: B batch, H W image, C channels in, D channels out.
 """
@@ -16,7 +16,7 @@ from capjax.layers import capsules
 
 
 class ResidualBlock(nnx.Module):
-  """Two 3x3 convolutions beside a shortcut (He et al., 2016, ECCV, figure 1).
+  """Two 3x3 convolutions and a shortcut (He et al., 2016, ECCV, figure 1).
 
     y = shortcut(x) + gain conv(relu(conv(relu(x)))),
   the shortcut x itself, or a 1x1 convolution where the channels or the grid

@@ -7,7 +7,7 @@ Where objects share votes, the transforms are [I 1 C D].
 Without activations those of the parts are the lengths of their poses.
 
 `ROUTERS` lists them with their papers. A routing without parameters is a
-`Kernel` there; one with parameters is a module, whose row stands beside it.
+`Kernel` there; one with parameters is a module, with its row in the same file.
 
 Differences from the papers, besides those of the kernels: `CapsNet` trains all
 routings with the margin loss on activations, whereas EM, inverted attention,
@@ -72,7 +72,7 @@ class DynamicRouting:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    del activations  # poses have lengths
+    del activations  # lengths of poses count instead
     options: dict[str, Any] = {
       "num_iterations": self.num_iterations,
       "leaky": self.leaky,
@@ -237,7 +237,7 @@ class EM(nnx.Module):
 
 
 def _kernel(function, *, takes_activations=False):
-  """A maker of a `Kernel`, as `Router.make`."""
+  """Returns the `Router.make` of a `Kernel`."""
 
   def make(sizes, rngs, **options):
     del sizes, rngs

@@ -1,4 +1,4 @@
-"""What layers give routings: votes of their parts, and activations.
+"""The inputs that layers give routings: votes and activations of parts.
 
 Axes: I parts below, J objects above, C pose of a part, D pose of an object,
 P Q pose matrix of a part, P R of an object.
@@ -35,13 +35,13 @@ def stored_votes(
 def linear_votes(
   poses: Float[Array, " I *pose"], transforms: Float[Array, "I J Q R"]
 ) -> Float[Array, "I J D"] | routing.LinearVotes:
-  """Votes of vectors as two factors, and of matrices stored."""
+  """Votes: as two factors for vectors, stored for matrices."""
   if poses.ndim == 2:
     return routing.LinearVotes(poses, transforms)
   return stored_votes(poses, transforms)
 
 
 def pose_axes(poses: jax.Array, transforms: jax.Array) -> tuple[int, int]:
-  """J and D, the numbers of a parent's pose."""
+  """J, the number of parents, and D, the length of a parent's pose."""
   rows = poses.shape[1] if poses.ndim == 3 else 1
   return transforms.shape[1], rows * transforms.shape[3]

@@ -167,7 +167,7 @@ class PMA(nnx.Module):
     *,
     widen: Linear | None = None,
   ) -> Float[Array, "B K F"]:
-    """Pools tokens, or what a dense layer makes of them, if one is given."""
+    """Pools tokens, after the dense layer `widen` if it is given."""
     seeds = self.seeds[...]
     if widen is None:
       return self.attention(seeds, tokens, presence)
@@ -214,8 +214,8 @@ class SetTransformer(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      TypeError: if a count is no whole number, or `rngs` no streams.
-      ValueError: if a count is below 1, but that of the blocks, below 0.
+      TypeError: if a count is not a whole number, or `rngs` not `nnx.Rngs`.
+      ValueError: if a count is below 1, or `num_blocks` is below 0.
     """
     checks.rngs(rngs)
     checks.counts(
@@ -267,8 +267,8 @@ class SetTransformer(nnx.Module):
       where no token is there.
 
     Raises:
-      TypeError: if tokens or presences are no floats.
-      ValueError: if their shapes are others.
+      TypeError: if tokens or presences are not floats.
+      ValueError: if their shapes do not fit.
     """
     checks.arrays(
       {"tokens": (tokens, "B N F"), "presence": (presence, "B N")},

@@ -1,7 +1,7 @@
-"""Slot attention: slots that compete for the members of a set, again and again.
+"""Slot attention: slots compete for the members of a set, in several rounds.
 
-The slots of `SlotAttention` are exchangeable: permuting where they start
-permutes what they become. In its invariant form a slot has a frame of reference
+The slots of `SlotAttention` are exchangeable: permuting the initial slots
+permutes the results. In its invariant form a slot has a frame of reference
 (`routing.Frames`), and members have places only in the frames of the slots.
 
 Axes: B batch, I members of the set (tokens), F features of a member, J slots,
@@ -26,7 +26,7 @@ _NO_KEY = 0  # the seed of starts that are sampled without a key
 
 
 class Slots(NamedTuple):
-  """Slots, and what they won in the last round of attention.
+  """Slots, and the shares that they won in the last round of attention.
 
   Attributes:
     contents: [B J D].
@@ -46,7 +46,7 @@ class GRU(nnx.Module):
   r, z = sigmoid(W x + U h + b), n = tanh(W' x + b' + r (U' h + c)), and the new
   state is (1 - z) n + z h.
 
-  Differs from paper: r scales the product U' h, there h itself.
+  Differs from paper: r scales the product U' h; in the paper it scales h.
   """
 
   def __init__(self, in_features: int, size: int, *, rngs: nnx.Rngs):
@@ -83,15 +83,15 @@ class SlotAttention(nnx.Module):
   found anew in each round by `routing.slot_frames`. Its keys are
   f(k_i + g(x_ij)), with k_i the key of a member, x_ij its place in the frame, g
   linear, and f a network of one hidden layer; its values likewise. After the
-  last round members are attended to once more, for the frames alone. If members
-  hold nothing of their places, moving or stretching all places, with the frames
-  at the start, leaves the contents as they are, and does the same to the
-  frames.
+  last round slots attend once more, which updates only the frames and the
+  coefficients. If members carry no information on their places, moving or
+  stretching all places and the initial frames does not change the contents, and
+  moves or stretches the final frames in the same way.
 
   Differs from paper: slots may start as learned vectors, one each, as in the
-  code of invariant slot attention. Without a key, starts that are sampled are
-  the same for all sets. Of the frames positions alone are learned or sampled,
-  in [-1, 1]; scales start at 0.1. Frames have no rotation.
+  code of invariant slot attention. Without a key, sampled initial slots are the
+  same for all sets. Of the frames, only positions are learned or sampled, in
+  [-1, 1]; scales start at 0.1. Frames have no rotation.
   """
 
   def __init__(
@@ -172,7 +172,7 @@ class SlotAttention(nnx.Module):
       members: members of the sets, in any order.
       presence: in [0, 1], how much each is there.
       points: their places (x, y), mostly in [-1, 1]; needed for frames only.
-      key: samples where slots start; without it they start alike in all sets.
+      key: samples the initial slots; without it they are the same in all sets.
 
     Raises:
       ValueError: if slots have frames, and there are no points.
@@ -218,7 +218,7 @@ class SlotAttention(nnx.Module):
     points: Float[Array, "B I 2"] | None = None,
     frames: routing.Frames | None = None,
   ) -> Slots:
-    """All rounds, from slots that are given.
+    """Runs all rounds, from given slots.
 
     Args:
       contents: the slots before the first round.
@@ -272,10 +272,11 @@ class SlotAttention(nnx.Module):
 class PointSlots(nnx.Module):
   """Finds objects among points by slots that start as learned vectors.
 
-  Without frames points are embedded, and attend to each other, before slots
-  attend to them, as in `set_transformer.SetTransformer`. With frames all
-  members are alike but for their places, which only slots see: nothing depends
-  on where the points are together, nor on how large.
+  Without frames, points are embedded and attend to each other before slots
+  attend to them, as in `set_transformer.SetTransformer`. With frames, all
+  members are equal except for their places, which slots see in their frames.
+  Results then depend on the position and size of the whole set only through
+  the initial frames, which are fixed.
   """
 
   def __init__(

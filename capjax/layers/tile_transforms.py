@@ -1,9 +1,9 @@
 """Linear transforms that turn convolution of tiles into products at points.
 
 Each is three real matrices: one for the pixels of a tile, one for the taps of a
-kernel, one for the products' way back to the valid outputs. Both kinds of
-points are the values of polynomials whose coefficients are pixels and taps: at
-real numbers (`evaluations`), or at roots of unity (`frequencies`).
+kernel, one from the products to the valid outputs. Values at both kinds of
+points are those of polynomials whose coefficients are pixels and taps: at real
+numbers (`evaluations`), or at roots of unity (`frequencies`).
 
 Axes: G groups of points, F points of a group, Q quarters of a tile, P pixels of
 a quarter, K taps, V valid outputs.
@@ -25,8 +25,8 @@ EVALUATIONS_TILE = len(_POINTS) + 1
 class Transforms(NamedTuple):
   """Matrices of all points, which fall into groups.
 
-  A group uses a tile through one signed sum of its quarters alone. A tile that
-  is not divided is one quarter, and its points are one group.
+  A group reads a tile only as one signed sum of its quarters. A tile that is
+  not divided is one quarter, and its points are one group.
 
   Attributes:
     signs: 1 or -1 for each quarter in the sum, row-major.
@@ -73,22 +73,23 @@ def frequencies(tile: int, taps: tuple[int, int], fold: bool) -> Transforms:
   """Evaluates polynomials at roots of unity: the discrete Fourier transform.
 
   Only one frequency of each conjugate pair is kept. The product of complex
-  a + ib and c + id takes three real ones instead of four (Gauss): from
-  (a + b) c, b (c + d) and a (d - c), its real part is the first less the
-  second, its imaginary part the first and the third. Each is a point here; a
-  frequency that is its own conjugate is one, a c. Valid outputs are the first
-  of the circular correlation.
+  a + ib and c + id takes three real products instead of four (Gauss):
+  (a + b) c, b (c + d) and a (d - c). Its real part is the first minus the
+  second, its imaginary part the first plus the third. Each of the three is a
+  point here; a frequency that is its own conjugate has one point, a c. Valid
+  outputs are the first of the circular correlation.
 
-  Pixels half a tile apart have the same wave at an even frequency and opposite
-  ones at an odd one. So each of four groups, even or odd along either axis,
-  takes quarters of the tile added with its signs: a fourth of the arithmetic
-  for pixels, as the first step of a fast Fourier transform.
+  Pixels half a tile apart have equal waves at even frequencies and opposite
+  waves at odd ones. So each of four groups, even or odd along either axis,
+  reads the sum of the tile's quarters with the signs of the group. This takes a
+  fourth of the arithmetic for pixels, like the first step of a fast Fourier
+  transform.
 
   Args:
     tile: n, the pixels along each axis.
     taps: of the kernel, along each axis; at most n.
-    fold: adds quarters; for n = 2, 6, 10, ..., for which all groups have as
-      many points.
+    fold: adds quarters; only for n = 2, 6, 10, ..., where all groups have the
+      same number of points.
 
   Returns:
     Four groups where quarters are added, otherwise one.
@@ -108,7 +109,7 @@ def frequencies(tile: int, taps: tuple[int, int], fold: bool) -> Transforms:
 
 
 def folds(tile: int) -> bool:
-  """Whether the groups of `frequencies` have as many points each."""
+  """Whether the groups of `frequencies` have the same number of points."""
   return tile % 4 == 2
 
 

@@ -1,11 +1,11 @@
-"""Convolution by products of tiles, transformed so that they take fewer.
+"""Convolution by products of transformed tiles, in fewer multiplications.
 
 Tiles of the images overlap by the kernel's size less one. A linear transform of
 each, and one of the kernel, turn convolution into products of matrices
 [tiles C] and [C D], one at each point; the transform back gives the valid
-outputs. Transforms are products with constant matrices (`tile_transforms`),
-before which tiles are folded: those of large batches, and those of every batch
-where groups of points are taken in turn.
+outputs. Transforms are products with constant matrices (`tile_transforms`).
+Tiles are folded before these products in large batches, and in every batch if
+groups of points are taken in turn.
 
 A convolution of stride S is one of stride 1 over S*S times as many channels:
 each phase of the grid becomes a channel.
@@ -27,7 +27,7 @@ from capjax.layers import platforms, tile_transforms
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
 _WINOGRAD_TILE = tile_transforms.EVALUATIONS_TILE
-# Numbers in the intermediate results of a piece of a batch: about a cache.
+# Numbers in the intermediate results of a piece of a batch: these fit a cache.
 _PIECE = 2**19
 
 
@@ -167,7 +167,7 @@ def in_pieces(
   devices, count = parts.shape[:2]
   if count <= most:
     return function(images)
-  # The length that leaves the last piece least empty.
+  # The length that needs the least padding of the last piece.
   length = min(range(most, most // 2, -1), key=lambda n: -count % n)
   pieces = jnp.pad(parts, ((0, 0), (0, -count % length), *((0, 0),) * 3))
   pieces = pieces.reshape(devices, -1, length, *images.shape[1:])
@@ -310,8 +310,8 @@ def _sizes(images, kernel, stride):
 def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
   """Multiplications, one for each pair of channels at each point.
 
-  Folding tiles saves some of them. They count all the same, since the memory
-  traffic stays, and takes most of the time of the transform.
+  Folding tiles saves some of them. They are counted nevertheless, since the
+  memory traffic, which takes most of the time of the transform, stays.
   """
   valid = (tile - height + 1, tile - width + 1)
   tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
@@ -329,11 +329,11 @@ def _spectral_cost(tile, *sizes):
 
 
 def _is_folded(tile, in_turn, *sizes):
-  """Whether tiles are folded, on a device.
+  """Whether a device folds tiles.
 
-  In turn, where they can be. Else where their pixels are more numbers than the
-  taps for all filters, because each of the four groups of points reads the
-  kernel again.
+  With `in_turn`, whenever tiles can be folded. Else only if the pixels of all
+  tiles are at least as many as the taps for all filters, because each of the
+  four groups of points reads the kernel again.
   """
   rows, columns, height, width, _, filters, batch = sizes
   batch = -(-batch // platforms.num_devices())

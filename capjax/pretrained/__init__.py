@@ -82,7 +82,7 @@ def measure(
   images: np.ndarray | jax.Array,
   labels: np.ndarray | jax.Array,
 ) -> dict[str, float]:
-  """The main measure of a model on images, by what it predicts.
+  """The main metric of a model on images, from its predictions.
 
   Args:
     trained: the model.
@@ -91,11 +91,11 @@ def measure(
 
   Returns:
     `accuracy` for models that know classes: with several labels, the share of
-    images where all are right. For others
-    `reconstruction_error`, the mean absolute difference of intensities in
-    [0, 1] between images and reconstructions. For models of two labels,
-    `accuracy` on each image laid over one of another class, where [N] labels
-    are given (Sabour et al., 2017, section 6).
+    images where all are right. If a model has two labels for each image and
+    [N] labels are given, each image is laid over one of another class (Sabour
+    et al., 2017, section 6). For other models `reconstruction_error`, the mean
+    absolute difference of intensities in [0, 1] between images and
+    reconstructions.
 
   Raises:
     ValueError: if the model has neither, as an SCAE trained without labels.
@@ -149,7 +149,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def write_table() -> None:
-  """Writes the SHA-256 of every file of the folder; for who makes them."""
+  """Writes the SHA-256 of every file of the folder; for maintainers."""
   paths = sorted(FOLDER.glob("*.safetensors"))
   table = {path.stem: file_digest(path) for path in paths}
   (FOLDER / _TABLE).write_text(json.dumps(table, indent=2) + "\n")

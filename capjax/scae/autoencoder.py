@@ -96,7 +96,8 @@ class SCAE(nnx.Module):
       edges: whether parts explain the edges of images instead of the images;
         for photographs.
       dtype: dtype of the products of dense layers and convolutions, as for
-        `layers.dense.set_dtype`; poses, drawing and likelihoods are in float32.
+        `layers.dense.set_dtype`; poses, rendering and likelihoods are in
+        float32.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -163,8 +164,8 @@ class SCAE(nnx.Module):
     """Explains images.
 
     Args:
-      images: in [0, 1]. Integers are refused (TypeError), and so are, where
-        values are known (not under jit), others (ValueError).
+      images: in [0, 1]. Integers raise a TypeError. Other values raise a
+        ValueError where they are known (not under jit).
       key: samples the noise of training; None for none.
     """
     checks.images(images, self.image_shape, intensities=True)
@@ -226,24 +227,24 @@ def loss(
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The loss of a batch: likelihoods, sparsity, probes (section 2.5).
 
+  For images of L objects, which the paper does not train on, the prior sparsity
+  expects L times as many objects.
+
   Args:
     model: the autoencoder.
     images: in [0, 1].
-    labels: classes, of one object in each image or of N, all different, from
-      which only the probes learn; None leaves the probes out. The number of
-      classes counts in the sparsity of prior presences.
+    labels: [B], or [B L] of L different classes in each image; only the probes
+      learn from them. None leaves the probes out. L counts in the sparsity of
+      prior presences.
     key: samples the noise of training; None for none.
     weights: weights of the terms.
 
   Returns:
     The loss, and its terms by name.
 
-  Of images of N objects, which the paper does not train on, the prior sparsity
-  expects N times as many objects.
-
-  Differs from paper: for constellations the authors' code passes the
-  weight prior_within to another term, and has a constant of that term which is
-  not used.
+  Differs from paper: for constellations the authors' code uses the weight
+  prior_within for another term too, and does not use the constant that it has
+  for that term.
   """
   output = model(images, key=key)
   objects = output.objects

@@ -147,8 +147,8 @@ class ConstellationAutoencoder(nnx.Module):
       key: samples the noise of training, as for `voting.jitter`; None for none.
 
     Raises:
-      TypeError: if points or presences are no floats.
-      ValueError: if their shapes are others.
+      TypeError: if points or presences are not floats.
+      ValueError: if their shapes do not fit.
     """
     checks.arrays({"points": (points, "B M 2"), "presence": (presence, "B M")})
     found = self.voters(points, presence, key=key)

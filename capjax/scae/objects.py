@@ -56,9 +56,9 @@ class Objects(NamedTuple):
 class ObjectCapsules(nnx.Module):
   """A set transformer over the parts, then a small network for each object.
 
-  For comparison, `encoder="mlp"` is a network with one hidden layer of all
-  parts, in their order, and without `deformations` the relations of an object
-  to its parts are the same in all images. The size of the MLP is our choice.
+  For comparison, `encoder="mlp"` is a network with one hidden layer that reads
+  all parts in their order. Without `deformations` the relations of an object to
+  its parts are the same in all images. The size of the MLP is our choice.
   """
 
   def __init__(

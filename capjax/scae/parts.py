@@ -44,10 +44,10 @@ class Parts(NamedTuple):
 class PartEncoder(nnx.Module):
   """Convolutions, and an attention map for each part (App. B).
 
-  Others are for comparison. "conv" pools the maps of each part by their mean;
-  "linear" reads all features that the convolutions find by one dense layer. So
-  do the encoders of these names in the authors' code. "pixels" is one dense
-  layer of the image, without convolutions.
+  Other kinds are for comparison. "conv" pools the maps of each part by their
+  mean; "linear" reads all features of the convolutions by one dense layer. The
+  encoders of these names in the authors' code do the same. "pixels" is one
+  dense layer of the image, without convolutions.
   """
 
   def __init__(
@@ -149,12 +149,12 @@ class PartEncoder(nnx.Module):
     return Parts(geometry.pose_matrix(raw), presence, features)
 
   def _read(self, found):
-    """Numbers [B M pose+1+F] of the parts, from what convolutions find."""
+    """Numbers [B M pose+1+F] of the parts, from features of convolutions."""
     if self.dense is not None:
       numbers = self.dense(found.reshape(len(found), -1)).astype(jnp.float32)
       return numbers.reshape(len(numbers), self.num_parts, -1)
-    # Each part has the sum of its maps, weighted over positions. That is linear
-    # in what was found, whose sums are shorter than maps: they come first.
+    # Each part has weighted sums of its maps over positions. These are linear
+    # in the features, which are summed first since they have fewer numbers.
     found = broadcasting.add_bias(found, self.bias[...]).astype(jnp.float32)
     found = found.reshape(len(found), -1, found.shape[-1])  # [B P F]
     shape, dtype = (self.num_parts, -1), self.maps.dtype

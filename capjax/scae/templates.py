@@ -46,11 +46,11 @@ class Templates(nnx.Module):
       num_parts: M.
       size: pixels along each side of a template.
       num_features: F, special features of a part, which decide its colour;
-        without them templates have none of it, as in the authors' code.
+        without them templates have no colour, as in the authors' code.
       nonlinearity: nonlinearity of templates and colours; "relu1" clips to [0,
         1].
       mixing: "alpha" learns how strongly each pixel of a template hides others;
-        "coupled" lets brighter pixels hide darker.
+        "coupled" lets brighter pixels hide darker ones.
       rngs: its `params` stream initialises the parameters.
 
     Raises:
@@ -99,9 +99,9 @@ class Templates(nnx.Module):
     return self._squash(colors + 0.99 * (self.nonlinearity == "relu1"))
 
   def render(self, parts: Parts) -> Float[Array, "B H W C"]:
-    """Draws parts: the mean of their mixture at each pixel.
+    """Renders parts: the mean of their mixture at each pixel.
 
-    The same as `explain(images, parts).mean`, which depends on no image.
+    Equals `explain(images, parts).mean`, which does not depend on the images.
 
     Args:
       parts: found in images, moved, or made by hand.
@@ -127,7 +127,7 @@ class Templates(nnx.Module):
     return _log_probs(*self._scenes(images, parts))
 
   def _scenes(self, images, parts):
-    """What differs between images [B ...], and what they share."""
+    """Returns the arrays of each image [B ...], and those of all images."""
     checks.images(images, (*self.canvas, self.num_channels))
     templates, background = self.templates(), self.background[...]
     background = jax.nn.sigmoid(background)
@@ -148,7 +148,7 @@ class Templates(nnx.Module):
 
 
 class _Scene(NamedTuple):
-  """What explains one image.
+  """One image, its parts, and the templates.
 
   Attributes:
     image: [H W C].
@@ -221,10 +221,10 @@ def _map(function, own, shared):
 
 @jax.custom_jvp
 def _log_probs(own, shared) -> Float[Array, " B"]:
-  """Log-likelihoods of images, of which only gradients are kept for later.
+  """Log-likelihoods of images; gradients, if needed, come with the values.
 
-  Where there is a gradient, it is computed with the value. What is stored is
-  then a few numbers of each part, and no image is rendered twice.
+  Only these gradients are then stored, a few numbers of each part, and no image
+  is rendered twice.
   """
   return _map(_image_log_prob, own, shared)
 

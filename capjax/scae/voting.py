@@ -19,7 +19,7 @@ from capjax.layers import attention, set_transformer, slots
 from capjax.layers.dense import Einsum, Linear
 
 Encoder = Literal["set_transformer", "slots", "invariant_slots"]
-_REACH = 2.0  # unit of a slot's frame, in standard deviations of what it wins
+_REACH = 2.0  # unit of a slot's frame, in standard deviations of its members
 _POSE = 6  # raw numbers of a pose
 _NOISE = 2.0  # largest noise on the logits of presence in training
 _SCALE = 0.01  # least standard deviation of votes
@@ -69,8 +69,8 @@ class Voters(nnx.Module):
   units reads all members at once, in their order and absent ones too, in place
   of the set transformer.
 
-  The objects of invariant slots have poses in the frames of their slots: points
-  that are moved together, or made larger, move and enlarge poses and votes.
+  The objects of invariant slots have poses in the frames of their slots: if all
+  points are moved or enlarged together, so are poses and votes.
   """
 
   def __init__(
@@ -112,9 +112,9 @@ class Voters(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      TypeError: if a count is no whole number, or `rngs` no streams.
-      ValueError: if a count is below 1, but that of the blocks, below 0, or an
-        option is unknown.
+      TypeError: if a count is not a whole number, or `rngs` not `nnx.Rngs`.
+      ValueError: if a count is below 1, `num_blocks` is below 0, or an option
+        is unknown.
     """
     checks.rngs(rngs)
     checks.counts(
@@ -249,7 +249,7 @@ def jitter(
 
 
 class _OfAll(nnx.Module):
-  """Two dense layers of all members of a set at once, in their order."""
+  """Two dense layers that read all members of a set at once, in order."""
 
   def __init__(self, in_features, hidden, shape, *, rngs):
     self.hidden, self.output = (

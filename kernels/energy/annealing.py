@@ -1,6 +1,6 @@
 """Annealed importance sampling, forwards and backwards.
 
-One chain, no batch axis: `jax.vmap` over keys and starts runs many.
+One chain, no batch axis: `jax.vmap` over keys and initial states runs many.
 """
 
 from collections.abc import Callable
@@ -38,9 +38,10 @@ def anneal(
   With inverse temperatures b_0 .. b_T', forwards
     log w = sum_t log p_{b_t}(x_{t-1}) - log p_{b_{t-1}}(x_{t-1}),
     x_t ~ transition at b_t from x_{t-1},
-  from an exact sample x_0 at b_0. Backwards the same path is walked from an
-  exact sample at the last: each transition comes before its weight (Burda,
-  Grosse, Salakhutdinov, 2015; Grosse, Ghahramani, Adams, 2015).
+  from an exact sample x_0 at b_0. Backwards the chain starts from an exact
+  sample at the last temperature and takes the same path in reverse: each
+  transition comes before its weight (Burda, Grosse, Salakhutdinov, 2015;
+  Grosse, Ghahramani, Adams, 2015).
 
   By Jensen's inequality the mean of log w is below log Z_1 / Z_0 forwards, and
   above it backwards: together they sandwich it.
@@ -51,8 +52,8 @@ def anneal(
       last.
     temperatures: inverse temperatures, from first to last; commonly 0 to 1.
     log_density: `(state, inverse temperature)` -> log p up to log Z.
-    transition: `(key, state, inverse temperature)` -> a state; it leaves the
-      density unchanged, and is reversible where `backwards`.
+    transition: `(key, state, inverse temperature)` -> a state; it must leave
+      the density unchanged and, with `backwards`, be reversible.
     backwards: walks from the last temperature to the first.
 
   Returns:

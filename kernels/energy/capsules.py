@@ -1,4 +1,4 @@
-"""Energies of stochastic capsules: the capsule RBM and layers of its kin.
+"""Energies of stochastic capsules: the capsule RBM and related layers.
 
 A capsule k holds J hidden units h_k of an exponential family and a switch z_k
 in {0, 1}; its units interact with the neighbouring layer only while z_k = 1 (Li
@@ -76,7 +76,7 @@ class Parameters(NamedTuple):
     visible: [R M], a.
     bias: b and c, of the capsules.
     weights: [M K J], W_k; [K M J] in the paper.
-    interaction: [M K], Omega; None for a model without.
+    interaction: [M K], Omega; None for a model without it.
   """
 
   visible: Float[Array, "R M"]
@@ -86,7 +86,7 @@ class Parameters(NamedTuple):
 
 
 def no_drive(bias: Bias) -> Drive:
-  """The drive of a layer without neighbour above, such as the top: zeros."""
+  """The drive of a layer with no layer above it, such as the top: zeros."""
   checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
   hidden = _wide(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
@@ -109,8 +109,9 @@ def visible_parameters(
     {"active": (capsules.active, "K J"), "switches": (capsules.switches, "K")}
     | _axes(parameters)
   )
-  # As one product of a matrix: over two axes it takes twice as long on a CPU.
-  # The vector stands first, so that a batch of them is the rows of the product.
+  # One product of a vector and a matrix: a sum over two axes takes twice as
+  # long on a CPU. The vector comes first, so that under vmap the vectors of the
+  # batch become the rows of a matrix.
   weights = parameters.weights.reshape(len(parameters.weights), -1)
   shift = _product("n,mn->m", capsules.active.ravel(), weights)
   if parameters.interaction is not None:
@@ -128,7 +129,7 @@ def drive_between(
   Args:
     capsules: the layer above, L capsules of I units each.
     weights: W_kl, between each capsule below and each capsule above.
-    interaction: Omega; None for a model without.
+    interaction: Omega; None for a model without it.
 
   Returns:
     The drive of the K capsules below. For the drive from below, pass `weights`
@@ -391,7 +392,7 @@ def _axes(parameters):
 
 
 def _switches(bias: Bias) -> Float[Array, " K"]:
-  """The bias of the switches, where there are any."""
+  """Returns the bias of the switches; a ValueError if there is none."""
   if bias.switches is None:
     raise ValueError(
       "bias.switches is None, so every capsule is on and no switch has log "
@@ -433,7 +434,7 @@ def _on(bias, drive, hidden):
 
 
 def _drive(hidden, subscripts, met, interaction):
-  """Builds a drive; without interaction that of the switches is zero."""
+  """Builds a drive; without interaction the drive of the switches is zero."""
   if interaction is None:
     return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
   return Drive(hidden, _product(subscripts, met, interaction))

@@ -45,13 +45,15 @@ def _bernoulli_sample(key, parameters):
 
 
 def _uniform(key, shape):
-  # Each word serves twice, the second time with its halves exchanged, and a
-  # hash of the key gives two: a quarter of the hashes of jax.random.uniform,
-  # which took a third of an iteration of learning on a CPU. Each number alone
-  # is uniform; two of one word depend on each other only by the last 16 bits.
+  # A hash of the key gives two words, and each word gives two numbers, the
+  # second with its halves exchanged. This takes a quarter of the hashes of
+  # jax.random.uniform, which took a third of a training iteration on a CPU.
+  # Each number alone is uniform; of two from one word, the first 16 bits are
+  # independent.
   size = math.prod(shape)
   keys = jax.random.split(key, -(-size // 4))
-  # Keys of XLA's own generator have four words, of which two may be the others.
+  # Keys of XLA's own generator have four words; the last two may repeat the
+  # first two.
   words = jax.random.key_data(keys)[:, :2].ravel()
   words = jnp.concatenate([words, words >> 16 | words << 16])[:size]
   return (words >> 8).astype(jnp.float32).reshape(shape) * 2**-24

@@ -81,7 +81,8 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
   """Centres and scales patterns to the frames that inference needs.
 
   Args:
-    patterns: the points of each, in any frame; at least two that differ.
+    patterns: the points of each object, in any frame; at least two points of an
+      object must differ.
 
   Returns:
     See `Templates`.
@@ -271,8 +272,8 @@ def infer(
   Differs from the authors' code: the rule for starting again, written there for
   one fixed list of objects, works for any templates; the bounds of all restarts
   are compared at the last precision, also of those that did not reach it; two
-  sweeps give results as good as theirs, which continue to 20 unless balanced
-  before.
+  sweeps give results as good as theirs, which are repeated until the weights
+  are balanced, at most 20 times.
   """
   checks.arrays(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
@@ -399,7 +400,7 @@ class _Search(NamedTuple):
 
 
 class _Posterior(NamedTuple):
-  """q of the similarities t + w p: means, tr(F'F Lambda^-1), and KL to p."""
+  """q of similarities t + w p: means, tr(F'F Lambda^-1), KL to the prior."""
 
   offset: Complex[Array, " K"]
   turn: Complex[Array, " K"]
@@ -439,7 +440,7 @@ def _shares(key, shape, dtype):
 
 
 def _lonely(assigned, members):
-  """Whether an object has one point with certainty, but fewer than two."""
+  """Whether a template has a certain point, but fewer than two in total."""
   points = jnp.sum(assigned, axis=0) @ members.T
   peaks = jnp.max(jnp.max(assigned, axis=0, initial=0.0) * members, axis=1)
   return jnp.any((peaks > _DECIDED) & (points < 2))

@@ -1,10 +1,11 @@
-"""Children given their parents, selections summed out (Smith et al., 2020).
+"""Densities of child capsules given their parents (Smith et al., 2020).
 
 The generative model between two layers: a child selects one parent, is present
-or absent, and has a pose that depends on the parent's. Presences t are relaxed
-to (0, 1) and given by their logits, log t - log(1 - t), in which every density
-here is finite. A pose is given by its matrix minus the identity, by six
-numbers a: A = I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]].
+or absent, and has a pose that depends on the parent's. Densities sum over the
+parents that the child may select. Presences t are relaxed to (0, 1) and given
+by their logits, log t - log(1 - t), in which every density here is finite. A
+pose is given by its matrix minus the identity, by six numbers a:
+A = I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]].
 
 Axes: I children, J parents. A last axis of 1 + J has the dummy parent first,
 which is always present and has no pose. The paper's i is our j, and its j our
@@ -124,7 +125,7 @@ def pose_scales(
   """Standard deviation of the pose of a partly present child, eqs. 5 and 6.
 
   sigma(t)^-2 = t sigma^-2 + (1 - t) sigma_off^-2: the Gaussian proportional to
-  N_on^t N_off^(1 - t), as the two have one mean.
+  N_on^t N_off^(1 - t), since both have the same mean.
 
   Args:
     logits: logit of the child's presence t.

@@ -20,7 +20,8 @@ def prior_within(
 
   Args:
     presence: u, [B, K] in [0, 1].
-    num_classes: C, of the data, or a guess; C / N for N objects in an image.
+    num_classes: C, the number of classes, or a guess; C / N if each image
+      holds N objects.
 
   Returns:
     [], >= 0, to be minimised.
@@ -42,7 +43,8 @@ def prior_between(
 
   Args:
     presence: u, [B, K] in [0, 1].
-    num_classes: C, of the data, or a guess; C / N for N objects in an image.
+    num_classes: C, the number of classes, or a guess; C / N if each image
+      holds N objects.
 
   Returns:
     [], >= 0, to be minimised.

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from .. import checks, numerics
 
-# Log weight and log density of the dummy component: both 1 / 100.
+# Log weight and log density of the dummy component: each log(1 / 100).
 DUMMY = -2 * 2.302585092994046
 _FARTHEST = 1e15  # largest error, in standard deviations; larger ones are cut
 
@@ -92,7 +92,7 @@ def explain_parts(
   dummy = dummy + dummy_log_density
 
   errors = (parts.astype(dtype) - votes) / scales[..., None]
-  # Their squares are finite; from there on the dummy alone explains a part.
+  # Keeps squares finite; the dummy alone explains parts at such distances.
   errors = jnp.clip(errors, -_FARTHEST, _FARTHEST)
   constant = size * (jnp.log(scales) + 0.5 * jnp.log(2 * jnp.pi))
   log_joint = log_weights - constant - 0.5 * jnp.sum(jnp.square(errors), -1)

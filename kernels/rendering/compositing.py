@@ -30,7 +30,8 @@ def over(front: Picture, back: Picture) -> Picture:
 
   With alpha = alpha_f + alpha_b (1 - alpha_f),
     C = (C_f alpha_f + C_b alpha_b (1 - alpha_f)) / alpha,
-  here in premultiplied c = C alpha: c = c_f + c_b (1 - alpha_f). Associative.
+  or with premultiplied c = C alpha: c = c_f + c_b (1 - alpha_f). The operation
+  is associative.
 
   Args:
     front: the picture in front.
@@ -60,8 +61,8 @@ def composite_over(pictures: Picture) -> Picture:
     One picture in the dtype of `pictures`. Its colours are the image on black;
     on another background B the image is colours + (1 - alphas) B.
 
-  Differs from paper: nothing; it prints colours that are not premultiplied,
-  which are `colours / alphas` where alphas are above 0.
+  Differs from paper: nothing; the paper prints colours that are not
+  premultiplied: `colours / alphas` where alphas are above 0.
   """
   colours, alphas = pictures
   checks.arrays(

@@ -45,9 +45,9 @@ def explain_image(
   component, always present.
 
   Args:
-    image: [H, W, C], y; in float32 it and the intensities are of magnitude up
-      to 1e15 `scale`, whose squares do not overflow in sums over 1e8 numbers,
-      and logits up to 1e17.
+    image: [H, W, C], y. In float32, y and the intensities may have magnitudes
+      up to 1e15 `scale`, so that sums of 1e8 squares do not overflow, and
+      logits up to 1e17.
     parts: [M, H, W, C], the intensity of each part at each pixel.
     logits: [M, H, W, C or 1]; rendered alphas, or intensities over a
       temperature.
@@ -102,7 +102,7 @@ def explain_image(
     weights = numerics.exp_below(part_logits, largest)
     rest = numerics.exp_below(rest, largest)
     total = jnp.sum(weights, axis=0) + rest
-    # About 1 or more, but where that was rounded away; as in `numerics.share`.
+    # At least about 1, unless rounding lost it; as in `numerics.share`.
     total = jnp.where(total > jnp.finfo(dtype).eps, total, 1.0)
     return (
       (largest + jnp.log(total)).reshape(shape),

@@ -29,8 +29,8 @@ def warp(
   Args:
     template: [U, V, C], any range.
     pose: [3, 3], maps template to canvas, both frames [-1, 1], entries as for
-      `geometry.invert`; its gradient where a sample falls on a pixel centre is
-      the one to the right and below.
+      `geometry.invert`. Where a sample falls on a pixel centre, the gradient is
+      the one-sided derivative to the right and below.
     canvas: (H, W).
     template_gradient: how the gradient of the template is summed: "scatter"
       adds each pixel's share to its four neighbours, fastest on a CPU;
@@ -46,8 +46,8 @@ def warp(
   Raises:
     ValueError: `canvas` has no pixels, or `template_gradient` is unknown.
 
-  Differs from paper: nothing; of its sum only the four terms that can differ
-  from zero are formed.
+  Differs from paper: nothing; only the four terms of the sum that can be
+  nonzero are computed.
   """
   checks.arrays({"template": (template, "U V C"), "pose": (pose, "3 3")})
   if np.shape(canvas) != (2,):
@@ -68,7 +68,7 @@ def warp(
   to_template = geometry.invert(pose.astype(dtype)) * ratios.astype(dtype)
   middle = jnp.array([[0, 0, columns - 1], [0, 0, rows - 1]], dtype) / 2
   to_corner = to_template[:2] + middle
-  # Sums of infinite numbers would not be numbers.
+  # Sums of infinities would be NaN.
   to_corner = jnp.clip(to_corner, -_FURTHEST, _FURTHEST)
   offsets = geometry.pixel_offsets(height, width, dtype=dtype).reshape(-1, 2)
   points = jnp.concatenate([offsets.T, jnp.ones((1, len(offsets)), dtype)])
@@ -76,7 +76,7 @@ def warp(
   # twice, for the corners and for their weights, with different rounding, so
   # that near a pixel centre the weights could belong to another corner. The
   # steps from here to the weights are exact, so computing them twice is safe.
-  # Never rounded, whatever is set: places would be wrong by parts of a pixel.
+  # Never rounded, at any setting: points would be off by parts of a pixel.
   x, y = jnp.matmul(to_corner, points, precision="highest")
 
   # Everything outside lands in the border of zeros that the padding adds.
@@ -92,11 +92,12 @@ def warp(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sample(gradient, padded, corner, beyond):
-  """Sums of four neighbours in a template [U V C], weighted: [C N].
+  """Computes weighted sums [C N] of four neighbours in a template [U V C].
 
-  The corner is the row and column [N] of the upper left one, never in the last
-  row or column; beyond it [N] in [0, 1] is the sample. Neighbours are stored
-  side by side, so that one gather finds them.
+  `corner` holds the row and the column [N] of the upper left neighbour, which
+  is never in the last row or column; `beyond` holds how far [N], in [0, 1], the
+  sample is below and to the right of it. Neighbours are stored side by side, so
+  that one gather finds them.
   """
   del gradient
   return _weigh(_gather(padded, corner), _weights(beyond))
@@ -136,7 +137,7 @@ def _weights(beyond):
 
 
 def _products(padded, corner, beyond):
-  """As `_sample`, as products with a weight for each row and each column."""
+  """Computes `_sample` as products with the weights of all rows and columns."""
   rows, columns, channels = padded.shape
 
   def weights(count, at, beyond):
@@ -181,8 +182,8 @@ def transform(
 
   Args:
     image: [H, W, C], any range.
-    pose: [3, 3], maps (x, y, 1) in pixels right of and below the middle of the
-      image to the same about the middle of the canvas.
+    pose: [3, 3], maps (x, y, 1), in pixels right of and below the middle of the
+      image, to pixels right of and below the middle of the canvas.
     canvas: (rows, columns); by default those of the image.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Routing by attention: a softmax over parents of scores, with no clustering.
+"""Routing by attention: a softmax of scores over parents, with no clustering.
 
 Self-attention scores a vote by its agreement with all votes for that parent,
 inverted attention by its agreement with the parent, self-routing by a separate

@@ -111,9 +111,9 @@ def transform_and_route(
     gradient: as for `dynamic_routing`.
     chunk_size: parts handled at a time, at least 1.
     parents_at_once: parents handled at a time, at least 1. Accelerators are
-      fastest with all at once. A CPU is fastest with one where there is a
-      gradient, with all of up to about 16 where there is none; what it handles
-      at a time should fit its cache.
+      fastest with all at once. A CPU is fastest with one if it computes a
+      gradient; else with all, up to about 16. What it handles at a time should
+      fit its cache.
 
   Returns:
     As `dynamic_routing`.
@@ -230,7 +230,7 @@ def _route(
   gradient: str,
   dtype: jnp.dtype,
 ) -> RoutingOutput:
-  """The iterations shared by every way of holding the votes."""
+  """Runs the iterations that stored votes and votes never stored share."""
   linear_votes.require_iterations(num_iterations, gradient=gradient)
   if bias is None:
     bias = jnp.zeros((), sum_of_votes.dtype)

@@ -47,7 +47,7 @@ class Form(NamedTuple):
   cost_scale: float = 1.0
 
 
-# Hinton et al., 2018; its floors, which the paper has not, are the code's.
+# Hinton et al., 2018; the floors are the authors' code's, the paper has none.
 PAPER = Form(
   beta_a_scale=1.0,
   beta_u_scale=1.0,
@@ -183,8 +183,8 @@ def em_routing(
     ln r_ij = ln a_j - sum_d (ln v_jd + (u_ij - mu_j)_d^2 / v_jd) / 2 + const_i.
   That is the paper's form; `form` scales the betas and ln v_jd, and damps mu_j.
 
-  Mind the amount of data: cost_j grows with the number of parts, so layers of
-  different size want different lambda_t or betas, or the `cost_scale` of
+  The cost cost_j grows with the number of parts, so layers of different size
+  need different lambda_t or betas, or the `cost_scale` of
   `amount_of_data_scale`.
 
   Args:
@@ -295,7 +295,7 @@ def maximise(
   checks.floats({"centre": centre, "beta_a": beta_a, "beta_u": beta_u})
   mass = moments.mass + form.mass_floor
   total = jnp.expand_dims(mass, -2)
-  # The mass floor is a vote of 0; the moments are about the centre.
+  # The mass floor acts as votes at 0; the moments are about the centre.
   means = (moments.first + jnp.expand_dims(moments.mass, -2) * centre) / total
   means *= 1 - form.damping
   if previous is not None:
@@ -380,7 +380,8 @@ def pixel_coordinates(
 ) -> Float[Array, " N"]:
   """Centres of the capsules' receptive fields, in hundreds of pixels.
 
-  Pixels have -(size // 2), 1 - (size // 2), ... as in the authors' code.
+  Pixels have the coordinates -(size // 2), 1 - (size // 2), ... as in the
+  authors' code.
 
   Args:
     size: size of the image along the axis, in pixels.

@@ -70,7 +70,7 @@ def em_convolution(
     types_at_once: types of children to take together, at most; the largest
       number that divides I is taken. All their votes are then formed at once,
       and the backward pass stores them: fewer and larger operations for
-      accelerators. None is the form for CPUs, of one type after another.
+      accelerators. None takes one type after another, which suits CPUs.
 
   Returns:
     For each position of the parents [oH oW ...]: poses [J P R], activations
@@ -140,7 +140,7 @@ def em_convolution(
 
     if len(chunks.poses) == 1:
       return function(first)
-    # Zeros of these types, which under `jax.shard_map` have axes of the mesh.
+    # Under `jax.shard_map` these types name axes of the mesh; zeros must too.
     start = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, first))
     return jax.lax.scan(add, start, chunks)[0]
 
@@ -231,7 +231,7 @@ def _largest_divisor(number, limit):
 
 
 def _summed(function):
-  """The sum over several types of a function of one."""
+  """Sums a function of one type of children over several types."""
 
   def of_several(chunk):
     each = jax.vmap(function)(chunk)
@@ -241,7 +241,7 @@ def _summed(function):
 
 
 class _Chunk(NamedTuple):
-  """The children of one type, or of several, with more axes in front.
+  """The children of one type, or of several types along leading axes.
 
   Attributes:
     poses: [H W P Q].

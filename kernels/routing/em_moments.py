@@ -30,14 +30,14 @@ _FEW = 8  # terms of a sum that are written out; more are a matrix product
 
 
 class Layout(NamedTuple):
-  """What is known before any number is.
+  """The static settings of a layer.
 
   Attributes:
-    windows: of the children.
+    windows: windows over the children.
     num_parents: J.
-    loops: whether places and rows follow one another, with a gradient of their
-      own (`moments`); else all are at once, and `plain_moments` is
-      differentiated as it stands.
+    loops: whether loops run over places and rows, with a custom gradient
+      (`moments`); else all are computed at once, and JAX differentiates
+      `plain_moments`.
   """
 
   windows: em_windows.Windows
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
   """The children of one type at all T places of the windows, or at one place.
 
   Attributes:
-    poses: [T S P Q]; without the axis T at one place, as the others.
+    poses: [T S P Q]; at one place none of the three has the axis T.
     activations: [T S].
     transforms: [T Q E].
   """
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
   def deviations(
     self, means: Float[Array, "S P E"], num_parents: int
   ) -> Iterator[tuple[Any, Float[Array, "S J"]]]:
-    """Yields index (s, p, e) and [S J], votes minus means, at one place."""
+    """Yields indices (s, p, e) and votes minus means [S J], at one place."""
     m, w = self.poses, self.transforms
     for p in range(m.shape[1]):
       row = _row_votes(m[:, p], w) if len(w) > _FEW else None
@@ -148,8 +148,8 @@ def _rows(poses, *statistics):
 def _votes(seen):
   """All votes [T S P E] of one type, for accelerators.
 
-  Were they written out as sums of Q products of numbers, XLA would compile them
-  ten times as long for a GPU.
+  If they were written out as sums of Q products, XLA would take ten times as
+  long to compile them for a GPU.
   """
   return numerics.einsum("tspq,tqe->tspe", seen.poses, seen.transforms)
 
@@ -178,8 +178,8 @@ def plain_moments(
 ) -> tuple[Float[Array, "S J"], Float[Array, "S P E"], Float[Array, "S P E"]]:
   """Moments of the votes of the children in a window about a centre [S P E].
 
-  Gradients treat the centre and the even shares, or all if `fixed`, as
-  constants.
+  Gradients treat the centre and the even shares as constants; with `fixed`, all
+  shares.
   """
   taken = shares(seen, beliefs, even, layout)
   taken = jax.lax.stop_gradient(taken) if fixed else taken
@@ -214,7 +214,7 @@ def _moments_backward(layout, fixed, arguments, cotangents):
     compete = functools.partial(em_windows.compete, windows=layout.windows)
     taken, pull = jax.vjp(compete, _logits(seen, beliefs, layout))
     (d_logits,) = pull(seen.activations[..., None] * d_weights)
-    # The centre is where the means are.
+    # The deviations from the means: the centre equals the means.
     mass, first, second = _sums(seen, d_logits, centre, layout)
     d_beliefs = Beliefs(mass, beliefs.precisions * first, -second / 2)
     d_logits = _widen(d_logits, centre)

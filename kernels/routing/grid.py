@@ -26,8 +26,8 @@ def grid_routing(
   b_ipqj = 0 at first, in each iteration
     k_ipqj = exp(b_ipqj) / sum_xyz exp(b_ixyz),  S_pqj = sum_i k_ipqj V_ipqj,
     v_pqj = squash(S_pqj + bias_j),  b_ipqj += <V_ipqj, v_pqj>,
-  the sum over all positions and types: dynamic routing of I parts to H W J
-  parents.
+  where the first sum is over all positions and types of parents. This is
+  dynamic routing of I parts to H W J parents.
 
   Args:
     votes: the predictions V_ipqj; in float32 of magnitude up to 1e35, and up to

@@ -58,20 +58,20 @@ def credit(
 def compose_credit(
   first: Float[Array, "I J"], second: Float[Array, "J K"]
 ) -> Float[Array, "I K"]:
-  """Credit of the parts of one layer for the objects of the next but one.
+  """Credit of the parts of one layer for the objects two layers above.
 
   The outputs of a layer are sums over parts weighted by `credit`, so that the
   weights of two layers compose as matrices (Heinsen, 2022).
 
   Args:
     first: credit of I parts for J objects.
-    second: credit of these as parts of K objects.
+    second: credit of these J objects, as parts, for K objects.
 
   Returns:
     sum_j first_ij second_jk.
 
   Differs from paper: the normalisation of the outputs between the layers is
-  left out, since it has no part in who contributes.
+  left out, since it does not change which parts contribute.
   """
   checks.arrays({"first": (first, "I J"), "second": (second, "J K")})
   return numerics.einsum("ij,jk->ik", first, second)
@@ -113,9 +113,9 @@ def heinsen_em_routing(
   Raises:
     ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
 
-  Differs from paper: activations come and go as probabilities, the paper's
-  f(a_i), not as scores; the variances are not returned. 1e-5 is added to the
-  sums of use_ij and to the variances, as in the authors' code.
+  Differs from paper: activations are probabilities, the paper's f(a_i), not
+  scores, in arguments and results; the variances are not returned. 1e-5 is
+  added to the sums of use_ij and to the variances, as in the authors' code.
   """
   checks.arrays(
     {
@@ -185,13 +185,13 @@ def heinsen_vector_routing(
        R_ij = softmax_j(log f(score_scale_ij <x_i, p_j> + score_bias_ij)),
     D and M: phi = credit(R, a, beta_use, beta_ignore),
        y_j = sum_i phi_ij (u_ij + bias_j).
-  As two factors the votes are never stored: only sum_i phi_ij u_ij is needed.
+  Votes given as two factors are never stored: only sum_i phi_ij u_ij is needed.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
       of magnitude up to 1e6, the same as all other arguments, and up to 1e4 as
       two factors.
-    parts: x_i, the poses of the parts, as the parents predict them.
+    parts: x_i, the poses of the parts, which the parents predict.
     activations: a_i of the parts, in [0, 1].
     beta_use: as for `credit`.
     beta_ignore: as for `credit`.
@@ -215,10 +215,11 @@ def heinsen_vector_routing(
     ValueError: if `num_iterations` is below 1, `gradient` is unknown, or D is
       1, where the layer norm is always 0.
 
-  Differs from paper: parents have activations, by one readout of the kind with
-  which the paper's next layer scores its parts. Parts are not divided by
+  Differs from paper: parents have activations, from one readout like the one
+  that scores parts in the paper's next layer. Parts are not divided by
   sqrt(I), which the layer norm undoes. Votes may be any linear function of the
-  parts; in the efficient form pairs share one matrix between two scales.
+  parts; in the efficient form all pairs of part and parent share one matrix,
+  between two scales of their own.
   """
   linear_votes.check(
     votes,

@@ -51,7 +51,7 @@ def check(
   """Checks the votes, or their factors, and the other arguments.
 
   Args:
-    votes: or their factors.
+    votes: u_ij, or their two factors.
     arguments: as for `checks.arrays`.
   """
   given = {"votes": (votes, "I J D")}
@@ -69,8 +69,8 @@ def contractions(
   """The two products through which routings read votes u_ij.
 
   Returns:
-    <u_ij, V_j> [I J] as a function of V [J D], and sum_i c_ij u_ij [J D] as one
-    of c [I J].
+    <u_ij, V_j> [I J] as a function of V [J D], and sum_i c_ij u_ij [J D] as a
+    function of c [I J].
   """
   if isinstance(votes, LinearVotes):
     dtype = numerics.accumulation_dtype(*votes)
@@ -94,7 +94,7 @@ def route_by_agreement(
   bias: Float[Array, "J D"] | None = None,
   gradient: str = "all",
 ) -> RoutingOutput:
-  """Dynamic routing with another rule than softmax for the coefficients.
+  """Dynamic routing with a given rule for the coefficients, not the softmax.
 
   In each iteration, with u_ij the votes and V_j the sum of the outputs v_j of
   the iterations before (Sabour et al., 2017, Procedure 1),
@@ -102,8 +102,8 @@ def route_by_agreement(
   In the first iteration every part is shared out evenly.
 
   Args:
-    votes: or their factors.
-    couple: the coefficients c_ij of scores, both [I J].
+    votes: u_ij, or their two factors.
+    couple: computes the coefficients c_ij from scores, both [I J].
     num_iterations: at least 1.
     bias: added before squashing.
     gradient: "all" for gradients through all iterations; "last" for those of
@@ -136,7 +136,7 @@ def route_by_agreement(
 def require_iterations(num_iterations: int, *, gradient: str = "all") -> None:
   """Raises ValueError if there is no iteration, or the gradient is unknown.
 
-  Raises TypeError if the number is no whole number.
+  Raises TypeError if the number of iterations is not a whole number.
   """
   checks.counts(num_iterations=num_iterations)
   if gradient not in ("all", "last"):

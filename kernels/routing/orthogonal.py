@@ -45,7 +45,7 @@ def sparse_attention_routing(
     Poses v_j, activations |v_j|, and the coefficients c_ij, which sum to 1 over
     parents and are often exactly 0.
 
-  Differs from paper: which of its matrices the shallow form shares we chose.
+  Differs from paper: we chose which of its matrices the shallow form shares.
   The layer's own matrices W_ij make the votes, and only `keys` and `values` are
   orthogonal. Poses are squashed as in Sabour et al. (2017).
   """
@@ -81,7 +81,7 @@ def prune(
   threshold: float = 0.7,
   centre: Float[Array, " C"] | None = None,
 ) -> Float[Array, " I"]:
-  """Finds the parts that no longer part resembles (after Geng et al., 2024).
+  """Finds the parts that are unlike all longer ones (after Geng et al., 2024).
 
   Part i is redundant if the cosine of its pose and that of a longer part is
   above the threshold; length is importance. Of equally long parts the first
@@ -91,8 +91,8 @@ def prune(
     poses: of the parts.
     threshold: of the cosine, in [-1, 1].
     centre: subtracted from poses before cosines are taken, but not for lengths;
-      zero by default. With a pose that all parts share, such as a bias, all are
-      alike about zero.
+      zero by default. A component that all poses share, such as a bias, would
+      otherwise make all parts alike.
 
   Returns:
     1 for parts to keep, 0 for redundant ones; the gradient is 0. Memory is
@@ -171,7 +171,7 @@ def entmax15(x: Float[Array, "I J"]) -> Float[Array, "I J"]:
 @jax.custom_jvp
 def _roots(x):
   """Roots of the shares: max(x / 2 - tau, 0)."""
-  # Scores of 1 below the largest, after the division, have no share: tau >= -1.
+  # After division by 2, scores 1 below the largest get no share: tau >= -1.
   largest = jnp.max(x, axis=1, keepdims=True)
   below = jnp.clip(x / 2 - largest / 2, -1, 0)
   ordered = -jnp.sort(-below, axis=1)
@@ -187,7 +187,7 @@ def _roots(x):
 
 @_roots.defjvp
 def _roots_jvp(arguments, tangents):
-  """Of x / 2 - tau, where it is positive; tau keeps the sum of squares 1."""
+  """Tangent of x / 2 - tau where positive; tau keeps the sum of squares 1."""
   (x,), (step,) = arguments, tangents
   roots = _roots(x)
   step = jnp.where(roots > 0, step / 2, 0.0)

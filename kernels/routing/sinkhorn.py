@@ -13,7 +13,7 @@ from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
 
-# Parts of which all are less active than this have no parent to balance.
+# Least divisor of the masses: if all parts are absent, masses stay small.
 _ABSENT = 1e-6
 
 
@@ -60,7 +60,7 @@ def sinkhorn_routing(
   Raises:
     ValueError: if an option is out of its range.
 
-  Differs from paper: the plan routes capsules, which his paper does not
+  Differs from paper: the plan routes capsules, which the paper does not
   consider. Sweeps are in logarithms, and their number is fixed: sums over
   parts are near the balanced ones, not equal to them.
   """

@@ -23,7 +23,7 @@ from .. import checks, numerics
 
 
 class SlotOutput(NamedTuple):
-  """What the slots win in one round of attention.
+  """The result of one round of slot attention.
 
   Attributes:
     means: [J E], the mean of the values that each slot wins.
@@ -73,7 +73,7 @@ def slot_attention(
     keys: k_i, or k_ij.
     values: v_i, or v_ij.
     presence: d_i in [0, 1]; 1 by default. Absent inputs count for no slot.
-    epsilon: > 0, with which a slot that wins nothing is the mean of all inputs.
+    epsilon: > 0; makes a slot that wins nothing the mean of all inputs.
 
   Returns:
     The means u_j, the coefficients a_ij and the weights w_ij.
@@ -81,7 +81,7 @@ def slot_attention(
   Raises:
     ValueError: if `epsilon` is not above 0.
 
-  Differs from paper: presences, 1 there.
+  Differs from paper: presences; in the paper all are 1.
   """
   checks.positive(epsilon=epsilon)
   checks.floats({"keys": keys, "values": values})
@@ -139,8 +139,8 @@ def slot_frames(
   Raises:
     ValueError: if `smallest` is not above 0.
 
-  Differs from paper: no rotation. The means of squares have the weights of the
-  means; in the authors' code epsilon is added to them a second time.
+  Differs from paper: no rotation. Variances have the same weights as the means;
+  the authors' code adds epsilon to these weights a second time.
   """
   checks.arrays({"weights": (weights, "I J"), "points": (points, "I 2")})
   checks.positive(smallest=smallest)

@@ -67,7 +67,7 @@ def variational_routing(
   code. Its sum of squares about m_j is the paper's S_j + kappa_0 R_j / kappa_j
   mu_j^2 with mu_j = sum_i w_ij u_ij / R_j, without the division by R_j.
 
-  Mind the unit of the votes: where H_j is above zero, as with few parts or
+  The unit of the votes matters: if H_j is above zero, as with few parts or
   scattered votes, a parent's activation decreases as its share increases.
 
   Args:

@@ -55,7 +55,10 @@ class Windows(NamedTuple):
     combine: Callable[..., Float[Array, "H W"]],
     start: float,
   ) -> Float[Array, "H W"]:
-    """Combines the values of all windows for each child, from `start` on."""
+    """Combines, for each child, the values of all windows that see it.
+
+    `start` is the neutral element of `combine`; unseen children get it.
+    """
     outside = jnp.array(start, x.dtype)
     total: Float[Array, "H W"] | None = None
     for place, value in zip(self._places(), x, strict=True):

@@ -57,7 +57,7 @@ def sample(
     patterns: the corners of each object, in units of half the side of a square.
     noise: standard deviation of the noise that is added to each corner before
       the object is moved, in the unit of patterns (Nazabal et al., 2022).
-    drop: the probability that an object is left out; all may be.
+    drop: the probability that an object is left out; all objects may be.
 
   Returns:
     See `Constellation`.
@@ -103,7 +103,7 @@ def sample(
 
 
 def numbered(number: Int[Array, ""], *, noise: float = 0.0) -> Constellation:
-  """Returns the constellation with a number: always the same for a number.
+  """Returns the constellation with a given number, which never changes.
 
   Args:
     number: a label of the data set.

@@ -40,10 +40,10 @@ _MAX_SHEAR = 0.2
 
 
 def load(split: str) -> Dataset:
-  """Renders letters in the form of MNIST's digits, to stand beside them.
+  """Renders letters in the form of MNIST's digits, to compare with them.
 
   Each image is a capital or a small letter, of one of 21 fonts, turned by up
-  to 15 degrees and sheared by up to 0.2 along x, all drawn uniformly from the
+  to 15 degrees and sheared by up to 0.2 along x, all sampled uniformly with the
   split's own seed. As in MNIST (LeCun et al., 1998), the letter is scaled to
   fit a box of 20x20 and placed on 28x28 with its centre of mass in the middle,
   as far as the box stays inside. The intensities are those of antialiasing.
@@ -125,7 +125,7 @@ def _deform(
 
 
 def _normalise(image: "Image.Image") -> np.ndarray:
-  """Scales what is drawn to the box, and centres its mass; uint8 [28 28]."""
+  """Scales a letter to the box, and centres its mass; uint8 [28 28]."""
   letter = image.crop(image.getbbox())
   scale = _BOX / max(letter.size)
   width, height = (max(1, round(side * scale)) for side in letter.size)

@@ -1,4 +1,4 @@
-"""The IDX files in which MNIST and its relatives are distributed.
+"""The IDX files in which MNIST and similar data sets are distributed.
 
 A file holds a four-byte magic (0, 0, element type, rank), one big-endian uint32
 for each dimension, and the elements in C order; here always unsigned bytes.
@@ -84,15 +84,15 @@ def find(
 
 
 def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
-  """Finds the files of one data set, whatever their prefix.
+  """Finds the files of one data set, with any prefix.
 
   Args:
-    path: Their folder, which holds one data set; or one of them; or the folder
-      and the prefix of their names, such as `FOLDER/emnist-letters`.
+    path: The folder of one data set; or one of its files; or the folder and the
+      prefix of the files' names, such as `FOLDER/emnist-letters`.
 
   Returns:
-    Files by part ("train" or "test") and kind ("images" or "labels"); of
-    several for the same, the one that `find` prefers. None without files.
+    Files by part ("train" or "test") and kind ("images" or "labels"). If
+    several files match, the one that `find` prefers. None if there are none.
 
   Raises:
     ValueError: The folder holds several data sets.
@@ -134,7 +134,7 @@ def open_set(
 
   Args:
     files: See `find_set`.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
 
   Raises:
     FileNotFoundError: A file is missing.
@@ -214,7 +214,7 @@ def read(path: pathlib.Path, kind: str) -> UInt8[np.ndarray, "..."]:
 def _read(
   path: pathlib.Path, file: io.BufferedIOBase, kind: str
 ) -> UInt8[np.ndarray, "..."]:
-  """Reads the header and at most one byte more than it announces."""
+  """Reads the header, and at most one byte more than it announces."""
   magic = file.read(4)
   if len(magic) < 4 or not magic.startswith(_UNSIGNED_BYTES):
     raise ValueError(

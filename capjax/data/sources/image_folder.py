@@ -1,12 +1,12 @@
 """Folders of image files, one folder for each class.
 
 Either `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`. Images without labels
-lie in one folder, or in `train/*` and `test/*`. Files are read by
-Pillow. Transparent pixels become white. Palettes become grey or colour, grey of
-16 bits is rounded to 8 (of colours Pillow reads the upper 8 bits), and
-photographs (JPEG, TIFF) are turned as their tag says. If any image is coloured,
-all have three channels, otherwise one. Of an animation the first picture is
-read. Hidden files and folders are passed over.
+lie in one folder, or in `train/*` and `test/*`. Files are read by Pillow.
+Transparent pixels become white. Palettes become grey or colour. Grey of 16 bits
+is rounded to 8; for colours Pillow reads the upper 8 bits. Photographs (JPEG,
+TIFF) are turned as their orientation tag says. If any image is coloured, all
+have three channels, otherwise one. Only the first picture of an animation is
+read. Hidden files and folders are skipped.
 """
 
 import collections
@@ -39,7 +39,7 @@ _SHOWN = 3  # files that an error message names
 
 
 class _Header(NamedTuple):
-  """What the beginning of a file tells."""
+  """The properties of an image file that are checked before all are read."""
 
   size: tuple[int, int]  # height, width
   coloured: bool
@@ -49,7 +49,7 @@ class _Header(NamedTuple):
 
 
 class _Layout(NamedTuple):
-  """Where the parts of a data set are, and what to tell of it."""
+  """The folders of the parts of a data set, and notes for the user."""
 
   parts: dict[str, pathlib.Path]
   is_labelled: bool  # whether parts hold folders of classes
@@ -60,10 +60,11 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   """Lists the images of a folder and reads the beginning of each file.
 
   Args:
-    root: Of `train` (or `training`) and `test` (`testing`, or else `val`,
-      `valid`, `validation`), with a folder for each class, or of such folders.
-      Without folders of classes the images have no labels.
-    conversion: What is done to every image.
+    root: The folder that holds `train` (or `training`) and `test` (`testing`,
+      or else `val`, `valid`, `validation`), each with a folder for each class;
+      or the folder that holds the folders of the classes. Without folders of
+      classes the images have no labels.
+    conversion: How every image is converted.
 
   Returns:
     The data set; without test images where the folder has none. Its classes are
@@ -127,7 +128,7 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
 
 
 def _named(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The folders that have the names of parts."""
+  """Finds the folders that are named like parts."""
   folders = {path.name.lower(): path for path in _visible(root, folders=True)}
   found = {
     part: next((folders[name] for name in names if name in folders), None)
@@ -139,7 +140,7 @@ def _named(root: pathlib.Path) -> dict[str, pathlib.Path]:
 def _layout(root: pathlib.Path) -> _Layout:
   """Finds the parts of a data set.
 
-  The root itself is the part where it holds the classes, or files alone.
+  The root itself is the training part if it holds the classes, or only files.
   """
   folders, named = _visible(root, folders=True), _named(root)
   # A class may have such a name, but then it holds files.
@@ -179,7 +180,7 @@ def _layout(root: pathlib.Path) -> _Layout:
 def _notes_beside(
   root: pathlib.Path, named: dict[str, pathlib.Path]
 ) -> list[str]:
-  """What is not used beside the folders of the parts."""
+  """Notes on folders and files next to the parts, which are not used."""
   notes = []
   of_parts = {name for names in _PARTS.values() for name in names}
   for path in sorted({*_visible(root, folders=True)} - {*named.values()}):
@@ -193,7 +194,7 @@ def _notes_beside(
 
 
 def _notes_on_files(root: pathlib.Path) -> list[str]:
-  """How many files beside folders are not used."""
+  """A note on how many files next to folders are not used."""
   files = _visible(root, folders=False)
   told = f"files beside the folders are not used: {len(files)}"
   return [told] if files else []
@@ -257,7 +258,7 @@ def _listed(
 def _each(
   function: Callable[[pathlib.Path], Any], paths: Iterable[pathlib.Path]
 ) -> dict[pathlib.Path, Any]:
-  """A function of each file, by the file.
+  """Applies a function to each file; returns the results by file.
 
   Raises:
     ValueError: The function raised an error; the message names the files.
@@ -291,7 +292,7 @@ def _each(
 
 
 def _header(path: pathlib.Path) -> _Header:
-  # By a file: Pillow maps TIFF given by path, in the turned size.
+  # Opened as a file: by path, Pillow maps TIFF into memory in the turned size.
   with path.open("rb") as file, converting.pillow().open(file) as image:
     width, height = image.size
     if _may_be_turned(image):
@@ -312,8 +313,8 @@ def _header(path: pathlib.Path) -> _Header:
 def _may_be_turned(image) -> bool:
   """Whether an open image can have a tag of its orientation.
 
-  Other formats, and PNG with the tag behind the pixels, would be decoded to
-  find it. Pillow itself turns TIFF.
+  Other formats, and PNG with the tag after the pixels, would have to be decoded
+  to find it. Pillow itself turns TIFF.
   """
   if image.format == "PNG":
     return "exif" in image.info
@@ -323,7 +324,7 @@ def _may_be_turned(image) -> bool:
 def _check_depth(
   root: pathlib.Path, headers: dict[pathlib.Path, _Header]
 ) -> str:
-  """What to tell of the largest intensity of deep images."""
+  """A note on the largest intensity of deep images, if they are dark."""
   largest = max((x.largest for x in headers.values()), default=0)
   if 0 < largest < 256:
     raise ValueError(
@@ -383,7 +384,7 @@ def read_file(
   Args:
     path: A file of a format that Pillow reads.
     coloured: Whether the image gets 3 channels; otherwise 1.
-    conversion: What is done to it.
+    conversion: How it is converted.
 
   Returns:
     uint8 [H W C].
@@ -395,7 +396,7 @@ def read_file(
   module = converting.pillow()
   from PIL import ImageOps
 
-  # By a file, as in `_header`.
+  # Opened as a file, as in `_header`.
   with path.open("rb") as file, module.open(file) as image:
     if _may_be_turned(image):
       image = ImageOps.exif_transpose(image)

@@ -16,7 +16,7 @@ from capjax.data.sources.source import Part, Source, no_labels, number_classes
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
 _ALONE = {"images", "test_images"}  # the arrays of images without labels
 _LARGEST = 255
-_BEYOND = 2.0**63  # the integers of 64 bits, with a sign, are below
+_BEYOND = 2.0**63  # signed integers of 64 bits are below
 
 
 def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
@@ -31,7 +31,7 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
 
   Args:
     path: The file.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
 
   Raises:
     ValueError: The archive is damaged, or does not hold this; the message says
@@ -48,12 +48,12 @@ def open_arrays(
   *,
   present: Sequence[str] | None = None,
 ) -> Source:
-  """As `open_archive`, for the arrays that an archive would hold.
+  """Opens arrays as `open_archive` opens those of an archive.
 
   Args:
-    path: What holds them, for error messages.
+    path: Where they come from, for error messages.
     arrays: By name, as in an archive.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
     present: The names of all arrays that are there, for the error message; by
       default those of `arrays`.
 
@@ -105,7 +105,7 @@ def open_arrays(
 def _arrays(
   path: pathlib.Path,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """The arrays that a data set may have, and the names of all."""
+  """Reads the arrays with known names, and the names of all arrays."""
   try:
     # Opened here: np.load does not close a file that is damaged.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:

@@ -1,4 +1,4 @@
-"""Images in ArrayRecord files, of which any can be read alone.
+"""Images in ArrayRecord files; each image can be read on its own.
 
 A folder holds `records.json` (shape, classes, sizes) and, for each split,
 `SPLIT.array_record`, a record being the bytes of an image [H W C] in C order,
@@ -22,7 +22,7 @@ from capjax.data.conversion import Conversion
 from capjax.data.sources.source import Part, Source, no_labels
 
 _ABOUT = "records.json"
-_READ = 2**20  # bytes that are read at a time, of at least one image
+_READ = 2**20  # bytes that are read at a time, or one image if it is larger
 _KEYS = {"image_shape", "class_names", "sizes"}
 # Each image on its own, so that one is read without its neighbours.
 _OPTIONS = "group_size:1,zstd:1"
@@ -61,7 +61,7 @@ def write(
   Raises:
     FileExistsError: The folder holds such files.
     ValueError: A block or the names cannot be used, or array_record is not
-      installed; what was written so far is then no data set.
+      installed; the files written so far are then not a data set.
   """
   folder = pathlib.Path(folder).expanduser()
   if is_folder(folder):
@@ -111,7 +111,7 @@ def write(
   about = {
     "image_shape": shape, "class_names": list(class_names), "sizes": sizes,
   }  # fmt: skip
-  # Written last: it says that the rest is whole.
+  # Written last: it shows that the other files are complete.
   temporary = folder / f"{_ABOUT}.partial"
   temporary.write_text(json.dumps(about, indent=2) + "\n")
   temporary.replace(folder / _ABOUT)
@@ -122,7 +122,7 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
 
   Args:
     root: The folder.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
 
   Raises:
     FileNotFoundError: A file is missing.

@@ -1,4 +1,4 @@
-"""A data set that a reader has opened: labels, and images yet to be read."""
+"""A data set that a reader has opened: its labels, and a reader of images."""
 
 import types
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ class Part(NamedTuple):
 
 
 class Source(NamedTuple):
-  """A data set, as far as it must be read to know its size and classes.
+  """An opened data set: labels and classes are known, images not yet read.
 
   Attributes:
     train: The training examples.
-    test: The test examples; None to hold out some of the others.
+    test: The test examples; None to hold out some of the training examples.
     class_names: J names; none without labels.
-    notes: Sentences for the user about what is changed in reading.
+    notes: Sentences for the user about changes made when images are read.
   """
 
   train: Part
@@ -50,7 +50,7 @@ def no_labels(count: int) -> Int32[np.ndarray, "N 0"]:
 
 
 def notes_of_columns(name: str) -> tuple[str, ...]:
-  """What to tell of a set that stores its images by columns; none of others.
+  """Notes on a data set that stores images by columns; none for others.
 
   Args:
     name: Of the data set or of its files. Those of EMNIST, as published and in
@@ -69,7 +69,7 @@ def number_classes(
   Args:
     train: [N], the labels of training.
     test: [N], those of testing, if there are any.
-    where: What holds them, for the error message.
+    where: Where they come from, for the error message.
 
   Returns:
     Both as int32, in 0..J-1 by the order of the distinct training labels, and

@@ -50,7 +50,7 @@ def find(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def find_any(path: pathlib.Path) -> pathlib.Path | None:
-  """Returns a prepared version in a folder: of a version, a name or a config.
+  """Finds a prepared version in the folder of a version, a name or a config.
 
   Args:
     path: `NAME`, `NAME/CONFIG`, or either with `/VERSION`; need not exist.
@@ -84,7 +84,7 @@ def open_prepared(folder: pathlib.Path, conversion: Conversion) -> Source:
 
   Args:
     folder: The folder of one version, which holds `dataset_info.json`.
-    conversion: What is done to every image.
+    conversion: How every image is converted.
 
   Returns:
     The splits `train` and `test`; `validation` where there is no `test`. Images
@@ -163,7 +163,7 @@ def prepare(name: str, data_dir: pathlib.Path) -> None:
 def _attempt(
   folder: pathlib.Path, function: Callable[[types.ModuleType], Any]
 ) -> Any:
-  """A function of the module TFDS, whose errors name the folder."""
+  """Calls a function with the module TFDS; errors name the folder."""
   try:
     import tensorflow_datasets as tfds
 

@@ -2,8 +2,7 @@
 
 affNIST (T. Tieleman, 2013) holds MNIST digits under small affine transforms, 32
 of each, on 40x40 pixels. A result on `affnist_like` images is not a result on
-affNIST: the random transforms differ, and so may details that are not
-  documented.
+affNIST: the random transforms differ, and so may undocumented details.
 """
 
 import math
@@ -58,8 +57,8 @@ def affnist_like_pose(
   Independent and uniform: a rotation by -20 to 20 degrees, scales of x
   and y by 0.8 to 1.2, a shear by -0.2 to 0.2, in the order of
   `geometry.affine_matrix`; then, among all moves that leave no ink behind, one
-  along each axis. Moves are not of whole pixels, so that the image is
-  interpolated but once.
+  along each axis. Moves are by fractions of a pixel, so one interpolation
+  applies the whole transform.
 
   Args:
     key: random key.
@@ -84,7 +83,7 @@ def affnist_like_pose(
 
   is_ink = jnp.any(image > 0, axis=-1, keepdims=True)
   points = geometry.apply(pose, geometry.pixel_offsets(*image.shape[:2]))
-  # A pixel's bilinear footprint, two pixels wide and high, goes along.
+  # Includes each pixel's bilinear footprint, two pixels wide and high.
   reach = jnp.sum(jnp.abs(pose[:2, :2]), axis=1)
   first = jnp.min(points, (0, 1), where=is_ink, initial=jnp.inf) - reach
   last = jnp.max(points, (0, 1), where=is_ink, initial=-jnp.inf) + reach
@@ -168,6 +167,6 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     raise ValueError(
       f"{path}: {found}; the labels of affNIST are 0..9; {_FETCH_AGAIN}"
     )
-  # One column an image; along it the pixels in reading order, row by row.
+  # Each column is an image, its pixels row by row.
   images = np.ascontiguousarray(pixels.T).reshape(-1, _SIZE, _SIZE, 1)
   return images, labels.astype(np.int32)

@@ -32,8 +32,8 @@ class Overlay(NamedTuple):
   """An image of two objects.
 
   Attributes:
-    image: [H2 W2 C], both together, cut at white.
-    parts: [2 H2 W2 C], each alone, where it is in `image`.
+    image: [H2 W2 C], both together, clipped at white.
+    parts: [2 H2 W2 C], each object alone, at its place in `image`.
   """
 
   image: Num[Array, "H2 W2 C"]
@@ -93,7 +93,7 @@ def choose_partner(
   )
   size = end - start
   place = jax.random.randint(key, (), 0, len(classes.order) - size)
-  # The examples after those of the class move up into their places.
+  # Skips the examples of the excluded class.
   return classes.order[jnp.where(place < start, place, place + size)]
 
 
@@ -148,7 +148,7 @@ def overlay(
 
 
 def merge(parts: Num[Array, "2 H W C"]) -> Overlay:
-  """Adds up two objects that lie where they are; the sum is clipped at white.
+  """Adds up two objects without moving them; the sum is clipped at white.
 
   Args:
     parts: each alone; uint8, or floats in [0, 1].
@@ -165,14 +165,14 @@ def merge(parts: Num[Array, "2 H W C"]) -> Overlay:
 def owners(
   parts: Float[Array, "2 H W C"], *, ink: float = 0.5
 ) -> Int[Array, "H W"]:
-  """The object that each pixel belongs to: the brighter one, if it is alone.
+  """Finds the object of each pixel that only one object covers.
 
   Args:
     parts: each object alone, in [0, 1]; its brightest channel counts.
-    ink: the brightness above which an object is in a pixel.
+    ink: the brightness above which an object covers a pixel.
 
   Returns:
-    0 or 1; -1 where neither object is, and where both are.
+    0 or 1; -1 where no object or both objects cover the pixel.
   """
   brightness = jnp.max(parts, axis=-1)
   is_owned = jnp.sum(brightness > ink, axis=0) == 1

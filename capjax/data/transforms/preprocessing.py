@@ -1,7 +1,7 @@
-"""What is done to an image before a network takes it, as data.
+"""The preprocessing of images for a network, described as data.
 
 Training, evaluation and `capjax.load` prepare images by the same description,
-which is kept with the weights.
+which is stored with the weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Preprocessing(NamedTuple):
   standardise: bool = False
 
   def prepare(self, image: Num[Array, "H W C"]) -> Num[Array, "H2 W2 C"]:
-    """All steps but standardisation, which keep intensities in [0, 1]."""
+    """Applies all steps but standardisation; values stay in [0, 1]."""
     if self.downsample is not None:
       image = stereo.downsample(image, size=self.downsample)
     if self.crop is not None:
@@ -48,7 +48,7 @@ class Preprocessing(NamedTuple):
     return stereo.standardise(255 * image) if self.standardise else image
 
   def __call__(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
-    """All steps, for one image in [0, 1]."""
+    """Applies all steps to one image in [0, 1]."""
     return self.normalise(self.prepare(image))
 
   def output_shape(self, image_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def from_json(described: Mapping[str, Any]) -> Preprocessing:
 def stored(
   images: np.ndarray | jax.Array, image_shape: Sequence[int]
 ) -> np.ndarray:
-  """Checks images as data sets hold them.
+  """Checks images in the form in which data sets hold them.
 
   Args:
     images: uint8 [N H W C]; [N H W] for one channel.
@@ -133,7 +133,7 @@ def stored(
 
 
 def _as_uint8(images: np.ndarray) -> str:
-  """How to convert images of another dtype, where that can be told."""
+  """Advice on converting images of another dtype; empty if unknown."""
   if images.dtype.kind not in "fiu" or not images.size:
     return ""
   if not np.all(np.isfinite(images)):

@@ -147,8 +147,8 @@ def augment(
     image, so that little of this augmentation remains but the crops.
   - "ibm" (Gritzman, 2019), the order in the paper's text: standardise, crop,
     then change brightness by at most 2 standard deviations and contrast by a
-    factor in 0.5 to 1.5. What the network trains on then has other means and
-    standard deviations than what it is tested on.
+    factor in 0.5 to 1.5. Training images then have other means and standard
+    deviations than test images.
 
   Neither clips. Test images are standardised centre crops; IBM's are centre
   crops of standardised images.

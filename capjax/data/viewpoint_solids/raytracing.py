@@ -44,12 +44,12 @@ class Figure(NamedTuple):
   """Solids of one colour.
 
   Attributes:
-    ellipsoids: E of them; all three numbers may be 0.
+    ellipsoids: E of them; E, C and B may be 0.
     cones: C of them.
     boxes: B of them.
     albedo: [], brightness relative to the ground, about 0.5 to 1.
-    middle: [], half its height; the eyes look at the point so far above the
-      origin.
+    middle: [], half its height; the eyes look at the point at this height above
+      the origin.
   """
 
   ellipsoids: Solids
@@ -115,8 +115,8 @@ def stereo_rays(
   """Casts a ray through every pixel of both eyes' pictures.
 
   The eyes look side by side, not inwards, and their pictures are windows in the
-  plane through the target. So a point z behind the eyes appears to the first
-  BASELINE (z - DISTANCE) / z left of where the second sees it, in that plane.
+  plane through the target. In that plane the first eye sees a point at depth z
+  BASELINE (z - DISTANCE) / z to the left of where the second eye sees it.
 
   Args:
     elevation: [], radians above the horizontal.
@@ -172,8 +172,8 @@ def trace(
         x + shift
         for x, shift in zip(_times(axes, origin), frame[:, 3], strict=True)
       ]
-      # Around the point nearest to the solid's middle little is lost to
-      # rounding, however thin the solid is.
+      # Starting from the point nearest to the solid's middle keeps rounding
+      # errors small, also for thin solids.
       start = -_dot(local, heading) / _dot(heading, heading)
       local = [x + start * u for x, u in zip(local, heading, strict=True)]
       distance, normal = enter(local, heading, top)
@@ -327,7 +327,7 @@ def _cone(point, direction, top):
   b = x * u + y * v - slope * w * width
   c = x * x + y * y - width * width
   root = jnp.sqrt(jnp.maximum(b * b - a * c, 0))
-  # The two ways of writing a root that lose no digits.
+  # The two roots, each in the form that loses no digits.
   q = -(b + jnp.where(b < 0, -root, root))
   nearest, normal = jnp.inf, (0, 0, 0)
   for distance in (q / _away_from_zero(a), c / _away_from_zero(q)):
