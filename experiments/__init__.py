@@ -1,4 +1,4 @@
-"""Binaries that train and evaluate models, and what they are made of."""
+"""Binaries that train and evaluate models, and the modules that they use."""
 
 import importlib.util
 

@@ -166,7 +166,7 @@ def main(argv: Sequence[str]) -> None:
           "num_images": models.images_of(trained, metrics, suite.counts),
           "data": now,
         }
-        # Printed first: a full disk does not lose it.
+        # Printed before it is written, so that a full disk does not lose it.
         print(printed.table(name, metrics, record["num_images"]), flush=True)
         made = {**summary, **_about_now(summary), **record}
         run.write_evaluation(name, made)
@@ -182,9 +182,9 @@ def _recorded(
   options: models.Options,
   trained: models.Trained,
 ) -> dict[str, object]:
-  """The options of a suite, with what tells that models and data are the same.
+  """The options of a suite, with hashes of the models and data that they name.
 
-  Paths are named by their last part. Options without a value are left out.
+  Only the last part of a path is kept. Options without a value are left out.
   """
 
   def model(path):
@@ -212,7 +212,7 @@ def _recorded(
 
 
 def _about_now(summary: dict[str, object]) -> dict[str, object]:
-  """The part of the provenance that differs between evaluation and training."""
+  """The provenance of this evaluation, and the commit of the training."""
   now = provenance.record(runs.invocation())
   return {
     **{

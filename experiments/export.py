@@ -55,13 +55,13 @@ _PRETRAINED = flags.DEFINE_string(
 _HALF = flags.DEFINE_bool(
   "half", False, "Store the parameters as float16; they are loaded as float32."
 )
-_FEW = 1000  # test images of the measure that a test repeats
+_FEW = 1000  # first test images, on which a test repeats the measure
 
 
 def add_pretrained(
   trained: saved.TrainedModel, name: str, test, *, half: bool = False
 ) -> str:
-  """Writes a model to those that are shipped; returns the path of its file.
+  """Adds a model to the pretrained models; returns the path of its file.
 
   The card gets `measured`: what `pretrained.measure` gives for the file that
   was written, on all test images and on the first 1,000.

@@ -15,7 +15,7 @@ from capjax.data import fetching
 
 from .flags import errors, limits
 
-# Not the flag of training, which brings others that mean nothing here.
+# Not the flag of training, whose module defines others that have no use here.
 _DATA_DIR = flags.DEFINE_string(
   "data_dir", None, "Folder of all data sets, where that of each is made."
 )

@@ -1,4 +1,4 @@
-"""Finished runs, as the binaries that read one take them: with their flags."""
+"""Reopens a finished run: sets its flags and makes its task."""
 
 import functools
 import importlib
@@ -85,7 +85,7 @@ def _binary(run: directory.Run, name: str) -> types.ModuleType:
 def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
   """Sets the flags of a run, followed by those of this command.
 
-  The run's folder of compiled programs, which are native code, is not used.
+  The run's compilation cache is not used, since it holds native code.
 
   Raises:
     ValueError: if flags.cfg is damaged, or differs from summary.json.

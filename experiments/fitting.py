@@ -19,7 +19,7 @@ from .training import loop_config
 from .training import task as tasks
 from .training.loop_config import LoopConfig
 
-# In the place of a binary's name, in the records of a run that `fit` made.
+# Stands for a binary's name in the records of a run that `fit` made.
 EXPERIMENT = "fit"
 
 
@@ -39,8 +39,8 @@ def fit(
   options, `data.json` with the fingerprints of the arrays, figures of training,
   `summary.json`, and `model.safetensors` with `model.json`. The same call
   resumes a run that was stopped, and returns the model of one that is finished.
-  `task.json` has the options of the task, but no functions; neither they nor
-  the optimiser are recorded: give the same to resume. `evaluate` takes the
+  `task.json` has the options of the task, except functions. Functions and the
+  optimiser are not recorded: pass the same ones to resume. `evaluate` takes the
   folder, with the arrays as an `.npz` archive.
 
   Where `jax.distributed.initialize` has connected several processes, all call
@@ -50,8 +50,8 @@ def fit(
     task: made by `make_task` of a module of `experiments.tasks`, for example
       `capsnet.make_task(specs.Spec(capjax.CapsNet, {}), optax.adam(1e-3))`.
     workdir: the folder of the run.
-    train: images and labels, as for `data.from_arrays`; for a model that learns
-      without labels, None may be in their place.
+    train: images and labels, as for `data.from_arrays`; the labels may be None
+      for a model that learns without them.
     test: the same for testing; None holds out a fifth of each class.
     class_names: the names of the classes, as for `data.from_arrays`.
     start_from: a model whose weights a new run starts from, where they fit.
@@ -110,7 +110,7 @@ def fit(
       about={"task": task.record()},
     )
   finally:
-    # An error, which a notebook keeps, would keep the lock.
+    # A notebook keeps an error and its frames, which would keep the lock.
     run.unlock()
   return saved.load(run.workdir)
 
@@ -153,7 +153,7 @@ def _require_class_of_capjax(task: tasks.Task, train_set: data.Dataset) -> None:
 
 
 def _invocation(config: LoopConfig) -> Invocation:
-  """What the records say of a call of `fit`: its options, as if flags."""
+  """The record of a call of `fit`, with its options in place of flags."""
   options = config._asdict()
   recorded = {n: x for n, x in options.items() if n not in FREE_FLAGS}
   return Invocation(

@@ -173,7 +173,7 @@ def swaps(path: pathlib.Path) -> None:
 
 
 def duplicates(path: pathlib.Path) -> None:
-  """Templates that are copies of one another, but for a pose (figure 6)."""
+  """Templates, and the nearest other template after alignment (figure 6)."""
   model, _ = _generative(1)
   templates = generative_rotations.patterned_templates(model)
   generative_rotations.plot_duplicates(templates, path)
@@ -293,7 +293,7 @@ def reliability(path: pathlib.Path) -> None:
   """Accuracy against the score of the predicted class."""
   lines = {}
   for stem, label in _CALIBRATED.items():
-    first = next(records(stem, "calibration"))  # seeds have bins of their own
+    first = next(records(stem, "calibration"))  # bins differ between seeds
     pairs = zip(first["confidence"], first["confidence_accuracy"], strict=True)
     lines[label] = dict(pairs)
   lines["calibrated"] = {0.0: 0.0, 1.0: 1.0}
@@ -315,7 +315,7 @@ def slots_overlaid(path: pathlib.Path) -> bool:
 
 
 def slots_moved(path: pathlib.Path) -> bool:
-  """The same of digits that are each moved as in affNIST."""
+  """Digits moved as in affNIST, as invariant slots explain them."""
   run = "invariant_slots_affnist_like_short-0"
   return _copy(run, "object_masks_affnist_like", path)
 
@@ -326,11 +326,11 @@ def slots_points(path: pathlib.Path) -> bool:
 
 
 def scae_pairs(path: pathlib.Path) -> bool:
-  """The same by the objects of a stacked capsule autoencoder."""
+  """Two digits in an image, as a stacked capsule autoencoder explains them."""
   return _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
 
 
-# Of records alone: they are made again wherever these have changed.
+# Pictures that need records only; made again whenever the records change.
 OF_RECORDS = (
   rotations, attacks, views, unseen_shifts, few_labels, likelihood, routings,
   iterations, reliability,
@@ -375,10 +375,10 @@ def _generative(count: int):
 
 
 def _copy(run: str, figure: str, path: pathlib.Path) -> bool:
-  """Copies a figure of a run, of a model whose weights are not published.
+  """Copies a figure from a run of a model whose weights are not published.
 
   Returns:
-    Whether there is such a run.
+    Whether --runs is given.
   """
   if _RUNS.value is None:
     print(f"{path} is left out: it needs --runs=DIR with DIR/{run}", flush=True)

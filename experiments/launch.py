@@ -76,7 +76,7 @@ def _refuse_data_folder() -> None:
 def _prepare(
   make_task: Callable[[], tasks.Task],
 ) -> tuple[tasks.Task, data.Dataset, data.Dataset]:
-  """The task, and both sets: what is missing is told before training."""
+  """Makes the task and loads both sets, so that errors come before training."""
   task = make_task()
   _refuse_data_folder()
   if runs.loop_config().num_validation == 0:

@@ -3,10 +3,10 @@ r"""Counts what a training step costs on each of several accelerators.
   python -m experiments.measure_scaling \
     --out=results/measurements/scaling-0.jsonl
 
-The update of each model is compiled, for one device and for eight imitated
-ones, and XLA and the traced form of the loss are asked for their counts.
-Networks have their papers' sizes. Only a small network is run, in one process
-and in two, for which the machine should have nothing else to do.
+The update of each model is compiled for one device and for eight imitated ones.
+The counts come from XLA and from the traced loss. Networks have the sizes of
+their papers. Only a small network is run, in one process and in two; during
+this the machine should do nothing else.
 """
 
 import time

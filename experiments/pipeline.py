@@ -1,4 +1,4 @@
-"""The whole of a run: training, the reported model, its suites, all records."""
+"""A complete run: training, the reported model, its suites and all records."""
 
 import functools
 import pathlib
@@ -31,9 +31,9 @@ from .training.loop_config import LoopConfig
 
 
 def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
-  """Whether a run has a state to resume from, also of a phase before its own.
+  """Whether a run, or its pretraining, has a state to resume from.
 
-  All processes ask together.
+  All processes must call this together.
   """
   return processes.by_first(
     lambda: (
@@ -46,7 +46,7 @@ def has_state(run: directory.Run, task: tasks.Task, config: LoopConfig) -> bool:
 def _last_step(
   run: directory.Run, task: tasks.Task, config: LoopConfig
 ) -> int | None:
-  """The updates of the state that a run resumes from; None without one."""
+  """The number of updates in the state to resume from; None without a state."""
   return tasks.saved_by(run, task, config).last_step()
 
 
@@ -59,10 +59,10 @@ def lock(
   shortest: Callable[[], int],
   check: Callable[[], None] = lambda: None,
 ) -> None:
-  """Locks a run's folder, as `Run.lock`; of several processes, the first does.
+  """Locks a run's folder by `Run.lock`, in process 0 alone.
 
-  A state without an update is dropped: it may be of another model or other
-  data, which the next command is free to name.
+  A saved state without any update is deleted: it may be of another model or
+  other data, since a run without updates may start again with other flags.
   """
 
   def lock_first():
@@ -111,7 +111,7 @@ def complete(
     load_train: as in `models.Trained`.
     data_dir: as in `models.Trained`.
     flags_of_size: the `remedy` of `memory.check`.
-    on_length: what to print besides where the length of a run changes.
+    on_length: gives more text to print if the length of a run changes.
     about: further records, each a file in the folder and an entry of the
       summary.
 
@@ -159,7 +159,7 @@ def complete(
   if resumes:
     source = None
   elif source is None:
-    processes.by_first(run.drop_note, "start_from")  # of what failed before
+    processes.by_first(run.drop_note, "start_from")  # of a failed start
   for verb in ("lengthened", "shortened"):
     if former := getattr(run, f"{verb}_from"):
       print(
@@ -219,12 +219,12 @@ def is_of_other_images(
   invocation: Invocation,
   now: Mapping[str, Any],
 ) -> bool:
-  """Whether a model is of the same data set, but its test set was another.
+  """Whether a model was trained on the same data set with another test set.
 
   Args:
-    card: the data of the model's card, if it has one.
+    card: the record of the data on the model's card, if it has one.
     invocation: names the data set.
-    now: the record of the data.
+    now: the record of the data in this run.
   """
   known = card or {}
   same = (
@@ -248,7 +248,7 @@ def _finish(
     restore: gives the reported model.
     records: entries of the summary.
     step: the number of updates.
-    seconds: that they took.
+    seconds: the time that they took.
   """
   trained = restore()
   task, config = trained.task, trained.config
@@ -290,7 +290,7 @@ def _finish(
         num_images.update(models.images_of(trained, scores, counts))
         metrics.update({x: y for x, y in scores.items() if x != "num_images"})
   if failures.errors:
-    if was_complete:  # and keeps the scores that it has
+    if was_complete:  # keep the scores of the existing summary
       failures.raise_first()
     entries["failed_suites"] = {x: str(y) for x, y in failures.errors.items()}
   summary = run.summary(entries)

@@ -50,7 +50,7 @@ class FileError(ValueError):
 def read_image(
   path: str, image_shape: Sequence[int], *, invert: bool = False
 ) -> tuple[np.ndarray, tuple[int, int]]:
-  """Reads a file as training on a folder of images does, in a model's size.
+  """Reads an image file as training does, and resizes it for a model.
 
   Args:
     path: an image file of a format that Pillow reads.
@@ -113,7 +113,7 @@ def rows(
 
 
 def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
-  """Every output [N], by name; without images."""
+  """Every output [N] by name, except images."""
   for name, values in found.outputs.items():
     if values.ndim == 2:
       for number in range(values.shape[1]):

@@ -3,8 +3,8 @@ r"""Writes the records of a finished run into a file of results/records.
   python -m experiments.record --workdir=RUN --out=results/records/NAME.jsonl
 
 The first line is the run's summary.json. Each suite that it was evaluated by
-adds one line. `make records` calls this after training and evaluation; before
-them, with `--check`, which only tells whether the record would be refused.
+adds one line. `make records` calls this after training and evaluation. Before
+them it calls this with `--check`, which fails if the record would be refused.
 """
 
 import json
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
       for record in records_of(directory.Run(runs.WORKDIR.value))
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Checked before the file has its name: what is there can be read.
+    # Check before writing, so that the file can always be read.
     records.parse_lines(lines, path)
     atomic_files.write_whole(path, "".join(f"{line}\n" for line in lines))
   print(

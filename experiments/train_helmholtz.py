@@ -99,10 +99,11 @@ def _fit_layer(
 
 
 def _check_default() -> None:
-  """Refuses another length of a run that would change its pretraining too.
+  """Refuses to change the length of a run and of its pretraining together.
 
   Raises:
-    ValueError: if the run in the folder had --pretrain_steps by default.
+    ValueError: if --num_steps changes, and the run in the folder was started
+      with the default of --pretrain_steps, which is --num_steps.
   """
   try:
     recorded = directory.Run(runs.WORKDIR.value).flags()

@@ -184,7 +184,7 @@ def _placement() -> Placement:
 
 
 def _scene() -> Scene | None:
-  """How two images make one; None for images of one object.
+  """How two images are combined into one; None for images of one object.
 
   Raises:
     ValueError: if a flag is not used, or there is no canvas to move objects on.

@@ -4,7 +4,7 @@ r"""Writes a data set as ArrayRecord files, which training can read as it goes.
 
 Afterwards --dataset=FOLDER trains on it. --image_size and --grayscale convert
 the images once, here. Data that do not fit into memory are read and written in
-parts; those of a program of your own go there by `capjax.data.write_records`.
+parts. To write data from your own program, call `capjax.data.write_records`.
 Factors of variation, such as viewpoints, are not written.
 """
 

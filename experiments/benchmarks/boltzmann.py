@@ -2,9 +2,9 @@
 
   python -m experiments.benchmarks.boltzmann
 
-On noise, both compute the same as the authors' script on MNIST, in float32:
-mean field on 100 images and their reconstruction, 20 sweeps of 100 persistent
-chains, gradients and an update (Li and Zhu, 2019).
+Both do the computations of the authors' script on MNIST, on noise, in float32:
+mean field on 100 images, their reconstruction, 20 sweeps of 100 persistent
+chains, the gradients and an update (Li and Zhu, 2019).
 """
 
 import time
@@ -44,7 +44,7 @@ _RATE = 0.01
 
 
 def ours(positive: str, sweep: str) -> Callable[[int], float]:
-  """Seconds of an iteration, as a function of how many are timed."""
+  """Makes `number of iterations -> seconds of one` for our implementation."""
   model = rbm.CapsuleRBM(num_chains=_BATCH.value, rngs=nnx.Rngs(0))
   optimizer = optax.sgd(_RATE)
 
@@ -91,7 +91,7 @@ def ours(positive: str, sweep: str) -> Callable[[int], float]:
 
 
 def numpy_loops(steps: int) -> float:
-  """Seconds of an iteration written from the equations, capsule by capsule."""
+  """Seconds of an iteration in NumPy, with a loop over the capsules."""
   random = np.random.default_rng(0)
   batch = _BATCH.value
   single = np.float32
@@ -113,7 +113,7 @@ def numpy_loops(steps: int) -> float:
     noise = 0.1 * random.standard_normal((batch, _K), single)
     mean_z = special.expit(c + noise)
     mean_h = [None] * _K
-    # Mean field does not change the images, nor the input that they give.
+    # Mean field changes neither the images nor their input to the capsules.
     drives = [images @ weights[k] for k in range(_K)]
     for _ in range(_ITERATIONS.value):
       for k in range(_K):
@@ -147,8 +147,8 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   flops_rate, _ = harness.rates()
-  # x to capsules and back in each sweep; three products of learning, and one
-  # for the reconstruction.
+  # Two products in each sweep, from x to the capsules and back; three for
+  # learning, and one for the reconstruction.
   products = 2 * _SWEEPS.value + 4
   floor = 2 * products * _BATCH.value * _M * _K * _J / flops_rate
   forms = {

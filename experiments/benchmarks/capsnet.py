@@ -52,9 +52,9 @@ _PEER = flags.DEFINE_string(
 _CONV = 20 * 20 * 9 * 9 * 256
 _PRIMARY = 6 * 6 * 9 * 9 * 256 * 256
 _ROUTING = 1152 * 10 * 8 * 16 * (1 + 2 * 2)
-# Sides of larger images, and batches that these fit in.
+# Sides of larger images, and batch sizes that fit into memory.
 _LARGE = ((64, 16), (96, 4))
-# Variables of glibc, for the peer.
+# Environment variables that make glibc keep freed memory, for the peer.
 _KEEP_MEMORY = {
   "MALLOC_MMAP_MAX_": "0",
   "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -63,7 +63,7 @@ _KEEP_MEMORY = {
 
 
 class TextbookCapsNet(capjax.CapsNet):
-  """The same network and parameters in the usual forms."""
+  """The same network with the same parameters, in the textbook form."""
 
   def __call__(self, images: jax.Array) -> routing.RoutingOutput:
     features = jax.nn.relu(_direct(self.conv, images))
@@ -107,7 +107,7 @@ def time_step(
 
 
 def time_inference(batch: int) -> step_cost.StepCost:
-  """Lengths of class capsules, as of a process that only predicts."""
+  """Times the lengths of class capsules, in a process that only predicts."""
   graph, state = nnx.split(capjax.CapsNet(rngs=nnx.Rngs(0)))
   images = jax.random.uniform(jax.random.key(0), (batch, 28, 28, 1))
 
@@ -134,8 +134,8 @@ def floors(batch: int, rates: tuple[float, float]) -> tuple[float, float]:
 def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
   """Times the CapsNet of `peer.py` in a process of its own.
 
-  Its allocator keeps freed memory, without which most of its time would go to
-  pages that the system clears.
+  Its allocator keeps freed memory. Otherwise it would spend most of its time on
+  new pages, which the system clears.
 
   Args:
     python: an interpreter that has PyTorch.
@@ -143,7 +143,7 @@ def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
     num_steps: number of timed steps.
 
   Returns:
-    What `peer.measure` says.
+    The result of `peer.measure`.
 
   Raises:
     ValueError: if the interpreter cannot be started or fails.
@@ -240,7 +240,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _bench_small_pages(batch: int) -> None:
-  """Times the training step in pages of 4 kB, as without the variable."""
+  """Times the training step with pages of 4 kB, without GLIBC_TUNABLES."""
   small = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
   cost = step_cost.in_process(
     time_step, capjax.CapsNet, batch, _STEPS.value, environment=small

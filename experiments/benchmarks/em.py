@@ -2,11 +2,11 @@
 
   python -m experiments.benchmarks.em
 
-Layers of the networks of Hinton et al. (2018). Both forms are timed in turns in
-one process; where the votes and their copies would not fit in memory, ours runs
-alone. Each row also gives the floors: the fewest operations over the matmul
-rate, and the fewest bytes over the memory rate. Before that, whole training
-steps of two networks, each in a process of its own.
+First times whole training steps of two networks, each in a process of its own.
+Then times layers of the networks of Hinton et al. (2018), both forms in turns
+in one process; if the votes and their copies would not fit in memory, only ours
+runs. Each row also gives the floors: the fewest operations divided by the
+matmul rate, and the fewest bytes divided by the memory rate.
 """
 
 import functools
@@ -49,7 +49,8 @@ flags.register_validator(
   ),
   "give four whole numbers above 0 for each layer, as in 14:32:32:2",
 )
-# The small network, and the reference one: images, batch, features, types.
+# A small network, and the reference network: image shape, number of classes,
+# batch size, features and types.
 _NETWORKS = {
   "68K": ((28, 28, 1), 10, 64, 64, (8, 16, 16)),
   "310K": ((32, 32, 2), 5, 16, 32, (32, 32, 32)),
@@ -87,7 +88,7 @@ def time_step(network: str, num_steps: int) -> step_cost.StepCost:
 
 
 def ours(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
-  """A batch through the kernel."""
+  """Routes a batch by our kernel."""
   route = functools.partial(
     em_convolution.em_convolution,
     inverse_temperatures=_TEMPERATURES,
@@ -98,7 +99,7 @@ def ours(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
 
 
 def theirs(*arguments: jax.Array, stride: int) -> tuple[jax.Array, jax.Array]:
-  """A batch through the textbook form."""
+  """Routes a batch by the textbook form."""
   return textbook.em_convolution(
     *arguments, inverse_temperatures=_TEMPERATURES, stride=stride
   )
@@ -119,10 +120,11 @@ def floors(
 ) -> tuple[float, float]:
   """Lower bounds in seconds from the operations and the bytes.
 
-  Once formed (a product of 4x4 matrices), votes cost an M-step in each
-  iteration (two weighted sums) and an E-step between two (a weighted distance),
-  of 7 and 3 operations for each number. Backward costs twice as much. Every
-  input is read once and every gradient written once.
+  A vote is formed by a product of 4x4 matrices. For each of its numbers, every
+  iteration has an M-step (two weighted sums, 7 operations), and between two
+  iterations is an E-step (a weighted distance, 3 operations). The backward pass
+  costs twice as much as the forward pass. Every input is read once and every
+  gradient written once.
   """
   iterations = len(_TEMPERATURES)
   for_each = 2 * _SIDE + 7 * iterations + 3 * (iterations - 1)
@@ -133,10 +135,11 @@ def floors(
 def step_floors(
   network: str, rates: tuple[float, float]
 ) -> tuple[float, float]:
-  """Lower bounds in seconds of a training step: those of its EM layers.
+  """Lower bounds in seconds of a training step: the sums over its EM layers.
 
-  Layers of 3x3 with strides 2 and 1, and the classes, whose windows are whole.
-  The convolutions below have about a tenth of the operations.
+  These are two layers with windows of 3x3 and strides 2 and 1, and the classes,
+  whose window is the whole grid. The convolutions below are left out; they have
+  about a tenth of the operations.
   """
   shape, num_classes, batch, _, types = _NETWORKS[network]
   size = (shape[0] - 5) // 2 + 1

@@ -18,10 +18,10 @@ COLUMNS = (
   "   floor: flops, bytes"
 )
 
-# Seconds of a call up to which the contents of the cache matter.
+# Calls shorter than this, in seconds, depend on the contents of the cache.
 _SHORT = 0.05
-# Calls that are timed together on accelerators: the host queues one while
-# another runs, and its delay is in the time once.
+# Number of calls that are timed together on accelerators. The host queues the
+# next call while one runs, so that its delay counts only once.
 _QUEUED = 20
 
 
@@ -51,8 +51,8 @@ def measure_all(
   Args:
     functions: take the same arguments, and return pytrees of arrays.
     *arguments: the arguments of each function.
-    rounds: number of timed calls of each, after three to warm up, or one of a
-      second or more.
+    rounds: number of timed calls of each, after three calls that warm up, or
+      after one if it takes a second or more.
     shortest: take the shortest time, which other load of the machine affects
       least, instead of the median.
 
@@ -71,7 +71,7 @@ def measure_all(
   def is_short(run):
     """Warms up, and tells whether a call is short.
 
-    Most memory of the first calls is new to the process.
+    The first calls are slower: most of their memory is new to the process.
     """
     seconds = seconds_of(run)
     for _ in range(2 if seconds < 1 else 0):
@@ -83,7 +83,7 @@ def measure_all(
   for _ in range(rounds):
     for run, short, seconds in zip(compiled, are_short, times, strict=True):
       if short and len(compiled) > 1:
-        # Bring back what the other functions put out of the cache.
+        # Fill the cache again, which the other functions have used.
         jax.block_until_ready(run(*arguments))
       seconds.append(seconds_of(run))
   return [
@@ -110,7 +110,7 @@ def race(
   floors: Callable[[bool], tuple[float, float]],
   memory: float = math.inf,
 ) -> None:
-  """Prints a row of `COLUMNS` for values, and one for gradients with them.
+  """Prints a row of `COLUMNS` for the forward pass, and one with gradients.
 
   Args:
     label: label of the row.
@@ -157,7 +157,7 @@ def race(
 
 
 def _with_gradient(form, num_arguments):
-  """A scalar of the results, and its gradients for all arguments."""
+  """Makes a function of the sum of squared results, and its gradients."""
 
   def loss(*arguments):
     return sum(
@@ -193,7 +193,7 @@ def matmul_rate(rounds: int = 10) -> float:
 
 
 def copy_rate(rounds: int = 10) -> float:
-  """Bytes per second, read and written, of a sum into a reused array."""
+  """Bytes read and written per second where 1 is added to an array in place."""
   size = 2**25 if jax.default_backend() == "cpu" else 2**30
   x = jnp.ones(size)
   add = jax.jit(lambda a: a + 1, donate_argnums=0)

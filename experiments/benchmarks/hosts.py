@@ -1,4 +1,4 @@
-"""How fast two processes train together, beside one with as many devices."""
+"""Speed of training by two processes, and by one with as many devices."""
 
 import json
 import os
@@ -19,8 +19,9 @@ def rates(
 ) -> dict[str, float]:
   """Measures images a second of `train_capsnet` on two imitated CPU devices.
 
-  The devices belong to one process, or one to each of two, which talk over the
-  loopback. The second half of the updates is timed, after all is compiled.
+  Both devices belong to one process, or one device to each of two processes,
+  which communicate over the loopback interface. Only the second half of the
+  updates is timed, when everything is compiled.
 
   Args:
     preset: of `train_capsnet`.
@@ -73,7 +74,7 @@ def _rate(words, count, folder):
 
 
 def _free_address() -> str:
-  """An address on this machine at which no one listens."""
+  """An address of this machine with a free port."""
   with socket.socket() as some:
     some.bind(("127.0.0.1", 0))
     return f"127.0.0.1:{some.getsockname()[1]}"

@@ -1,14 +1,16 @@
-r"""A plain CapsNet in PyTorch, compiled, that `benchmarks.capsnet` races with.
+r"""Times a plain, compiled CapsNet in PyTorch, for `benchmarks.capsnet`.
 
   .venv-torch/bin/python experiments/benchmarks/peer.py --batch=128 --steps=5
 
 It runs in an environment of its own, without JAX (`make bench-peers` makes it),
-on the CPU or with `--device=cuda` on a GPU, and prints JSON: `step` and
-`inference` in seconds, `peak_bytes` of the process, or of the GPU's memory,
-after the steps, `name` with the version. The network, its loss through all
-iterations, and Adam are those that ours is timed with; votes [B I J D] are
-stored, and nothing is a loop but the iterations. Convolutions have channels
-last, their faster form. A GPU rounds no operands unless `--tf32` is given.
+on the CPU, or with `--device=cuda` on a GPU. It prints JSON: `step` and
+`inference` in seconds; `peak_bytes`, the peak memory of the process, or of the
+GPU, after the steps; and `name`, with the version.
+
+The network, the loss, whose gradient goes through all iterations, and Adam are
+those of our benchmark. Votes [B I J D] are stored, and the only loop is that of
+the iterations. Convolutions use the faster layout, with channels last. A GPU
+rounds no operands unless `--tf32` is given.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an
 object.
@@ -76,7 +78,7 @@ def make_model():
 
 
 def measure(batch: int, steps: int, device: str, tf32: bool) -> dict:
-  """Times training steps and inference after three that compile."""
+  """Times training steps and inference, each after three calls to warm up."""
   import torch
 
   torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -1,4 +1,4 @@
-"""Compares dynamic routing, in the form for the device, with the textbook.
+"""Compares dynamic routing, as on this device, with its textbook form.
 
   python -m experiments.benchmarks.routing
 

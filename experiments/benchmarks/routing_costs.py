@@ -30,10 +30,10 @@ def costs(
     rounds: timed calls of each form.
 
   Returns:
-    For each name `NAME_forward_ms` and `NAME_gradient_ms`, the shortest for a
-    batch, the gradient with its forward pass; `NAME_forward_megabytes` and
-    `NAME_gradient_megabytes`, what is allocated besides parameters, images and
-    results.
+    For each name: `NAME_forward_ms` and `NAME_gradient_ms`, the shortest time
+    of a batch, where the gradient includes its forward pass; and
+    `NAME_forward_megabytes` and `NAME_gradient_megabytes`, the memory allocated
+    in addition to parameters, images and results.
   """
   models = {name: model for name, (model, _) in forms.items()}
 

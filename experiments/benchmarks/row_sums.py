@@ -2,9 +2,9 @@
 
   python -m experiments.benchmarks.row_sums
 
-XLA's own sum is the textbook form, a product with ones is ours. Where the
-variable XLA_FLAGS has --xla_cpu_experimental_ynn_fusion_type=reduce, the first
-is that of a library, which is faster but can be wrong (docs/cpu_sums.md).
+The textbook form is XLA's own sum; ours is a product with ones. If XLA_FLAGS
+contains --xla_cpu_experimental_ynn_fusion_type=reduce, XLA's sum is that of a
+library, which is faster but can be wrong (docs/cpu_sums.md).
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ SHAPES = ((128, 20, 20, 256), (128, 19, 19, 128), (128, 9, 9, 128))
 
 
 def textbook(x: jax.Array) -> jax.Array:
-  """The sum over all axes but the last, as it is written first."""
+  """The sum over all axes but the last, by `jnp.sum`."""
   return jnp.sum(x, axis=(0, 1, 2))
 
 
 def ours(x: jax.Array) -> jax.Array:
-  """The same as a product of matrices."""
+  """The same sum, as a product of matrices."""
   return broadcasting.sum_rows(x.reshape(-1, x.shape[-1]))
 
 

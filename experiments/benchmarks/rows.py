@@ -81,7 +81,7 @@ class Machine(NamedTuple):
 
 
 def precision() -> str:
-  """What `jax.default_matmul_precision` is; empty where nothing is rounded."""
+  """The value of `jax.default_matmul_precision`; empty for no rounding."""
   stated = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009
   return "" if stated in (None, "highest", "float32") else str(stated)
 
@@ -99,7 +99,7 @@ def machine(flops: float, bandwidth: float) -> Machine:
 def note(result: Row | Machine) -> None:
   """Appends a result to the file of --json, if there is one.
 
-  The setting of a row says how products round, where they do.
+  If products are rounded, their precision is added to the setting of a row.
   """
   if flags.FLAGS.is_parsed() and _JSON.value:
     if isinstance(result, Row) and precision():

@@ -2,13 +2,15 @@
 
   python -m experiments.benchmarks.scae
 
-First the whole step, as trained on MNIST, in processes of their own on one
-device and on the cores of a CPU as devices, and its components; then rendering
-the parts of a batch and mixing them, with its gradient, compared with the
-textbook's four gathers, in turns in one process. The lower bounds of the step:
-the operations of its products over the matmul rate; and the bytes of every
-pixel of every part, rendered once and with its gradient once, over the memory
-rate.
+First times the whole step, as trained on MNIST, on one device and on the cores
+of a CPU as several devices, each in a process of its own. Then times components
+of the step. Finally compares the rendering of the parts of a batch and their
+mixture, and its gradient, with the textbook's four gathers, in turns in one
+process.
+
+The step has two lower bounds: the operations of its products divided by the
+matmul rate; and the bytes of every pixel of every part, once for the image and
+once for the gradient, divided by the memory rate.
 """
 
 import functools
@@ -98,7 +100,7 @@ def num_operations(parameters, batch: int) -> int:
   ):
     size = (size - 3) // stride + 1
     total += size**2 * conv["kernel"].size
-  # Attention reads a vector for each part, whose numbers follow.
+  # Attention maps and the sums that they weight, then the numbers of each part.
   width = parameters["encoder"]["maps"]["kernel"].shape[2]
   total += 2 * size**2 * width * _NUM_PARTS.value
   total += parameters["encoder"]["maps"]["kernel"].size

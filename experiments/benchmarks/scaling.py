@@ -41,19 +41,20 @@ class Case(NamedTuple):
 
 
 def costs(case: Case) -> dict[str, float]:
-  """What a step costs each device, in counts.
+  """Counts what a step costs each device; JAX must have `DEVICES` or more.
 
   Args:
-    case: the model and its training. At least `DEVICES` devices are there.
+    case: the model and its training.
 
   Returns:
-    `parameters`; `batch` of a device; `operations` of the loss, in all turns of
-    loops (see `capjax.evaluation.operations`);
+    `parameters`; `batch` of a device; `operations` of the loss, in all
+    iterations of loops (see `capjax.evaluation.operations`);
     `flops` and `bytes`, XLA's counts for the whole update on one device, in
     which the body of a loop counts once; `temporary_bytes` that XLA allocates;
-    `gradient_bytes`, that devices sum; `row_bytes` of an image and its label;
-    `collective_megabytes`, of the results of all operations between `DEVICES`
-    devices in a step; and `summed_megabytes`, of gradients and batch in them.
+    `gradient_bytes`, which devices sum; `row_bytes` of an image and its label;
+    `collective_megabytes`, the size of the results of all operations between
+    `DEVICES` devices in a step; and `summed_megabytes`, the size of the
+    gradients and the batch among them.
   """
   task = case.make_task()
   devices = jax.devices()

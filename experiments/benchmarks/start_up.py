@@ -2,9 +2,9 @@
 
   python -m experiments.benchmarks.start_up
 
-Processes of their own, from their start: `--help`; the preset digits of
-`train_capsnet` until its first update is done, which includes imports, data and
-compilation; and the same again with the compilation cache that the first left.
+Times three kinds of processes from their start: `train_capsnet --help`; the
+preset digits until its first update is done, which includes imports, data and
+compilation; and the same again with the compilation cache of the one before.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ def seconds_until(words: Sequence[str], text: str | None) -> float:
   """Wall time from the start of a binary until it prints a text, or ends.
 
   Args:
-    words: its command line, after the name of the module's interpreter.
+    words: the module and its flags, as they follow `python -m`.
     text: what a line of its output starts with; None to wait for its end.
 
   Raises:

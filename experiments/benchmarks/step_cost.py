@@ -146,8 +146,8 @@ class CPUDivision(NamedTuple):
   """How the cores of a CPU are divided into devices.
 
   Attributes:
-    environment: variables of a process that has so many devices.
-    remark: what the name of a row adds; nothing for one device.
+    environment: variables that give a process this number of devices.
+    remark: text to add to the name of a row; empty for one device.
   """
 
   environment: dict[str, str]
@@ -155,7 +155,7 @@ class CPUDivision(NamedTuple):
 
 
 def cpu_divisions(batch: int) -> list[CPUDivision]:
-  """One device, and on a CPU as many as training would make of its cores."""
+  """One device; on a CPU also the number of devices that training would use."""
   if jax.default_backend() != "cpu":
     return [CPUDivision({}, "")]
   counts = sorted({1, placing.cpu_devices_for(batch)})

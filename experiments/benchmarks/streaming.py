@@ -6,8 +6,8 @@
 Writes noise in the shape of MNIST as ArrayRecord files into a temporary folder,
 which is removed. The first form times the updates of a linear model, which cost
 next to nothing, and of CapsNet at a quarter of its widths, on the same batches.
-The second trains that CapsNet by `train_capsnet` on so many bytes of images for
-a few steps, in a process of its own, and prints the most memory that it had.
+The second trains this CapsNet by `train_capsnet` for a few steps on images of
+the given size, in a process of its own, and prints its peak memory.
 """
 
 import pathlib

@@ -2,9 +2,9 @@
 
   python -m experiments.benchmarks.systems
 
-Each is that of a preset for CPUs, on noise, with Adam, in a process of its own.
-There is no textbook form of these here: the table has their time, that of their
-compilation, and the peak of memory.
+Each step is that of a preset for CPUs, on noise, with Adam, in a process of its
+own. These systems have no textbook form here: the table has the time of a step,
+the time of compilation, and the peak memory.
 """
 
 import importlib
@@ -33,7 +33,7 @@ SYSTEMS = {
 
 
 def task_of(binary: str, preset: str) -> tuple[tasks.Task, int]:
-  """The task of a preset, and the size of a batch; once in a process.
+  """The task and the batch size of a preset; call it once in a process.
 
   Args:
     binary: the training binary, without `train_`.

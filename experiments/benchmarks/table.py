@@ -77,7 +77,7 @@ def _without_empty(lines: list[list[str]]) -> list[list[str]]:
 
 
 def describe(machines: Sequence[rows.Machine]) -> str:
-  """The device and the versions, and the ceilings from least to most."""
+  """The devices, the versions, and the range of each ceiling, as text."""
   kinds = dict.fromkeys(
     f"{x.device}, {x.versions}{', huge pages' if x.huge_pages else ''}"
     for x in machines
@@ -100,7 +100,7 @@ def describe(machines: Sequence[rows.Machine]) -> str:
 
 
 def plain(lines: Sequence[Sequence[str]]) -> str:
-  """Columns of equal width."""
+  """The table as text, with aligned columns."""
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return "\n".join(
     "  ".join(

@@ -48,8 +48,8 @@ def em_convolution(
 ) -> tuple[jax.Array, jax.Array]:
   """Procedure 1 of Hinton et al. (2018) as printed, with a variance floor.
 
-  Stored votes [B oH oW kH kW I J D], and shares of them that sum to 1 over all
-  parents that see a child.
+  Votes [B oH oW kH kW I J D] are stored. The shares of a child sum to 1 over
+  all parents that see it.
 
   Args:
     poses: [B H W I P Q].

@@ -1,4 +1,4 @@
-"""A suite for classifiers: what their scores are worth as probabilities."""
+"""A suite for classifiers: whether their scores are calibrated."""
 
 import numpy as np
 
@@ -15,18 +15,19 @@ from .suite import suite
 def calibration(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures whether the score of the predicted class is how often it is right.
+  """Measures whether the score of the predicted class matches the accuracy.
 
-  Of models that are tested on novel viewpoints, on images from these alone; in
-  the middle of a canvas (--canvas), as for `ensemble`.
+  Models that are tested on novel viewpoints are measured on images from these
+  alone. With --canvas, images are in the middle of the canvas, as for
+  `ensemble`.
 
-  The scores are the activations of class capsules; of a model with logits,
-  their softmax.
+  The scores are the activations of class capsules, or the softmax of logits.
 
   Returns:
     The expected and the largest calibration error (`calibration.Reliability`),
     the Brier score, the mean score of the predicted class, the accuracy, and
-    for bins of these scores their mean, the accuracy and the share of images.
+    for each bin of these scores the mean score, the accuracy and the share of
+    images.
   """
   trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)

@@ -170,8 +170,8 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
   class, sampled at random (Hinton et al., 2018, section 6). The loss is that
   of the scores, also for capsule networks: see `attacks.log_odds_against`.
 
-  With `--source` the same attacks are also made on the model of that run, and
-  tried on this one, which they do not know: black-box attacks by transfer.
+  With `--source` the same attacks are also made on the model of that run and
+  then tried on this model: black-box attacks by transfer.
 
   Returns:
     For each attack, by eps, the accuracy under the untargeted attack, and the

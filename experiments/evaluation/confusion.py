@@ -19,16 +19,17 @@ _MOST_TOLD = 5  # classes, and pairs of them, that are printed
 def confusion(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures which classes are recognised, and plots which are confused.
 
-  Of models that are tested on novel viewpoints, on images from these alone; in
-  the middle of a canvas (--canvas), as for `ensemble`.
-  Prints the classes of the least accuracy, and the pairs that are confused
-  most often.
+  Models that are tested on novel viewpoints are measured on images from these
+  alone. With --canvas, images are in the middle of the canvas, as for
+  `ensemble`. Prints the classes with the lowest accuracy, and the pairs that
+  are confused most often.
 
   Returns:
-    The accuracy; its mean over classes that have test images, and its least;
-    and by class, in the order of the labels, the share of its images that are
-    recognised (recall), the share of the predictions of it that are right
-    (precision), and its images. Shares are 0 where there is nothing to share.
+    The accuracy; the mean and the lowest accuracy of the classes that have test
+    images; and for each class, in the order of the labels, the share of its
+    images that are recognised (recall), the share of its predictions that are
+    right (precision), and the number of its images. Recall without images and
+    precision without predictions are 0.
   """
   trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)

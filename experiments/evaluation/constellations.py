@@ -54,9 +54,10 @@ def segmentation(
 
   Returns:
     The scores of `segmentation.score` on the test set, and the mean measures of
-    the test set and the validation set. `segmentation_several_` before a name
-    are the scores on images of two objects or more; `one_object_` those of a
-    control without a model, which assigns all points to one object.
+    the test set and the validation set. Scores that start with
+    `segmentation_several_` are those on images of two objects or more. Scores
+    that start with `one_object_` are those of a control without a model, which
+    assigns all points to one object.
   """
   del options
   sampled = _constellations(trained, len(trained.test.labels))
@@ -157,14 +158,14 @@ def _constellations(trained, count) -> constellations.Constellation:
 
 
 def _for_each(function, sampled):
-  """`function` of (key, points, presence), for each image."""
+  """Calls a function with the (key, points, presence) of each image."""
   keys = jax.random.split(jax.random.key(0), len(sampled.points))
   examples = keys, sampled.points, sampled.presence
   return jax.lax.map(function, examples, batch_size=_AT_ONCE)
 
 
 def _scores(prefix, found, sampled) -> Scores:
-  """Those of all images, and of those of two objects or more."""
+  """The scores of all images, and of images of two objects or more."""
   truth, presence = np.asarray(sampled.objects), np.asarray(sampled.presence)
   several = scores_of.of_several(truth, presence)
   scores = {}

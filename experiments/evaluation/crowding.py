@@ -21,14 +21,14 @@ _NUM_DISTANCES = 9  # at most: they are whole pixels
 
 @suite("images", compares=True)
 def crowding(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Measures accuracy against the distance of objects beside the image's own.
+  """Measures accuracy against the distance of two other objects in the image.
 
-  Observers lose an object between others that are close (Bouma, 1970). Each
-  test image stays where it is. Two copies of one image of another class are
-  moved by a distance to its left and to its right, and the brightest of the
-  three at each pixel is kept, as of bright objects on black. From the smallest
-  distance, where all three overlap, to that of the image's width, where the
-  others have left it.
+  Observers do not recognise an object between others that are close (Bouma,
+  1970). Each test image stays where it is. Two copies of one image of another
+  class are moved by a distance to its left and to its right. Each pixel keeps
+  the brightest of the three, as for bright objects on black. Distances go from
+  0, where all three overlap, to the width of the image, where the others have
+  left it.
 
   Returns:
     Distances in pixels (`distance`), for each the accuracy

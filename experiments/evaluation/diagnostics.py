@@ -27,7 +27,7 @@ _ANGLES = tuple(range(-90, 91, 15))
 _NUM_PARSED = 1000
 _NUM_FOLLOWED = 100  # images whose votes are followed through the iterations
 _FOLLOWED_AT_ONCE = 10
-_ITERATIONS = 5  # followed at least, where more than the network's own can be
+_ITERATIONS = 5  # to follow at least, if the routing can do more than its own
 
 
 @suite(
@@ -43,10 +43,10 @@ _ITERATIONS = 5  # followed at least, where more than the network's own can be
 def diagnostics(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures what routing decides, inactive capsules, and parses of views.
+  """Measures routing entropy, inactive capsules, and parses of rotated images.
 
-  Besides the curves, plots for the class and for the others the distances of
-  votes from their mean after each iteration (Hinton et al., 2018).
+  Besides the curves, plots the distances of votes from their mean after each
+  iteration, for the class and for the other classes (Hinton et al., 2018).
 
   Returns:
     Over the test set, the entropy of the routing coefficients (1 is uniform)
@@ -56,9 +56,10 @@ def diagnostics(
     accuracy. For each layer from the first up, the share of types of capsules
     that no image activates (`layer_dead`), and the highest activation of the
     least active type (`layer_least_peak`). Where routing iterates, for each
-    iteration the mean distance of votes from their mean, by weight, for the
-    class (`vote_distance_true`) and for the others; for dynamic routing the
-    mean change of a logit (`logit_change`). See `inspection`.
+    iteration the weighted mean distance of votes from their mean, for the class
+    (`vote_distance_true`) and for the others (`vote_distance_other`); for
+    dynamic routing the mean change of a logit (`logit_change`). See
+    `inspection`.
   """
   images, labels = models.first(trained, options.images or _NUM_PARSED)
   num_types = inspection.positioned_types(trained.model)
@@ -151,7 +152,7 @@ def _layers(trained: Trained, images: np.ndarray) -> Scores:
 
 
 class Followed(NamedTuple):
-  """What the iterations of routing do to N images, after each of R iterations.
+  """Votes of N images, followed through R iterations of routing.
 
   Attributes:
     distances: [R N ...], of each vote from the mean of its parent.
@@ -176,7 +177,7 @@ def follow(
 
   Args:
     model: a network with class capsules.
-    preprocess: its steps, for one image [H W C] in [0, 1].
+    preprocess: from one image [H W C] in [0, 1] to the network's input.
     images: uint8 [N H W C].
     labels: [N].
 

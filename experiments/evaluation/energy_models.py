@@ -68,7 +68,7 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 @suite()
 def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Plots the image that each capsule produces alone, and images in parts.
+  """Plots the image of each capsule alone, and images split into capsules.
 
   The projective field of capsule k is the mean image with only its switch on,
   after 1000 sweeps over image and hidden units. An image is split into the mean
@@ -243,7 +243,7 @@ def _loops(model: helmholtz.CapsuleHM, key: jax.Array, images: jax.Array):
 
 @jax.jit
 def _projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
-  """[K H W C]."""
+  """The projective field [K H W C] of each capsule; see `fields`."""
   alone = jnp.eye(len(model.switches[...]))
   sweep_key, last_key = jax.random.split(key)
 

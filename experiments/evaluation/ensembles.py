@@ -22,16 +22,17 @@ from .suite import Main, suite
 def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures the accuracy of the mean scores of this and of other models.
 
-  The scores are activations of class capsules, or probabilities, and are the
-  same kind in all models (an ensemble of 7 networks in Sabour et al., 2017,
-  section 7). Models that are tested on novel viewpoints are scored on these
-  alone. Images are in the middle of a canvas (--canvas), as for all models that
-  are loaded from weights, also where those of `accuracy` are anywhere on it.
+  The scores are activations of class capsules, or probabilities; all models
+  must have the same kind. Sabour et al. (2017, section 7) use an ensemble of 7
+  networks. Models that are tested on novel viewpoints are scored on these
+  alone. With --canvas, images are in the middle of the canvas, as for all
+  models that are loaded from weights; the suite `accuracy` may place them
+  anywhere on it.
 
   Returns:
     The accuracy and the error of the mean scores; the number of models; the
-    accuracies of each alone, this one first; and the share of images for which
-    all say the same class.
+    accuracy of each model alone, this one first; and the share of images for
+    which all models predict the same class.
   """
   del run
   require_others(options)

@@ -1,4 +1,4 @@
-"""A suite: what poses tell of movements of the image, and how they change."""
+"""A suite: how well poses encode movements of the image."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,17 +26,17 @@ with epy.lazy_imports():  # it takes seconds, and --help needs none
 _NUM_FITTED = 2000  # training images
 _NUM_TESTED = 1000  # test images, unless the user says
 DEGREES, _FACTOR = 30.0, 0.25
-_MOST_PIXELS = 2**14  # numbers of an image, of which components are taken
+_MOST_PIXELS = 2**14  # largest size of an image for principal components
 
 
 class _Move(NamedTuple):
-  """A family of transformations with one number.
+  """A family of transformations with one parameter.
 
   Attributes:
-    name: with the unit of the number.
-    move: `(image [H W C], number) -> image`.
-    middle: the number without effect.
-    reach: the largest distance from it.
+    name: its name, with the unit of the parameter.
+    move: `(image [H W C], parameter) -> image`.
+    middle: the value of the parameter without effect.
+    reach: the largest distance from this value.
   """
 
   name: str
@@ -52,27 +52,27 @@ class _Move(NamedTuple):
 def equivariance(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures what poses tell of rotation, shift and scale of the image.
+  """Measures how well poses encode rotation, shift and scale of the image.
 
   Images are rotated by up to 30 degrees, shifted by up to a seventh of their
-  side along x or y, or enlarged by factors of 0.75 to 1.25, each sampled
-  evenly. What comes in from outside has the level of the image's border. The
-  poses are those of all class capsules, of all parts of a
-  transforming auto-encoder with their presences, of the top objects of a
-  stacked or generative capsule model with their presences; for a network
-  without capsules, the units of its last hidden layer.
+  side along x or y, or scaled by factors of 0.75 to 1.25, each sampled
+  uniformly. Pixels that come in from outside have the level of the image's
+  border. The poses are those of all class capsules; of all parts of a
+  transforming auto-encoder, with their presences; or of the top objects of a
+  stacked or generative capsule model, with their presences. For a network
+  without capsules, they are the units of its last hidden layer.
 
   Returns:
     For each of `rotation_degrees`, `shift_x_pixels`, `shift_y_pixels` and
-    `scale_factor` the largest distance from no effect (`_reach`); R^2 and the
-    root mean square error, in that unit, of the number as predicted from the
-    poses of one image by ridge regression (`_linear`) and by a small network
-    (`_mlp`), which are fitted on the first 2000 training images, of which the
-    first are for validation, if any are, and tested on test images; and, for a
-    move by half of the reach, the errors of `measuring.Change`. `num_poses`,
-    the numbers of a pose. With `pixels_` before `linear` and `mlp`, a control
-    without a model: the same of as many principal components of the pixels,
-    for images of up to 16,384 numbers.
+    `scale_factor`: the largest distance from no effect (`_reach`); R^2 and the
+    root mean square error, in that unit, of predictions from the poses of one
+    image, by ridge regression (`_linear`) and by a small network (`_mlp`); and,
+    for a move by half of the reach, the errors of `measuring.Change`.
+    `num_poses` is the number of values in all poses of an image. With `pixels_`
+    before `linear` and `mlp`, a control without a model: predictions from as
+    many principal components of the pixels, for images of up to 16,384 values.
+    All are fitted on the first 2000 training images, including those for
+    validation, and tested on test images.
   """
   del run
   tests, _ = models.first(trained, options.images or _NUM_TESTED, at_least=2)
@@ -128,17 +128,17 @@ def _moves(side: int) -> tuple[_Move, ...]:
 
 
 def _components(fitted, tested, num_poses):
-  """Principal components of pixels, up to as many as numbers of poses."""
+  """Principal components of pixels, at most `num_poses`."""
   size = min(num_poses, *fitted.shape)
   components = decomposition.PCA(size, random_state=0).fit(fitted)
   return components.transform(fitted), components.transform(tested)
 
 
 def _features_of(trained: Trained, move: _Move) -> Callable:
-  """A function of images [N H W C] and numbers [N] that gives poses and pixels.
+  """Makes a function of images [N H W C] and parameters [N] of a move.
 
-  Those of the moved images, as {"poses": [N F], "pixels": [N H*W*C]}; without
-  pixels for large images.
+  It gives the poses and pixels of the moved images, as {"poses": [N F],
+  "pixels": [N H*W*C]}; without pixels for large images.
   """
   steps = trained.task.steps(trained.test.images.shape[1:])
 
@@ -160,9 +160,9 @@ def _features_of(trained: Trained, move: _Move) -> Callable:
 
 
 def _on_background(move: Callable, image: jax.Array, value: jax.Array):
-  """Moves an image whose surroundings are the median of its border.
+  """Moves an image; pixels from outside have the median of its border.
 
-  Zeros from outside would tell how far an image on grey was moved.
+  With zeros there, an image on grey would show how far it was moved.
   """
   border = jnp.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
   level = jnp.median(border, axis=0)

@@ -30,12 +30,12 @@ from .suite import suite
 _NUM_TURNED, _NUM_SHOWN = 500, 6
 ANGLES = tuple(range(0, 181, 30))  # degrees
 _INK = 0.2  # intensity of a pixel that shows a part
-_NEAR = 0.1  # of the squares of a template, left when another is laid on it
+_NEAR = 0.1  # templates with a residual below this are near duplicates
 _WIDTH = 0.2  # of a stroke of the control; a side of a template is 2
 _FLAT = 0.05  # standard deviation of a template's pixels; 0.03 at the start
 _NUM_REPAIRED, _NUM_STEPS, _NUM_SAMPLES = 32, 100, 20
 _COMPARED = 60  # degrees, at which optimisers are compared
-# Steps of a line search take several evaluations.
+# L-BFGS evaluates the objective several times in a step, with the same noise.
 _OPTIMIZERS = {
   "adam": (optax.with_extra_args_support(optax.adam(0.03)), {}),
   "lbfgs": (optax.lbfgs(), {"fixed_noise": True}),
@@ -85,9 +85,10 @@ def duplicates(
   """Measures which templates are affine copies of one another (figure 6).
 
   Plots each template and, below it, the nearest other template after alignment.
-  Flat templates, which all are at initialisation, would be near any other: they
-  are left out. An affine map has six numbers, and lays most strokes on one
-  another: random strokes, as many as templates, are a control.
+  Flat templates are left out, since they would be near any other; at
+  initialisation all are flat. An affine map has six parameters, and can align
+  most strokes with one another. As a control, the same is measured for as many
+  pictures of random strokes.
 
   Returns:
     Over the templates that are not flat: their number; the share whose nearest
@@ -174,7 +175,7 @@ SUITES = (
 
 
 class Repaired(NamedTuple):
-  """Rotated images, and what inference for each of them changes.
+  """Rotated images, before and after inference for each of them.
 
   Attributes:
     images: [B H W C], rotated.
@@ -284,7 +285,7 @@ def plot_duplicates(
     path: file to write.
 
   Returns:
-    [I], what alignment leaves of each, as `alignment.align` measures it.
+    [I], the residual of each alignment, as `alignment.align` measures it.
   """
   near = _nearest(templates)
   size = templates.shape[1:3]

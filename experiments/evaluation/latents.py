@@ -255,7 +255,7 @@ def _kept_spectra(run):
 
 
 def _activities(trained: Trained, images: np.ndarray) -> dict[str, np.ndarray]:
-  """[N K] of each layer."""
+  """The activities [N K] of each layer, by its number."""
 
   def measure(model, images, labels):
     del labels

@@ -1,4 +1,4 @@
-"""What a suite is given: a trained model, its data, and the user's options."""
+"""The inputs of a suite: a trained model, its data, and the user's options."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -117,10 +117,10 @@ def images_of(
 
 
 def unseen(trained: Trained) -> Trained:
-  """The model with the test images by which no checkpoint was chosen.
+  """The model with only the test images that did not choose the checkpoint.
 
-  Of models that are tested on novel viewpoints, images from familiar ones are
-  the validation set.
+  For models that are tested on novel viewpoints, test images from familiar
+  viewpoints are the validation set, and are left out here.
   """
   if trained.task.familiar is None:
     return trained
@@ -214,7 +214,7 @@ def measure_layers(
   images: np.ndarray,
   activations: Callable[..., Sequence[jax.Array]],
 ) -> list[np.ndarray]:
-  """What a function finds in each layer of capsules, of all images.
+  """Measures each layer of capsules by a function, for all images.
 
   Args:
     trained: the model.
@@ -294,7 +294,7 @@ def first(
 def require_classes(
   dataset: data.Dataset, others: list[str], given: str
 ) -> None:
-  """Checks that another model tells the classes of a data set.
+  """Checks that another model has the classes of a data set.
 
   Args:
     dataset: the data set.

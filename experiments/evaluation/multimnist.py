@@ -23,18 +23,18 @@ _NUM_SHOWN = (8, 8)  # correct and wrong examples in the figure
 def overlaid(
   trained: Trained, *, whole: bool = False
 ) -> tuple[train_step.Sample, int, int]:
-  """How two test images are overlaid on the canvas of a model.
+  """Makes the sample that overlays two test images on the canvas of a model.
 
-  As in training, where that was on overlaid images; else in the middle of the
-  canvas, shifted by up to 4 pixels.
+  They are placed as in training, if that was on overlaid images; otherwise in
+  the middle of the canvas, shifted by up to 4 pixels.
 
   Args:
     trained: the model.
     whole: whether shifts are small enough that no image is cut.
 
   Returns:
-    The sample, the width of the frame around each image, and the largest shift,
-    in pixels.
+    The sample; the width of the frame around each image, in pixels; and the
+    largest shift, in pixels.
   """
   canvas = models.canvas(trained)[:2]
   height, width = trained.test.images.shape[1:3]
@@ -51,7 +51,7 @@ def overlaid(
     image, objects = pairs.sample(
       key, index, images, labels, pad=pad, max_shift=max_shift
     )
-    # A margin that is odd, or wider along one axis, is not all in the frame.
+    # The frame does not fill a margin that is odd, or wider along one axis.
     place = functools.partial(augment.centre_pad, canvas=canvas)
     return place(image), objects._replace(parts=jax.vmap(place)(objects.parts))
 

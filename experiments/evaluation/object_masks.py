@@ -32,19 +32,20 @@ _NUM_SHOWN = 10
     "multimnist": "multimnist_num_images",
     "affnist_like": "affnist_like_num_images",
   },
-  labelled=True,  # of an image, the digits are of two classes
+  labelled=True,  # the two digits of an image have different classes
 )
 def object_masks(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
   """Measures how well pixels are assigned to two digits; plots a few images.
 
-  Two test images of different classes are in each image: overlaid as in
-  MultiMNIST, shifted as far as in training on such images, or else by up to 4
-  pixels if the canvas has room; or each moved as in affNIST. A pixel
-  belongs to the digit whose ink is there; the background, and pixels where both
-  digits have ink, are left out, as are images where a digit has no pixel alone.
-  A pixel is assigned to the object with the largest share in it.
+  Each image combines two test images of different classes. In the first kind
+  they are overlaid as in MultiMNIST: shifted as far as in training on such
+  images, otherwise by up to 4 pixels if the canvas has room. In the second kind
+  each is moved as in affNIST. A pixel belongs to the digit that has ink there.
+  The background and pixels where both digits have ink are left out, as are
+  images where a digit has no pixel of its own. A pixel is assigned to the
+  object with the largest share in it.
 
   Returns:
     For both kinds of images the scores of `segmentation.score`, among them the

@@ -1,4 +1,4 @@
-"""Suites: whether a model knows images of another data set from its own."""
+"""Suites: how well a model distinguishes another data set from its own."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from . import latents
 from .models import Options, Scores, Trained
 from .suite import Main, suite
 
-_KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # of test images, plotted
-# Low for familiar images.
+_KEPT = tuple(np.linspace(0.05, 1, 20).round(2))  # shares of test images
+# Scores that are low for familiar images.
 _LOW = ("reconstruction_error", "free_energy", "nonzero_pixels")
 _NUM_SAMPLES = 10  # of each bound
 _NUM_COUNTED = 10_000  # training images, of the control
@@ -37,7 +37,7 @@ _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 def out_of_distribution(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures how well scores tell test images from those of other data.
+  """Measures how well scores distinguish test images from those of other data.
 
   The other data set is Fashion-MNIST for MNIST and the reverse, or that of
   `--other_data`. Its test images are prepared as the model's own, and must have
@@ -66,10 +66,11 @@ def out_of_distribution(
   ),
 )
 def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
-  """Measures how well scores tell test images from letters of many fonts.
+  """Measures how well scores distinguish test images from letters.
 
-  Letters (`capjax.data.sources.font_letters`) are strokes as digits are, and
-  harder to tell from them than clothes; O, I, l, Z and S can be digits too.
+  Letters of many fonts (`capjax.data.sources.font_letters`) consist of strokes,
+  as digits do, and are harder to distinguish from digits than clothes; O, I, l,
+  Z and S look like digits.
 
   Returns:
     As `out_of_distribution`.
@@ -198,9 +199,9 @@ def measure(
   Args:
     model: the model.
     images: [B H W C], its input.
-    drawn: the same for a free energy or a bound, whose pixels are 0 or 1 where
-      the visible units of the model are.
-    keys: [B], sample what a bound averages, for each image.
+    drawn: the same images, for a free energy or a bound; their pixels are 0 or
+      1 if the visible units of the model are.
+    keys: [B], random keys for the samples of a bound.
     num_labels: as for `predictions.outputs`.
 
   Returns:
@@ -208,7 +209,7 @@ def measure(
   """
   scores = {}
   if getattr(model, "decoder", None) is not None and hasattr(model, "decode"):
-    output = model(images)  # class capsules that draw what they see
+    output = model(images)  # class capsules with a decoder
     classes = jnp.argmax(output.activations, axis=1)
     found = {
       "activations": output.activations,
@@ -233,7 +234,7 @@ def measure(
 def _log_densities(
   model: nnx.Module, images: jax.Array, drawn: jax.Array, keys: jax.Array
 ) -> dict[str, jax.Array]:
-  """Bounds on the log density of images, or terms of it, of models with any."""
+  """Bounds on the log density of images, or its terms; empty without either."""
   if isinstance(model, (helmholtz.CapsuleHM, baselines.ConvVAE)):
 
     def bound(key, image):

@@ -32,7 +32,7 @@ def table(suite: str, scores: Scores, num_images: Mapping[str, int]) -> str:
 
 
 def _number(value: float, digits: int = 4) -> str:
-  """A number with `digits` significant ones; whole numbers in full."""
+  """A number with `digits` significant digits; whole numbers in full."""
   if float(value).is_integer() and abs(value) < 1e15:
     return f"{int(value):,}"
   return f"{value:.{digits}g}"

@@ -1,4 +1,4 @@
-"""Suites of what the decoder of a CapsNet draws."""
+"""Suites for the decoder of a CapsNet."""
 
 import functools
 from collections.abc import Callable

@@ -23,16 +23,16 @@ from .suite import suite
 _NUM_SHOWN = 20  # images with their reconstructions
 _NUM_EMBEDDED = 2000  # images, embedded by t-SNE
 _KINDS = ("prior", "posterior")
-_FEW_AWAKE = 0.5  # share of the objects
-_FLAT = 0.5  # share of the templates
-_FEWEST = 0.5  # present parts of an image
+_FEW_AWAKE = 0.5  # largest share of dead object capsules without a warning
+_FLAT = 0.5  # largest share of flat templates without a warning
+_FEWEST = 0.5  # fewest present parts of an image without a warning
 _SHARP = 15.0  # nats of a present part; votes with the smallest scale give 22
 
 
 def warn(scores: dict[str, float], num_parts: int) -> list[str]:
   """Warnings about what has collapsed or exploded, from the newest metrics."""
   warnings = []
-  # Training measures the second, which a damaged file of metrics may lack.
+  # A damaged file of metrics may lack `flat_templates`, a measure of training.
   dead, flat = scores["dead_parents"], scores.get("flat_templates", 0.0)
   if dead > _FEW_AWAKE:
     warnings.append(
@@ -230,7 +230,7 @@ SUITES = (
 def _features(
   trained: Trained, sample: Callable, images: np.ndarray, *, views: int = 1
 ) -> dict[str, np.ndarray]:
-  """[N views, K] of each kind."""
+  """The features [N views, K] of each kind."""
 
   def measure(model, images, labels):
     del labels

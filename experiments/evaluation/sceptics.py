@@ -24,7 +24,7 @@ from .suite import suite
 
 _NUM_IMAGES = 1000  # test images, unless the user says
 _NUM_FITTED = 2000  # training images
-_ITERATIONS = 5  # followed at least, where the routing can be
+_ITERATIONS = 5  # to evaluate at least, if the routing can do them
 _ALIVE = 0.01  # the activation below which a capsule counts as inactive
 
 
@@ -39,12 +39,12 @@ def parse_tree(
   are of no use.
 
   Returns:
-    The entropy of the coefficients (`routing_entropy`, 1 is uniform); what the
-    image decides about them (`image_information`); the share that goes to the
+    The entropy of the coefficients (`routing_entropy`, 1 is uniform); how much
+    they depend on the image (`image_information`); the share that goes to the
     labelled class (`share_to_class`); for images rotated by 30 degrees and for
-    images shifted by a seventh of their side, either way, the agreement of the
-    parents with those of the unmoved image (`diagnostics.parse_agreement`).
-    All are of the last layer.
+    images shifted by a seventh of their side, in both directions, the agreement
+    of the parents with those of the unmoved image
+    (`diagnostics.parse_agreement`). All are of the last layer.
   """
   del run
   images, labels = models.first(trained, options.images or _NUM_IMAGES)
@@ -92,14 +92,14 @@ def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures what rotations and shifts change: classes, accuracy and poses.
 
   Images are rotated by 30 degrees, or shifted along x by a seventh of their
-  side, either way; the numbers are means of both ways. The poses are those of
-  the suite `equivariance`; without capsules, the last hidden layer. Maps of
-  poses are fitted on the first 2000 training images; the first ones are for
-  validation, if any are.
+  side, in both directions; the numbers are means over both. The poses are those
+  of the suite `equivariance`; without capsules, the last hidden layer. Maps of
+  poses are fitted on the first 2000 training images, including those for
+  validation.
 
   Returns:
-    The accuracy of unmoved images; of each move its size (`_degrees`,
-    `_pixels`), the accuracy, the share of images whose class changes
+    The accuracy of unmoved images; for each move its size (`_degrees`,
+    `_pixels`), the accuracy, the share of images whose predicted class changes
     (`_changed`), and the errors of `measuring.Change`.
   """
   del run
@@ -167,11 +167,12 @@ def starvation(
   of deep networks vanish.
 
   Returns:
-    For each layer from the first up the number of its capsules
-    (`layer_capsules`), each position counting, the share of them that no test
-    image brings to an activation of 0.01 (`layer_dead`), the mean share that
-    an image does (`layer_active`), and the mean activation (`layer_mean`);
-    `dead_capsules`, the share of dead capsules among all.
+    For each layer from the first up: the number of its capsules at all
+    positions (`layer_capsules`); the share of them whose activation is below
+    0.01 for every test image (`layer_dead`); the mean share that an image
+    brings to 0.01 or more (`layer_active`); and the mean activation
+    (`layer_mean`). `dead_capsules` is the share of dead capsules in all layers
+    together.
   """
   del run
   images, _ = models.first(trained, options.images or _NUM_IMAGES)
@@ -195,13 +196,13 @@ def more_routing(
 ) -> Scores:
   """Measures accuracy against the iterations of the last layer's routing.
 
-  The weights stay those that were trained with the network's own number.
+  The weights are those trained with the network's own number of iterations.
 
   Returns:
     The numbers of iterations from 1 to at least 5, or to the network's own
     where the routing cannot go further (`iteration`), and for each the accuracy
-    and the entropy of the coefficients; `own_iterations`. A routing in one pass
-    has one iteration.
+    and the entropy of the coefficients; `own_iterations`. A routing without
+    iterations counts as one.
   """
   del run
   images, labels = models.first(trained, options.images or _NUM_IMAGES)
@@ -261,7 +262,7 @@ SUITES = (parse_tree, moved, starvation, more_routing, costs)
 
 
 def _information(trained: Trained, images: np.ndarray) -> float:
-  """The image information, by batches: all coefficients take much memory."""
+  """The image information, computed in batches to save memory."""
   steps = trained.task.steps(images.shape[1:])
 
   @jax.jit
@@ -279,7 +280,7 @@ def _information(trained: Trained, images: np.ndarray) -> float:
 
 
 def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:
-  """Degrees and pixels of the moves, either way."""
+  """Degrees and pixels of the moves, in both directions."""
   pixels = equivariance.seventh(min(canvas[:2]))
   degrees = equivariance.DEGREES
   return {

@@ -33,9 +33,9 @@ class Suite(NamedTuple):
     compares: whether its figure also holds the curves of other runs
       (`Options.compare_with`), which must have been evaluated by it before.
     main: its main score, if it has one.
-    counts: of scores that are measured on fewer images than the others, by the
-      start of their names, the name of the score that holds the number of
-      images; the first start that fits is used.
+    counts: for scores that are measured on fewer images than the others:
+      `{prefix of their names: name of the score that holds the number of
+      images}`; the first prefix that fits is used.
     labelled: whether it needs the labels of the images.
   """
 

@@ -92,10 +92,10 @@ class Failures:
 def fitting(trained: Trained) -> list[str]:
   """The names of the suites that apply to a trained model and its data.
 
-  Where images belong to several classes at once, `accuracy` alone. Without
-  labels, those that need none. `letters`
-  stands beside `out_of_distribution` where images have the letters' shape, and
-  are no letters.
+  If images belong to several classes at once, only `accuracy` applies. Without
+  labels, only suites that need none apply. Wherever `out_of_distribution`
+  applies, so does `letters`, if images have the shape of letters and are not
+  letters themselves.
   """
   names = trained.task.suites(trained.model)
   are_letters = trained.test.class_names == tuple(font_letters.LETTERS)

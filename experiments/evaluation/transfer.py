@@ -1,4 +1,4 @@
-"""Another model as the source of attacks, which this one has not seen."""
+"""Attacks made on another model, to be tried on this one."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,12 +15,12 @@ from . import models
 def source(
   path: str, image_shape: Sequence[int], test: data.Dataset
 ) -> tuple[Callable[..., jax.Array], nnx.Module]:
-  """The losses that attacks on another trained model follow, and the model.
+  """The loss that attacks on another trained model increase, and the model.
 
   Args:
     path: the folder of its run, or its weights.
     image_shape: [H W C] of the images in [0, 1] that are attacked.
-    test: the data set that they are from, whose classes it must tell.
+    test: the data set of these images; the model must have its classes.
 
   Returns:
     `(model, images [B H W C], labels [B]) -> [B]`, the log-odds against the

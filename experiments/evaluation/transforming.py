@@ -40,11 +40,11 @@ def coordinates(
 ) -> Scores:
   """Measures how well the position of an input follows from the capsules.
 
-  Linear regression, fitted on the first training images, moved, of which the
-  first are for validation, if any are, predicts the shift of an input in
-  pixels; for affine poses also its matrix. Plots the predictions for test
-  images, and, as in the paper's figure 2, the coordinate of one capsule
-  before a shift against its coordinate after the shift.
+  Linear regression predicts the shift of an input in pixels; for affine poses
+  also its matrix. It is fitted on the first training images, moved, including
+  those for validation. Plots the predictions for test images, and, as in the
+  paper's figure 2, the coordinate of one capsule after a shift against its
+  coordinate before the shift.
 
   Returns:
     R^2 of x and of y on test images: `r2` from the coordinates and presences of
@@ -157,8 +157,8 @@ def few_labels(
   """Measures accuracy of classification with few labels, by factor analysers.
 
   A mixture of 25 factor analysers is fitted, without labels, to the outputs of
-  the capsules for the first training images, centred, of which the first are
-  for validation, if any are. A few labels give each analyser a class, and
+  the capsules for the first training images, centred, including those for
+  validation. A few labels give each analyser a class, and
   a test image takes the class of its most probable analyser. Slides of a talk
   on capsules (E. Mintun) mention about 25 labels; they give neither the numbers
   of analysers and factors nor how the labels were chosen. For comparison, the
@@ -277,9 +277,9 @@ def _sample_shifted(trained, name, distance) -> train_step.Sample:
 
 
 def _shift_errors(trained, images, shifts) -> tuple[np.ndarray, np.ndarray]:
-  """Relative squared errors [S] for shifts [S directions 2].
+  """Relative squared errors [S] for shifts [S directions 2] of centred images.
 
-  Of centred images: after the model's shift, and without any shift.
+  Returns the errors of images that the model shifts, and of unshifted images.
   """
 
   def measure(model, inputs, targets):
@@ -357,7 +357,10 @@ def _flat(outputs) -> np.ndarray:
 
 
 def _products(outputs) -> np.ndarray:
-  """[N F], in which the place is nearly linear if one capsule is present."""
+  """Coordinates, presences and their products, [N F].
+
+  If only one capsule is present, the place is nearly a linear function of them.
+  """
   poses, presences = outputs["poses"], outputs["presences"]
   poses = poses.reshape(*presences.shape, -1)
   weighted = poses * presences[..., None]

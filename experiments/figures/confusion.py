@@ -1,4 +1,4 @@
-"""The figure of which classes are taken for which."""
+"""The figure of a confusion matrix."""
 
 import os
 import pathlib

@@ -42,8 +42,9 @@ class Panel(NamedTuple):
     ylabel: the label of y, with its unit.
     lines: by label, {x: y}, y in [-1, 1]; points that are not finite are left
       out. A label has the same colour in all panels of a figure.
-    counts: by label, the number of images of each point, for shares of them:
-      points get 95% intervals (Wilson, 1927), and the legend has the number.
+    counts: by label, the number of images of each point, if y is a share of
+      images. Points then get 95% intervals (Wilson, 1927), and the legend shows
+      the number.
   """
 
   title: str
@@ -81,8 +82,8 @@ def diagnostic_curves(
   """Plots shares, such as the entropy of routing against the training step.
 
   Args:
-    panels: the axis of y goes up to 1, and begins at 0 where no line is below;
-      where the lines of a panel span less than a quarter, it shows their range.
+    panels: the y axis ends at 1, and begins at 0 unless a line is below it; if
+      the lines of a panel span less than a quarter, it shows their range only.
     path: file to write.
 
   Raises:

@@ -1,4 +1,4 @@
-"""What trained models and rendered toys look like, for the documentation."""
+"""Images by trained models and of rendered toys, for the documentation."""
 
 import functools
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def posed(data_dir: str | None) -> np.ndarray:
 
 
 def viewpoints(rows: int, columns: int) -> np.ndarray:
-  """The left eye's pictures of a toy: elevations in rows, azimuths along."""
+  """Left-eye images of a toy: elevations in rows, azimuths in columns."""
   figure = toys.figure(1, 2, seed=0)
   heights = jnp.radians(jnp.linspace(30.0, 70.0, rows))
 

@@ -45,11 +45,11 @@ def learning_curves(
   reported: int | None = None,
   chosen_by: str | None = None,
 ) -> pathlib.Path:
-  """Plots errors, losses and what chose the checkpoint, against the step.
+  """Plots errors, losses and the measure that chose the checkpoint, by step.
 
-  Measures of one unit share a panel: the error in percent, mean errors, and
-  losses; a loss that falls below 0 has its own, as what chose the checkpoint
-  has unless it is one of them.
+  Measures with the same unit share a panel: the error in percent, mean errors,
+  and losses. A loss that falls below 0 has a panel of its own. So has the
+  measure that chose the checkpoint, unless it is one of the others.
 
   Args:
     metrics: the lines of metrics.jsonl: each has `step` and `split`, and any of
@@ -239,7 +239,7 @@ def _curves(
       if not isinstance(value, int | float) or not math.isfinite(value):
         continue
       if name == "accuracy":
-        # 1 - 0.99999994 is no error: it would stretch the axis by decades.
+        # Round errors such as 1 - 0.99999994, which would stretch the axis.
         name, value = _ERROR, round(100 * (1 - value), 4)
       is_shown = name.endswith(("error", "loss")) or name == chosen_by
       if line["split"] in _STYLES and is_shown:
@@ -278,7 +278,7 @@ def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
 
 
 def _short(label: object) -> str:
-  """A label that leaves its neighbours room."""
+  """A label, shortened so that it does not overlap its neighbours."""
   text = str(label)
   return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -309,8 +309,8 @@ def bare(panel: "axes.Axes") -> None:
 def save(sheet: "figure.Figure", path: str | os.PathLike) -> pathlib.Path:
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
-  # Without the library's version equal figures are equal files;
-  # and without a date, PDF files.
+  # Leave out the library's version, and the date of PDF files, so that equal
+  # figures are equal files.
   unknown = "CreationDate" if path.suffix == ".pdf" else "Software"
   sheet.savefig(path, format=path.suffix[1:], metadata={unknown: None})
   return path

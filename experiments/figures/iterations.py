@@ -46,7 +46,7 @@ def vote_distances(
     place.set_title(f"iteration {r + 1}", fontsize=8)
     place.tick_params(labelsize=7)
     bare(place)
-  grid[0].set_ylim(0, None)  # of all, which share it; it ends scaling
+  grid[0].set_ylim(0, None)  # for all panels; automatic scaling ends here
   sheet.legend(
     *grid[0].get_legend_handles_labels(),
     loc="outside upper center",

@@ -21,7 +21,7 @@ _BFLOAT16 = flags.DEFINE_bool(
 
 
 def configure() -> None:
-  """Sets the precision of products, where --precision says one."""
+  """Sets the precision of products, if --precision is given."""
   if _PRECISION.value:
     jax.config.update("jax_default_matmul_precision", _PRECISION.value)
 
@@ -32,6 +32,6 @@ def dtype() -> str:
 
 
 def refuse_bfloat16(why: str) -> None:
-  """Ends a binary whose model has no form in bfloat16, with the reason."""
+  """Raises a ValueError with the reason `why`, if --bfloat16 is given."""
   if _BFLOAT16.value:
     raise ValueError(f"--bfloat16 is not for this model: {why}")

@@ -70,7 +70,7 @@ def refuse(what: str, *also: str) -> None:
   """Checks that no flag of several processes is given.
 
   Args:
-    what: does not use them.
+    what: the name of the command that does not use them.
     *also: names of other flags of this module that it does not use.
 
   Raises:

@@ -23,7 +23,7 @@ def _is(name: str, value: str) -> bool:
 
 
 def depending() -> list[str]:
-  """The flags of this command that set something scaled to --num_steps."""
+  """The flags of this command whose effect depends on --num_steps."""
   given = flags.FLAGS
   return [
     f"--{name} by default" if given[name].value is None
@@ -34,7 +34,7 @@ def depending() -> list[str]:
 
 
 def remark() -> str:
-  """What another length of a run changes besides, as a clause."""
+  """Part of a message: which flags depend on the length of a run."""
   names = depending()
   if not names:
     return ""

@@ -1,6 +1,6 @@
 """Limits that hold for the values of all flags, and the start of a binary.
 
-The one flag that it brings is `--preset`, for binaries that have presets.
+The only flag that it adds to a binary is `--preset`.
 """
 
 import functools
@@ -31,7 +31,7 @@ def run(
     shared: the flags that the binary uses of those that it does not define
       itself. Others are refused, and `--help` leaves them out. None for all.
   """
-  gc.freeze()  # what was imported stays: there is no garbage to look for
+  gc.freeze()  # imported objects stay; do not search them for garbage
   app.run(main, flags_parser=functools.partial(_parse, shared=shared))
 
 
@@ -127,14 +127,14 @@ def refuse(what: str, names: Sequence[str]) -> None:
 
 
 def require_folder(name: str, path: str) -> None:
-  """Checks that a file can be put where a flag says, before it is computed.
+  """Checks that the folder of an output file exists, before any computation.
 
   Args:
-    name: of the flag.
+    name: the name of the flag that gives the file.
     path: its value.
 
   Raises:
-    ValueError: if the folder of the file is not there.
+    ValueError: if the folder does not exist.
   """
   folder = pathlib.Path(path).expanduser().parent
   if not folder.is_dir():
@@ -151,7 +151,7 @@ def is_default(name: str) -> bool:
 def flags_of_size(shape: Sequence[int]) -> str:
   """The names of the flags that set the longest side of an array.
 
-  Where no flag has that value, those of the largest values that the user gave.
+  If no flag has that value, the two largest flags that the user has changed.
   """
   sizes, raised = {}, {}
   for flag in experiment_flags():
@@ -174,7 +174,7 @@ def _parse(
     print(usage.text(used), end="")
     sys.exit(0)
   try:
-    # Whatever reads the command line later sees the flagfile.
+    # Code that reads the command line later must see the flagfile.
     sys.argv[:] = words = presets.expand(words)
     rest = app.parse_flags_with_usage(presets.inlined(words))
     for flag in experiment_flags():

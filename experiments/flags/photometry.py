@@ -51,7 +51,7 @@ _STANDARDISE = flags.DEFINE_bool(
 
 
 def place(placement: Placement) -> Placement:
-  """A placement with what these flags add to it.
+  """Adds the values of these flags to a placement.
 
   Raises:
     ValueError: if a crop is given with a canvas or with shifts.
@@ -70,7 +70,7 @@ def place(placement: Placement) -> Placement:
 
 
 def refuse_decoder(model: str) -> None:
-  """Checks that no decoder is asked to draw standardised images.
+  """Checks that no decoder has to reconstruct standardised images.
 
   Args:
     model: the value of --model.

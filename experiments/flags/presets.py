@@ -1,6 +1,6 @@
 """Presets by name: `--preset=NAME` stands for the flagfile of that name.
 
-A training binary without flags of its own takes the quick one.
+A training binary uses its quick preset if no flag says what to train.
 """
 
 import pathlib
@@ -27,7 +27,7 @@ flags.DEFINE_string(
 # data, model or optimiser: the first of these that it has. They train on
 # embedded data within two minutes on two cores.
 _QUICK = ("digits", "{model}_quick")
-# The flags that leave it open what is trained.
+# Flags that do not say what is trained.
 _OPEN = frozenset(
   {
     "workdir", "data_dir", "seed", "num_steps", "log_every", "eval_every",
@@ -92,7 +92,7 @@ def has_some(binary: str) -> bool:
 def quick(binary: str) -> str | None:
   """The name of the quick preset of a binary such as `train_vae`, if any.
 
-  Programs that do not train have none, and a benchmark named `vae` neither.
+  Only names that begin with `train_` have one, not a benchmark named `vae`.
   """
   if not binary.startswith("train_"):
     return None
@@ -142,7 +142,7 @@ def _file(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _stem(binary: str) -> str:
-  """The name of a binary, of `capjax train_vae` too."""
+  """The name of a binary; the path may also be `capjax train_vae`."""
   return pathlib.Path(binary).stem.split()[-1]
 
 

@@ -128,8 +128,8 @@ COMPILATION_CACHE = flags.DEFINE_string(
   "Folder where compiled programs are kept between runs; empty for none.",
 )
 
-# The flags that a binary uses which reads a finished run, of those here and of
-# the data; the run has its own values of the others.
+# The shared flags that a binary uses if it reads a finished run. The others
+# have the values of the run.
 OF_READERS = (
   "workdir", "dataset", "data_dir", "stream", "image_size", "grayscale",
   "cpu_devices", "compilation_cache",

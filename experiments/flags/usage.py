@@ -1,4 +1,4 @@
-"""What `--help` prints: the flags of a binary, by what they are about."""
+"""The text of `--help`: the flags of a binary, grouped by topic."""
 
 import inspect
 import shutil
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from absl import flags
 
 _HELP = ("--help", "-help", "-h", "--h", "-?")
-# By name, for flags of modules that hold several kinds; then by module.
+# Groups of flags by name, in modules with flags of several groups. For the
+# other modules see `_OF_MODULES`.
 _GROUPS = {
   "Run": (
     "workdir", "preset", "seed", "start_from", "deterministic",
@@ -82,7 +83,7 @@ def text(known: Iterable[flags.Flag]) -> str:
 
 
 def _place(flag: flags.Flag) -> tuple[int, str]:
-  """Flags in the order of `_GROUPS`, then by name."""
+  """A key to sort flags in the order of `_GROUPS`, then by name."""
   names = _GROUPS.get(_GROUP_OF.get(flag.name, ""), ())
   place = names.index(flag.name) if flag.name in names else len(names)
   return place, flag.name

@@ -1,4 +1,4 @@
-"""The table of stacked capsule autoencoders without some part each.
+"""The table of ablations: stacked capsule autoencoders that each lack a part.
 
 Rows come from the records `scae_ablation_NAME-SEED`.
 """
@@ -10,7 +10,7 @@ from . import published, tables
 STEM = "scae_ablation_"
 WHOLE = "full"
 NONE = "No record of these runs yet.\n"
-# What the rows say, by name of the record.
+# Labels of the rows, by name of the record.
 ROWS = {
   WHOLE: "whole model",
   "no_features": "no special features",

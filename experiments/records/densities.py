@@ -8,8 +8,8 @@ from . import tables
 
 # The suites that measure the log-likelihood.
 _SUITES = ("bound", "importance", "log_likelihood")
-# Metrics of the suite `importance`, by the names that the suite `bound` uses.
 TITLE = "Densities of test images"
+# Metrics of the suite `importance`, and their names in the suite `bound`.
 _ALIASES = {"bound_1": "elbo", "bound_100": "importance_bound"}
 _NUM_SAMPLES = 100  # where a record does not say
 _ESTIMATORS = {
@@ -57,7 +57,7 @@ compared. Compare models at the same learning rate, or each at its best one.
 
 
 class _Estimate(NamedTuple):
-  """An estimate of the log-likelihood that the seeds of a setting have.
+  """An estimator of the log-likelihood, with the seeds of one setting.
 
   Attributes:
     setting: the setting of an evaluation.
@@ -134,7 +134,7 @@ def _noted(table: str) -> str:
 
 
 def _estimates(records: Iterable[dict]) -> Iterator[_Estimate]:
-  """By data set and kind of pixels, the highest likelihood first."""
+  """Yields estimates by data set and kind of pixels, the highest first."""
   found = []
   kept = [record for record in records if record.get("suite") in _SUITES]
   for setting in tables.settings(kept):
@@ -169,7 +169,7 @@ def _rate(setting: tables.Setting) -> str:
 
 
 def _error_of(metric: str) -> str:
-  """The standard error over images of a metric."""
+  """The name of the standard error over images of a metric."""
   return f"{metric.removesuffix('_backwards')}_standard_error"
 
 

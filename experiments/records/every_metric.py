@@ -82,7 +82,7 @@ def pages(records: Iterable[dict]) -> dict[str, str]:
 
 
 def _has_error(setting: tables.Setting) -> bool:
-  """Whether a setting has a row among the test errors, not one a metric."""
+  """Whether a setting is a row of test errors, not a row for each metric."""
   metrics = setting.records[0]["metrics"]
   return not setting.suite and published.ERROR in metrics
 
@@ -187,9 +187,9 @@ def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
 
 
 def _cell(values: Sequence[float | list[float]]) -> str:
-  """One number, or those of a curve, as means over seeds.
+  """The text of a cell: means over seeds, of a number or of a curve's points.
 
-  Curves of several lengths, as over bins that some seeds have, have no mean.
+  Curves of different lengths, for example with different bins, have no mean.
   """
   if not isinstance(values[0], list):
     return tables.mean(values, ".4g", ".2g")

@@ -24,7 +24,7 @@ def write(
   Args:
     path: a file `*.jsonl`, which is replaced; its folder exists.
     invocation: the command that measured.
-    suite: the name that tables know the measurements by.
+    suite: the name of the measurements in tables.
     metrics: the numbers by name.
     seconds: how long measuring took.
     num_parameters: of the model measured; 0 if there are several, or none.
@@ -32,7 +32,7 @@ def write(
 
   Raises:
     ValueError: if a number is not finite or a field has the wrong type.
-    OSError: if the file cannot be written; what stood there stays.
+    OSError: if the file cannot be written; an existing file is kept.
   """
   path = pathlib.Path(path)
   line = json.dumps(

@@ -13,7 +13,7 @@ STEM = "networks_"
 NONE = "No record of these runs yet.\n"
 DATA = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
 DEPTHS = (1, 2, 3)
-# What the rows say, by name of the record.
+# Labels of the rows, by name of the record.
 ROWS = {name: f"`{name}`" for name in routers.NAMES} | {
   "grid": "3D convolutions of DeepCaps"
 }

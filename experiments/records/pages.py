@@ -4,11 +4,12 @@ A page holds each number between two comments that no reader sees:
 
   <!--= digits test_error_percent .2f -->2.78 ± 0.73<!--/-->
 
-The first names a record (its file without the seed; with `:SUITE` for that of
-an evaluation), a metric (with `@N` for point N of a curve), and a format: that
-of Python, `n` for the number of seeds, `images` for that of test images,
-`steps` for that of updates, or `parameters` for millions of parameters. `%` in
-a format multiplies by 100 and leaves the sign to the page.
+The first comment has three words: a record (the name of its file without the
+seed; with `:SUITE` for an evaluation), a metric (with `@N` for point N of a
+curve), and a format. The format is one of Python, `n` for the number of seeds,
+`images` for the number of test images, `steps` for the mean number of updates,
+or `parameters` for the number of parameters in millions. A `%` at the end of a
+format multiplies by 100; the percent sign itself is part of the page.
 """
 
 import pathlib

@@ -3,7 +3,7 @@
 import shlex
 
 ERROR = "test_error_percent"
-# Flags that leave a run the one of its preset, but for its seed.
+# Flags that a run of a preset may have and still count as one of this preset.
 NOT_OF_PRESETS = ("seed", "workdir", "data_dir", "compilation_cache")
 # Errors in percent (Sabour et al., 2017, tables 1 and section 6; Mazzia et al.,
 # 2021): of CapsNet by number of iterations and whether it reconstructs.
@@ -18,8 +18,8 @@ _PAPER = {
   ("train_multimnist", "capsnet", 3, True): 5.2,
   ("train_multimnist", "baseline"): 8.1,
 }
-# Numbers of parameters of the networks in those tables, which other sizes and
-# layers change: with a decoder and, of CapsNet on MNIST, without.
+# Numbers of parameters by which the networks in those tables are recognised;
+# for CapsNet on MNIST with and without a decoder.
 _PAPER_SIZES = {
   ("train_capsnet", "capsnet"): (8_215_728, 6_804_384),
   ("train_capsnet", "baseline"): (35_445_522,),
@@ -66,7 +66,7 @@ def _published_error(record):
   if record["num_parameters"] not in _PAPER_SIZES.get(key, ()):
     return None
   if flag("model") == "capsnet":
-    # Of as many parameters, too.
+    # Other routings can have the same number of parameters.
     if flag("routing", "dynamic") != "dynamic" or flag("leaky"):
       return None
     key += flag("num_iterations") or 3, flag("reconstruction") != "none"

@@ -56,8 +56,8 @@ def sent(counts: Mapping[str, int], num_devices: int) -> float:
 
   A ring sums an array among N devices by sending 2 (N - 1) / N of it (Patarasuk
   and Yuan, 2009, Bandwidth optimal all-reduce algorithms for clusters of
-  workstations). Summed are the gradients; and the batch, of which each device
-  has the rows of its own images, the others being zeros.
+  workstations). Two arrays are summed: the gradients; and the batch, in which
+  each device fills the rows of its own images, and the other rows are zeros.
 
   Args:
     counts: `gradient_bytes`, `batch` of a device and `row_bytes`.

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from . import published
 
 _GROUP = ("experiment", "dataset", "preset", "device", "suite")
-# Flags that have a column, and flags of how often a run is logged or validated.
+# Flags that the name of a row leaves out: they have a column, or only set how
+# often a run is logged, validated or saved.
 _ELSEWHERE = {"num_steps", "log_every", "eval_every", "checkpoint_every"}
 
 # Sides of the images of data sets that have views.
@@ -28,7 +29,7 @@ SETTINGS = (
 # Beginnings of the names of counts, which are equal for equal networks.
 _COUNTED = ("num_", "operations", "parameters")
 
-# Flags that leave nothing out at "all", as the code did before it had them.
+# Flags whose value "all" is the behaviour of the code before it had them.
 _ALL_IS_OFF = ("viewpoints", "routing_gradient")
 
 NO_RUNS = "No runs are recorded yet.\n"
@@ -121,7 +122,7 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   """The flags of a record that are not the same in all of its peers.
 
   Returns:
-    Their values by name; None for a flag that the record is older than, and
+    Their values by name; None for a flag that is newer than the record, and
     that is on in a peer.
   """
   names = {name for peer in peers for name in peer["flags"]}
@@ -172,7 +173,7 @@ def images(records: Sequence[dict], metric: str) -> str:
 
 
 def is_measured(metric: str) -> bool:
-  """Whether a number can differ between seeds: no setting and no count."""
+  """Whether a number can differ between seeds; settings and counts cannot."""
   return metric not in SETTINGS and not metric.startswith(_COUNTED)
 
 
@@ -201,7 +202,7 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
 def by_seed(
   named: Mapping[str, Sequence[dict]], stem: str, suite: str, metric: str
 ) -> dict[int, Any]:
-  """A metric of each seed of a record; of those that have it.
+  """A metric of a record by seed; seeds that do not have it are left out.
 
   Args:
     named: what `pages.read` returns.
@@ -234,7 +235,7 @@ def curve(
 def differences(
   ours: Mapping[int, float], theirs: Mapping[int, float]
 ) -> list[float]:
-  """What one setting has more than another, for each seed of both."""
+  """The values of one setting minus those of another, for common seeds."""
   return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs)]
 
 
@@ -298,7 +299,7 @@ def _index(record: dict, peers: Sequence[dict]) -> int:
 
 
 def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
-  """The values of a flag; None where a record is older and it is not off."""
+  """The values of a flag; None if a record lacks it and no peer has it off."""
   known = [p["flags"][name] for p in peers if name in p["flags"]]
   # A record that lacks the flag did what the flag does when it is off.
   offs = [str(value) for value in known if _is_off(name, value)]
@@ -309,7 +310,7 @@ def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
 
 
 def _is_of_preset(name: str, record: dict, peers: Sequence[dict]) -> bool:
-  """Whether a flag has the value of all runs whose commands do not give it."""
+  """Whether all runs that do not give a flag have the value of this record."""
   if name not in record["flags"]:
     return False
   left = {

@@ -79,7 +79,7 @@ def require_space(folder: pathlib.Path, size: int) -> None:
 
 
 def is_full(error: BaseException) -> bool:
-  """Whether a file system, a quota or a limit refused to take more."""
+  """Whether an error means that a disk, a quota or a size limit is full."""
   number = getattr(error, "errno", None)
   words = map(os.strerror, _FULL)
   return number in _FULL or any(word in str(error) for word in words)

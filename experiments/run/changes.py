@@ -10,9 +10,10 @@ _SETS = ("train", "test")  # whose fingerprints are recorded
 def between(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
   """One phrase for each value that differs, such as `num_types was 4, is 2`.
 
-  Values of records within the records are compared one by one, and those that
-  one of them lacks are unset there. What the old record itself lacks is newer
-  than it, and not compared. A fingerprint is only said to differ.
+  Nested records are compared value by value; a value that one of them lacks is
+  shown as unset. A value that the old record itself lacks is newer than the
+  record, and is not compared. For fingerprints the phrase says only that they
+  differ.
 
   Args:
     old: the record of the run.

@@ -11,7 +11,7 @@ from . import atomic_files, changes, provenance, recorded_flags
 from . import metrics as metrics_files
 from .invocation import Invocation
 
-# Names of the state that is saved before an update, whole and in part.
+# Names of the state of step 0: complete, being written, or being deleted.
 _FIRST = ("0", "0.partial", "0.deleted")
 
 
@@ -26,13 +26,13 @@ class Run:
       metrics_files.TensorBoard,
     ),
   ):
-    """Makes nothing yet.
+    """Prepares a run; creates no files yet.
 
     Args:
       workdir: the folder.
       figure_format: "png" or "pdf".
-      writers: `(folder, step) -> writer` of metrics after a step, besides that
-        of metrics.jsonl.
+      writers: `(folder, step) -> writer` of metrics after a step, in addition
+        to the writer of metrics.jsonl.
 
     Raises:
       ValueError: if the folder has no name.
@@ -72,9 +72,9 @@ class Run:
 
     Args:
       invocation: the command that trains, or resumes training.
-      shortest: gives the least length that a run may get, such as the updates
-        that it has; None where it may not be shortened.
-      check: raises an error if something else than flags is not as in the run;
+      shortest: gives the smallest length that the run may get, such as its
+        number of updates; None if it may not be shortened.
+      check: raises an error if anything besides the flags differs from the run;
         called before another length is recorded.
 
     Raises:
@@ -104,18 +104,18 @@ class Run:
       self._lock = None
 
   def has_updates(self) -> bool:
-    """Whether training has got beyond its first state.
+    """Whether training has written anything after the state of step 0.
 
-    That of step 0 is saved before an update is compiled.
+    That state is saved before the update is compiled.
     """
     return _has_updates(self.workdir)
 
   def has_earlier_phase(self) -> bool:
-    """Whether layers were pretrained here, or began to be."""
+    """Whether pretraining of layers has begun here."""
     return any(_has_updates(x) for x in self.workdir.glob("layer_*"))
 
   def has_begun(self) -> bool:
-    """Whether training has written numbers here."""
+    """Whether training has written metrics or a summary here."""
     return _has_begun(self.workdir)
 
   def flags(self) -> dict[str, Any]:
@@ -130,8 +130,8 @@ class Run:
     Args:
       name: of the file.
       record: what it holds.
-      fixed: whether a state that was saved depends on it already; it does where
-        there are metrics.
+      fixed: whether a saved state depends on an existing record, which must
+        then be the same; it always must if there are metrics.
 
     Raises:
       ValueError: if the run was started with another record of that name.
@@ -184,8 +184,8 @@ class Run:
     Args:
       step: the step from which training resumes.
       also: splits whose line of `step` itself is dropped too.
-      due: the step of the last line that there must be, or a warning is
-        logged; None for `step`.
+      due: a warning is logged if the last line is of an earlier step than this;
+        None for `step`.
     """
     self.close()
     self._lines.rewind(step, also, step if due is None else due)
@@ -207,7 +207,7 @@ class Run:
     return self._lines.read()
 
   def images_per_second(self) -> float | None:
-    """The median rate of the updates so far; the first also compile.
+    """The median rate of the updates so far, which compilation hardly affects.
 
     None where no line of metrics.jsonl has a rate.
     """
@@ -254,7 +254,7 @@ class Run:
       return False
 
   def write_summary(self, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json, as `summary` made it: the run is complete.
+    """Writes the result of `summary` to summary.json; the run is then complete.
 
     Raises:
       OSError: if the file cannot be written.
@@ -323,7 +323,7 @@ class Run:
 
 
 def outdated(summary: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-  """How the run was trained since an evaluation; empty if it was not.
+  """How training has changed the run since an evaluation; empty if it has not.
 
   Args:
     summary: of the run now.

@@ -9,15 +9,15 @@ from . import processes
 
 
 class Interrupted(Exception):
-  """What is under way is given up, since the program was asked to stop."""
+  """Raised to stop the current work after a signal to end the program."""
 
 
 class Interrupts:
   """Turns SIGTERM and Ctrl-C into a request to save and stop.
 
   A signal to one of several processes stops all, at the same step. A second
-  signal ends the program at once. Python gives signals to the main thread
-  alone: in another, none is noted.
+  signal ends the program at once. Python delivers signals to the main thread
+  only: in another thread this class receives none.
 
   Attributes:
     received: the signal that all processes know of; None without one.
@@ -40,7 +40,7 @@ class Interrupts:
     """Tells all processes of a signal; all must call this together.
 
     Args:
-      *numbers: numbers to share on this occasion.
+      *numbers: other numbers to share in the same call.
 
     Returns:
       The highest of each number over the processes.

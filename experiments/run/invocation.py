@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from . import older_flags
 
-# Flags of the processes and of the CPU that a run is on; it does not keep them.
+# Flags about the processes and CPU devices of a run, which are not recorded.
 PROCESS_FLAGS = frozenset(
   {
     "distributed",

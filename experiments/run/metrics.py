@@ -17,7 +17,7 @@ with epy.lazy_imports():  # it takes a second, and --help needs none
 
 
 class Writer(Protocol):
-  """Takes the metrics of a run as they come."""
+  """Receives the metrics of a run during training."""
 
   def write(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
     """Takes the metrics of a split, such as "train", after `step` updates."""
@@ -30,7 +30,7 @@ class TensorBoard:
   """A `Writer` of events for TensorBoard, one curve for each split and name."""
 
   def __init__(self, folder: pathlib.Path, step: int):
-    """Goes on after a step; points of later steps are hidden."""
+    """Continues after a step; points of later steps are hidden."""
     self._writer = tensorboardX.SummaryWriter(str(folder), purge_step=step + 1)
 
   def write(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
@@ -43,12 +43,12 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-  """A `Writer` to a run of Weights & Biases, which resumes with the folder's.
+  """A `Writer` to a run of Weights & Biases, which resumes if this run does.
 
-  Its package, `wandb`, reads its own settings, such as WANDB_MODE=offline. It
-  leaves out steps below the last that it has. A run that resumes repeats the
-  same values; of one that diverged and returned to an earlier step, it keeps
-  what was written first.
+  The package `wandb` reads its own settings, such as WANDB_MODE=offline. It
+  ignores steps before the last one that it has. That is harmless for a run that
+  resumes, which repeats the same values. If a run diverged and returned to an
+  earlier step, the values that were written first are kept.
   """
 
   def __init__(self, folder: pathlib.Path, step: int, *, project: str):
@@ -95,7 +95,7 @@ class Lines:
     atomic_files.append(self._path, line)
 
   def close(self) -> None:
-    """Each line is written at once."""
+    """Does nothing: each line is written at once."""
 
   def read(self) -> list[dict[str, Any]]:
     """The lines, without damaged ones."""
@@ -109,7 +109,7 @@ class Lines:
     Args:
       step: the step from which training resumes.
       also: splits whose line of `step` itself is dropped too.
-      due: the step of the last line that there must be, or a warning is logged.
+      due: a warning is logged if the last line is of an earlier step than this.
     """
     lines, damaged = self._read()
     if damaged:

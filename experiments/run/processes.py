@@ -1,9 +1,9 @@
 """The processes of one training, on one machine or on several.
 
-Each process runs the same program on its own devices. What depends on time,
-signals or files must be decided alike by all of them: else they would wait for
-each other for ever. Process 0 alone writes files. With one process nothing here
-costs anything.
+Each process runs the same program on its own devices. All must make the same
+decision wherever it depends on time, signals or files; otherwise they would
+wait for each other for ever. Process 0 alone writes files. With one process
+nothing here takes any time.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ def by_first_patiently(function: Callable[[], Any]) -> Any:
 
 
 def shared(method: Callable[..., Any]) -> Callable[..., Any]:
-  """Makes a method one that `by_first` calls."""
+  """A decorator: `by_first` calls the method, in process 0 alone."""
 
   @functools.wraps(method)
   def call(*arguments, **options):
@@ -198,7 +198,7 @@ def _by_first(function, *, patient):
     finally:
       _alone = False
   if patient:
-    # The service of `jax.distributed` waits longer than a collective may.
+    # `jax.distributed` can wait longer than an operation between devices.
     everyone = set(range(jax.process_count()))
     meet = orbax_multihost.get_barrier_sync_fn(processes=everyone)
     meet(key=f"by_first_{next(_meetings)}", timeout_ms=1000 * _PATIENCE)

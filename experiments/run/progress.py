@@ -1,4 +1,4 @@
-"""What is printed while something long is under way."""
+"""Messages about the progress of a long computation."""
 
 import time
 
@@ -6,14 +6,14 @@ _EVERY = 10.0  # seconds
 
 
 class Progress:
-  """Prints how far something is, every ten seconds at most."""
+  """Prints the progress of a computation, every ten seconds at most."""
 
   def __init__(self, what: str = "measured", unit: str = "examples"):
     self._what, self._unit = what, unit
     self._last = time.monotonic()
 
   def __call__(self, done: int, total: int) -> None:
-    """Notes that `done` of `total` are done, and prints it if it is time."""
+    """Prints that `done` of `total` are done, if ten seconds have passed."""
     now = time.monotonic()
     if now - self._last < _EVERY:
       return

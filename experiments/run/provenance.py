@@ -51,8 +51,8 @@ def record(invocation: Invocation) -> dict[str, Any]:
 def commit() -> str | None:
   """The commit of this code; None where git does not know.
 
-  An installed copy may lie in another project's repository, whose commit says
-  nothing of it.
+  An installed copy may lie in another project's repository, whose commit does
+  not describe this code.
   """
   if _git("ls-files", "--error-unmatch", __file__) is None:
     return None
@@ -72,10 +72,10 @@ def is_dirty() -> bool | None:
 
 
 def require_committed(workdir: pathlib.Path) -> None:
-  """Checks that a run of this code, or what it began with, can be recorded.
+  """Checks that this code, and the code that began a run, are committed.
 
   Args:
-    workdir: the folder of the run, which need not be there.
+    workdir: the folder of the run, which need not exist yet.
 
   Raises:
     ValueError: if its record would be refused.

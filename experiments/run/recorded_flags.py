@@ -1,7 +1,7 @@
 """The flags of a run, which two files of its folder record.
 
-flags.cfg has the words that the user set, and repeats the run as a flagfile;
-provenance.json has the value of each flag. Each restores the other.
+flags.cfg has the flags that are set, and repeats the run if used as a flagfile;
+provenance.json has the value of each flag. Each file can restore the other.
 """
 
 import pathlib
@@ -21,11 +21,11 @@ _UNKNOWN = {
 
 
 class FormerLengths(NamedTuple):
-  """Numbers of updates that a run was meant to have before.
+  """Former lengths of a run, in updates.
 
   Attributes:
-    lengthened_from: those that a larger one replaced, oldest first.
-    shortened_from: those that a smaller one replaced, oldest first.
+    lengthened_from: lengths that a larger one replaced, oldest first.
+    shortened_from: lengths that a smaller one replaced, oldest first.
   """
 
   lengthened_from: list[int]
@@ -54,9 +54,9 @@ def resume(
   Args:
     workdir: the run's folder.
     invocation: the command.
-    shortest: gives the least length that a run may get, such as the updates
-      that it has; None where it may not be shortened.
-    check: raises an error if something else is not as in the run; called before
+    shortest: gives the smallest length that the run may get, such as its number
+      of updates; None if it may not be shortened.
+    check: raises an error if anything else differs from the run; called before
       another length is recorded.
 
   Returns:
@@ -81,7 +81,7 @@ def resume(
   )
   _compare(workdir, unchanged)
   check()
-  # As they are now: one of the files may have restored the other.
+  # Read them again: `_compare` may have restored one of the files.
   start = _provenance(workdir, invocation)
   words = _words_by_name(workdir, invocation)
   name = "lengthened_from" if old < length else "shortened_from"
@@ -149,10 +149,10 @@ def _other_length(
   invocation: Invocation,
   shortest: Callable[[], int] | None,
 ) -> int | None:
-  """The length of a run that a command changes; None where it does not.
+  """The recorded length of a run, if a command changes it; otherwise None.
 
-  Nor does it where another flag differs, or a file is damaged, of which
-  `_compare` tells.
+  Also None if another flag differs or a file is damaged, which `_compare`
+  reports.
   """
   length = invocation.flags.get(_LENGTH)
   try:
@@ -194,7 +194,7 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
   try:
     words = _words_by_name(workdir, invocation)
   except ValueError as error:
-    fault = str(error)  # the error itself would keep the lock, by its frames
+    fault = str(error)  # the error's frames would keep the lock
   else:
     changed = _changed_words(words, invocation, start)
   if fault and lost:

@@ -227,7 +227,7 @@ def diverged(metrics: dict[str, float], *, max_error: float) -> bool:
 def set_pixel_biases(model: Any, family: str, train: data.Dataset) -> None:
   """Sets the biases of the pixels from the statistics of the training set.
 
-  Those of a large set are from its first images.
+  Of a large set only the first images are used.
 
   Args:
     model: the RBM, or another model whose `visible` are such biases.

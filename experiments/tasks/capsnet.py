@@ -1,9 +1,9 @@
 """CapsNet, Efficient-CapsNet and the convolutional baseline, on single images.
 
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5. An
-image has one label, or a multi-hot one of several classes. Of the latter, those
-with an activation above 1/2, midway between the margins, count as predicted;
-without capsules, those with a probability above 1/2.
+image has one label, or a multi-hot label of several classes. With multi-hot
+labels, classes with an activation above 1/2, midway between the margins, count
+as predicted; without capsules, classes with a probability above 1/2.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Scores of classes, of networks with capsules and of those without."""
+"""Scores of classes, for networks with and without capsules."""
 
 import jax
 from flax import nnx
@@ -28,7 +28,7 @@ def attack_loss(
   *,
   steps: Preprocessing,
 ) -> jax.Array:
-  """The loss [B] that attacks on any network follow, from its scores.
+  """The loss [B] that attacks on a network increase, from its scores.
 
   Args:
     model: the network.

@@ -39,7 +39,7 @@ def make_task(
       the data.
     optimizer: the optimiser of the parameters.
     placement: how images are deformed, and the canvas that they are placed on
-      at random; test images too, but for shifts.
+      at random; test images too, but they are not shifted.
     temperature: `step -> temperature` of the relaxed presences in training;
       None for that of the model.
     num_importance: number of samples of the importance-weighted bound; more

@@ -252,6 +252,6 @@ def _make_layer_task(
     **boltzmann.shared(binary),
   )
   if below:
-    return task  # the limit is one for errors of pixels, not of units below
+    return task  # `max_error` is for errors of pixels, not of hidden units
   diverged = functools.partial(boltzmann.diverged, max_error=max_error)
   return task._replace(diverged=diverged)

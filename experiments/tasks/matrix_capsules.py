@@ -145,7 +145,7 @@ def sample_pair(
 
 
 def make_class_loss(kind: str, timescale: float) -> ClassLoss:
-  """The loss [B] of class activations [B J] at a step of training.
+  """Makes the function for the loss [B] of class activations [B J] at a step.
 
   Args:
     kind: one of `CLASS_LOSSES`.

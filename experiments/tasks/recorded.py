@@ -1,4 +1,4 @@
-"""Tasks for measuring models of runs whose flags are not known."""
+"""Makes tasks from records, to measure models of runs without flags."""
 
 import importlib
 import typing
@@ -22,7 +22,7 @@ def task_of(card: Mapping[str, Any], record: Mapping[str, Any]) -> Task:
     record: as `Task.record` gives it.
 
   Raises:
-    ValueError: if there is no such task, or its options are others now.
+    ValueError: if there is no such task, or its options have changed.
   """
   try:
     module = importlib.import_module(f".{record['task']}", __package__)

@@ -37,15 +37,15 @@ def make_task(
   """Reconstruction of images by parts, and of parts by objects.
 
   Args:
-    model: the autoencoder, without `image_shape`, which follows from the data,
-      as `num_classes` does where images have labels. Without labels, give the
-      number of kinds of objects that images are expected to show, on which the
-      sparsity of presences depends, as `num_classes`.
+    model: the autoencoder, without `image_shape`, which follows from the data.
+      If images have labels, `num_classes` follows too. Without labels, give as
+      `num_classes` the number of kinds of objects that images are expected to
+      show; the sparsity of presences depends on it.
     optimizer: the optimiser of the parameters.
     placement: how images are deformed, and the canvas that they are placed on
-      at random; test images too, but for shifts.
-    scene: how two images make one; None for images of one object. The probes
-      then look for two classes, and `placement` is not used.
+      at random; test images too, but they are not shifted.
+    scene: how two images are combined into one; None for images of one object.
+      With a scene the probes look for two classes, and `placement` is not used.
     weights: of the terms of the loss.
     noise: whether noise is added to the logits of presence in training.
   """
@@ -106,7 +106,7 @@ def make_task(
 def _samples(
   placement: Placement, scene: Scene | None
 ) -> dict[str, train_step.Sample]:
-  """What makes examples for training, and for tests, by the names of `Task`."""
+  """The fields `sample` and `sample_test` of a `Task`."""
   if scene:
     make = scene.sampler()
 
@@ -171,12 +171,12 @@ def measure(
   Args:
     model: the autoencoder.
     images: [B H W C] in [0, 1].
-    labels: [B], or [B N] of N objects, the classes; a probe is right where its
-      N highest scores are theirs. [B 0] without labels.
+    labels: [B], or [B N] of N objects, the classes; a probe is right if its N
+      highest scores are those of the labels. [B 0] without labels.
 
   Returns:
     Measures [B]; `activations` [B K] are the shares of the parts that each
-    object explains best. Without labels those of the probes are left out.
+    object explains best. Without labels, measures of probes are left out.
   """
   output = model(images)
   targets = model.targets(images)

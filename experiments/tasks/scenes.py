@@ -14,7 +14,7 @@ from . import multimnist
 
 
 class Scene(NamedTuple):
-  """How two images make one.
+  """How two images are combined into one.
 
   Attributes:
     kind: "multimnist" overlays two images, as `overlap.overlay` does;
@@ -44,7 +44,7 @@ class Scene(NamedTuple):
     return self.kind == "multimnist"
 
   def sampler(self) -> train_step.Sample:
-    """Makes a scene and its `pairs.Objects` of an example and a partner."""
+    """The `Sample` of a scene and its `pairs.Objects`, from two images."""
     if self.is_overlaid:
       return functools.partial(
         pairs.sample, pad=self.pad, max_shift=self.max_shift

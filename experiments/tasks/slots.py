@@ -30,7 +30,7 @@ def make_task(
   Args:
     model: the autoencoder, without `image_shape`, which follows from the data.
     optimizer: the optimiser of the parameters.
-    scene: how two images make one.
+    scene: how two images are combined into one.
 
   Raises:
     ValueError: if the scene's kind is unknown.

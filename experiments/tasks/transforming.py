@@ -58,7 +58,7 @@ def make_task(
 
   Args:
     model: the auto-encoder, without `image_shape`, which follows from the data.
-      Its poses are the form of the movements.
+      The form of its poses is also that of the movements.
     optimizer: the optimiser of the parameters.
     movements: the largest movements.
     canvas: side in pixels of a black canvas in whose middle images are placed

@@ -27,16 +27,17 @@ def has_huge_pages() -> bool:
 
 
 def asks_for_huge_pages() -> bool:
-  """Whether they are only because the environment says so."""
+  """Whether large arrays are in such pages because the environment asks."""
   return _mode() == "madvise" and _requested() == "1"
 
 
 def advice() -> list[str]:
-  """A line on huge pages, where updates would be faster with them.
+  """A hint on huge pages, if updates would be faster with them; else empty.
 
-  A call on a CPU takes its temporary memory anew. In pages of 4 kB that is up
-  to a third of its time. Linux gives pages of 2 MB where a program asks for
-  them, which glibc does only if the environment says so before it starts.
+  Each call on a CPU allocates its temporary memory anew. With pages of 4 kB
+  this takes up to a third of the time of a call. Linux gives pages of 2 MB to a
+  program that asks for them. glibc asks only if a variable of the environment
+  says so when the program starts.
   """
   if _mode() != "madvise" or _requested() or not _uses_glibc():
     return []
@@ -58,7 +59,7 @@ def _mode() -> str:
 
 
 def _requested() -> str:
-  """What the environment gives glibc for its request; empty for nothing."""
+  """The value of glibc's tunable in the environment; empty if it is not set."""
   pairs = os.environ.get("GLIBC_TUNABLES", "").split(":")
   return dict(x.partition("=")[::2] for x in pairs).get(_TUNABLE, "")
 

@@ -10,7 +10,7 @@ from capjax.data.transforms import augment, stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
 
-# How two images make one; see `tasks.scenes`.
+# How two images are combined into one; see `tasks.scenes`.
 SCENES = ("multimnist", "affnist_like")
 
 
@@ -120,12 +120,12 @@ def deform_image(
 def augment_image(
   key: jax.Array, image: jax.Array, placement: Placement
 ) -> jax.Array:
-  """Deforms one training image, changes its light and its place.
+  """Deforms one training image, and changes its light and its place.
 
-  It is shifted, cut out or placed on the canvas; then it is standardised, if at
-  all.
+  The image is shifted, cropped or placed on the canvas. Finally it is
+  standardised, if the placement says so.
   """
-  # The first two are those of `split(key)`, as runs before flips had them.
+  # The first two keys are those of `split(key)`, which older runs used.
   deform_key, place_key, flip_key, light_key = jax.random.split(key, 4)
   image = _reduced(image, placement)
   if placement.flip:
@@ -153,7 +153,7 @@ def place_image(
 
 
 def steps(placement: Placement) -> Preprocessing:
-  """The steps without anything random: the middle of the canvas, or a crop."""
+  """The steps without randomness: the middle of the canvas, or a crop."""
   side = placement.canvas
   return Preprocessing(
     downsample=placement.downsample or None,

@@ -1,4 +1,4 @@
-"""What a run is made of, as lines that are printed before it begins."""
+"""Lines that describe a run, printed before it begins."""
 
 import os
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def lines(
 
 
 def _determinism() -> str:
-  """What deterministic operations cost on a GPU, where they are asked for."""
+  """A remark on deterministic operations, if a GPU uses them; else empty."""
   asked = "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
   if jax.default_backend() != "gpu" or not asked:
     return ""
@@ -72,7 +72,7 @@ def _determinism() -> str:
 
 
 def parameters(model: Any) -> Mapping[str, int]:
-  """The number of parameters by layer: by attribute of the model.
+  """The number of parameters of each layer, by attribute of the model.
 
   A list of layers counts as one layer for each of its entries.
   """

@@ -1,8 +1,8 @@
-"""Batches of images that a host has read, in the place of all images.
+"""Batches of images that a host has read, in place of all images.
 
-An example often needs one image, its own, but overlaid digits need two. Which
-images a `train_step.Sample` reads is found by calling it with images that only
-note how they are indexed.
+Most examples need only their own image, but overlaid digits need two. To find
+which images a `train_step.Sample` reads, it is called with a substitute for the
+images, which only records the indices.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ Sample = Callable[..., tuple[Any, Any]]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """The images of one batch, in the place of all images.
+  """The images of one batch, in place of all images.
 
   Attributes:
-    indices: [B], which example of the data each one is.
-    reads: [B R], the numbers of the images that it needs.
+    indices: [B], the number of each example in the data.
+    reads: [B R], the numbers of the images that each example needs.
     images: uint8 [B R H W C], these images.
     total: N, the number of all images.
   """
@@ -39,7 +39,7 @@ class Batch:
   def examples(
     self, sample: Sample, keys: jax.Array, labels: jax.Array, *arguments: Any
   ) -> tuple[Any, Any]:
-    """What `sample` makes of each index, with one random key each [B]."""
+    """The example of each index by `sample`, with random keys [B]."""
 
     def one(key, index, reads, images):
       few = _Few(reads, images, self.total)
@@ -74,7 +74,7 @@ class Block:
 
 
 class _Few:
-  """In the place of all images [N H W C], those that an example reads."""
+  """Substitute for all images [N H W C]: those that one example reads."""
 
   def __init__(self, reads: jax.Array, images: jax.Array, total: int):
     self._reads, self._images = reads, images
@@ -89,7 +89,7 @@ class _Few:
 
 
 class _Noting:
-  """In the place of all images [N H W C], black ones; it notes what is read."""
+  """Substitute for all images [N H W C]: black ones; records what is read."""
 
   def __init__(self, shape: tuple[int, ...]):
     self.shape, self.dtype = shape, jnp.dtype(jnp.uint8)
@@ -114,11 +114,11 @@ def find_reads(
   """Finds which images the examples of a batch read, on the host.
 
   Args:
-    sample: makes an example; it takes images by `images[index]` alone.
+    sample: makes an example; it reads images only by `images[index]`.
     shape: [N H W C], of all images.
     keys_of: `*where -> keys [B]` of the examples.
     labels: all labels.
-    *arguments: what `sample` takes besides.
+    *arguments: further arguments of `sample`.
 
   Returns:
     `(indices [B], *where) -> int32 [B R]`.

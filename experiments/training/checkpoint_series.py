@@ -4,8 +4,8 @@ In the folder, STEP is a checkpoint; STEP.partial is being written; STEP.deleted
 is being deleted; STEP.replaced is the former STEP, until the new one is in
 place; STEP.damaged was found damaged, and is kept for inspection.
 
-Of several processes each writes its share of the arrays; process 0 does all
-else, and the others learn the outcome from it.
+With several processes, each writes its share of the arrays. Process 0 does
+everything else, and sends the outcome to the others.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ _BLOCK = 4096  # bytes that the smallest file takes
 class Series:
   """Checkpoints of one kind, of which the newest two are kept.
 
-  Those of a measured series have metrics, others may have.
+  In a measured series each checkpoint has metrics; in others it may have them.
   """
 
   def __init__(self, folder: pathlib.Path, *, measured: bool = False):
     self._folder = folder.absolute()
     self._measured = measured
-    # Not in the background: the state is donated to the next step, and must be
-    # on disk before.
+    # Not in the background: the state must be on disk before the next step,
+    # which overwrites its buffers.
     self._orbax = _checkpointer()
     self._faults: dict[int, str | None] = {}  # by step
 
@@ -82,11 +82,11 @@ class Series:
 
   @processes.shared
   def _keep(self, step: int, written: pathlib.Path) -> None:
-    """Makes a checkpoint valid that was written, and deletes old ones."""
+    """Makes a written checkpoint valid, and deletes old ones."""
     self._put_damaged_aside()
     written.rename(self._folder / str(step))
     self._faults[step] = None
-    # For a run that resumed from before the best one, and now does better.
+    # There are some if the run resumed from before them; this one is better.
     self.delete_after(step)
     for old in self.steps()[:-_NUM_KEPT]:
       self._delete(old)
@@ -99,12 +99,12 @@ class Series:
     try:
       leaves = _named_leaves(tree)
       size = sum(x.nbytes for x in leaves.values())
-      # Orbax fails for want of space in many threads, each with pages to say.
+      # Without space, Orbax would fail in many threads, with long messages.
       self._make_room(partial, size + _BLOCK * (2 * len(leaves) + 24))
       with _quiet():
         self._orbax.save(partial / _ARRAYS, args=ocp.args.StandardSave(leaves))
       self._seal(partial, metrics)
-    # Orbax and TensorStore raise many kinds of errors, pages long.
+    # Orbax and TensorStore raise many kinds of errors, with long messages.
     except Exception as error:
       if processes.is_first():
         shutil.rmtree(partial, ignore_errors=True)
@@ -220,7 +220,7 @@ class Series:
       )
 
   def _delete(self, step: int) -> None:
-    # Renamed first, for a deletion cut short must not leave a damaged one.
+    # Rename it first: an interrupted deletion must not leave a damaged one.
     deleted = self._folder / f"{step}.deleted"
     self._path(step).rename(deleted)
     self._faults.pop(step, None)
@@ -243,7 +243,7 @@ class Series:
 
 
 def _checkpointer() -> Any:
-  """Orbax's, for the processes that work together."""
+  """Orbax's checkpointer, for the processes that work together."""
   options = {}
   if processes.count() < jax.process_count():
     options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
@@ -273,7 +273,7 @@ def _changed(path: pathlib.Path) -> list[str]:
 
 
 def _recorded_checksums(path: pathlib.Path) -> dict[str, str] | None:
-  """None where there are none, or they are damaged themselves."""
+  """The recorded checksums; None if there are none, or they are damaged."""
   try:
     recorded = json.loads((path / _CHECKSUMS).read_text())
   except (OSError, ValueError):

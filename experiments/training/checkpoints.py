@@ -61,9 +61,9 @@ class Checkpoints:
       self._best.delete_after(step - 1)
 
   def drop_best_after(self, step: int) -> None:
-    """Deletes models of later steps, which a run that ends here did not make.
+    """Deletes models of later steps, for a run that now ends at this step.
 
-    They are there where a damaged state made it repeat steps.
+    There are some if a damaged state made the run repeat steps.
     """
     self._best.delete_after(step)
 

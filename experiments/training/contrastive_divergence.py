@@ -8,7 +8,7 @@ import optax
 
 from . import train_step
 
-# Half the negative precision of Gaussian units, as in the authors' code.
+# Range of minus half the precision of Gaussian units, as in the authors' code.
 _QUADRATIC = (-50.0, -0.005)
 
 
@@ -20,7 +20,7 @@ def falling_rate(
   slower_at: Sequence[int] = (),
   slower_by: float = 1.0,
 ) -> Callable[[jax.Array], jax.Array]:
-  """A learning rate that falls in steps, by less and less.
+  """A learning rate that falls in steps; the decay can become slower.
 
   Args:
     rate: the learning rate at the start.

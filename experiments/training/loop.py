@@ -107,7 +107,7 @@ def fit(
   processes.by_first(
     _rewind, run, saved, step, config._replace(eval_every=eval_every), window
   )
-  # Of the line that was written at this step, or of the sums since the last.
+  # The newest metrics: the line of this step, or the sums since the last line.
   line = processes.by_first(_metrics_of, run, step, "train")
   newest = line or window.means()
   restarts = _MAX_RESTARTS if restart else 0
@@ -136,7 +136,7 @@ def fit(
 
   def validate():
     """Measures the model of this step, and saves it if it is the best."""
-    allocator.trim()  # The first evaluation compiles beside what is left.
+    allocator.trim()  # The first evaluation compiles, which takes memory.
     reported = train_step.averaged(state)
     scores = {}
     if len(validation.images):
@@ -148,7 +148,7 @@ def fit(
     saved.save_best(
       step, (reported, state.model) if averages else reported, scores
     )
-    if scores:  # written last: what it says is done
+    if scores:  # written last, when the model is saved
       log(step, "validation", {"epoch": step / epoch, **scores})
       lines.add(step, "validation", scores)
       for message in warn({**newest, **scores}):
@@ -163,7 +163,7 @@ def fit(
       lines.say(f"resuming from step {step} of {num_steps}")
     try:
       if step == num_steps and newest and not line:
-        # It ends earlier than it was meant to, where there was no line.
+        # A run that was shortened to this step may have no line for it.
         log(step, "train", {"epoch": step / epoch, **newest})
       if is_pause() and not processes.by_first(
         _is_validated, run, saved, step, validation
@@ -221,7 +221,7 @@ def fit(
         if is_line:
           window.clear()
         due = config.checkpoint_every and not step % config.checkpoint_every
-        # Before validation, which can take longer than a machine waits.
+        # Save before validation, which may be cut off after a signal.
         if is_pause() or due or late or (signals.received and not restart):
           save()
         signals.stop()
@@ -254,10 +254,10 @@ def _rewind(
   config: LoopConfig,
   window: windows.Window,
 ) -> None:
-  """Drops what was written after a step, from which training resumes.
+  """Drops what was written after the step from which training resumes.
 
-  Where that was the last step of a run that is lengthened now, this is also
-  what was written only because it was the last.
+  If that was the last step of a run that is now lengthened, also drops what was
+  written only because it was the last step.
   """
   also = []
   if step < config.num_steps:

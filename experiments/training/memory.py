@@ -58,7 +58,7 @@ def check(
     remedy: `shape of the largest array -> text` that says what to lower.
 
   Returns:
-    The least memory, of all devices of a CPU together.
+    The least memory of one device; on a CPU, of all its devices together.
 
   Raises:
     ValueError: if memory is too small, or the task has no model for these
@@ -118,7 +118,7 @@ def estimate(
     for part, tree in parts.items()
     if tree is not None
   }
-  # Parts of the data; 1 also where `placing.data_mesh` will refuse the groups.
+  # At least 1: `placing.data_mesh` refuses too large a `model_parallel` later.
   shares = max(jax.device_count() // config.model_parallel, 1)
   sizes["data"] //= shares
   sizes["batch"] //= shares * config.num_micro_batches

@@ -1,4 +1,4 @@
-"""Updates that take less memory: batches in parts, and repeated work."""
+"""Updates that take less memory: micro-batches and rematerialisation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from capjax.layers.capsules import Fixed
 
 _PRODUCTS = ("dot_general", "conv_general_dilated")
-# Variables that may move several times in an update, or never.
+# Variables that may change several times in an update, or never.
 _FREE = (nnx.BatchStat, nnx.RngState, Fixed)
 
 
@@ -26,10 +26,10 @@ def check(batch_size: int, num_parts: int, num_devices: int) -> None:
 
 
 def rematerialised(function: Callable[..., Any]) -> Callable[..., Any]:
-  """A function with the same gradient, for which less is kept in memory.
+  """Wraps a function, so that its gradient keeps less in memory.
 
-  Of the forward pass only products of matrices and convolutions are kept; all
-  else is computed again from them.
+  Only products of matrices and convolutions of the forward pass are kept. All
+  else is computed again from them; the gradient is the same.
 
   Args:
     function: of arrays, without side effects.
@@ -52,7 +52,7 @@ def average(
   num_parts: int,
   mesh: Mesh,
 ) -> Any:
-  """The mean of what a function finds in the parts of a batch, in turn.
+  """The mean of a function over the parts of a batch, one after the other.
 
   Part p takes the examples p, p + P, ..., so that each device has its share.
 
@@ -69,7 +69,7 @@ def average(
     The mean over parts of `found`, and `rest` after the last.
 
   Raises:
-    ValueError: if a variable may move only once in an update.
+    ValueError: if a variable may change only once in an update.
   """
 
   def is_variable(x):

@@ -1,4 +1,4 @@
-"""Images that were moved, and by how much, as transforming models take them."""
+"""Moved images and their movements, the inputs of transforming models."""
 
 from typing import NamedTuple
 

@@ -146,7 +146,7 @@ def is_divided(path: tuple[Any, ...], x: Any, groups: int) -> bool:
   """Whether `place_state` divides an array among so many devices.
 
   Args:
-    path: its path in the state; transforms have that name in it.
+    path: its path in the state, which contains "transforms" for transforms.
     x: the array.
     groups: the size of the axis `model`.
   """

@@ -1,4 +1,4 @@
-"""Batches of images that stay in their files, read by Grain while others train.
+"""Batches of images in files, read by Grain while earlier batches train.
 
 The rows of step t are a function of the key and t alone, as in memory: the same
 permutation, computed on the host. So there is no position to save. Training
@@ -87,12 +87,12 @@ def read(
 
 
 def place(batch: Batch, mesh: Mesh, axis: int = 0) -> Batch:
-  """Gives each device its part of a batch of which each process has its own.
+  """Gives each device its part of a batch that is spread over the processes.
 
   Args:
     batch: arrays on the host, [B/P ...] in each of P processes.
     mesh: the devices.
-    axis: that of B, after the axis of steps where there is one.
+    axis: the axis of B; 1 if an axis of steps comes first.
   """
   split = NamedSharding(mesh, P(*[None] * axis, "data"))
   return jax.tree.map(
@@ -103,8 +103,7 @@ def place(batch: Batch, mesh: Mesh, axis: int = 0) -> Batch:
 class Steps:
   """Which examples each step trains on, and which images they read.
 
-  Computed on the host, and there by its CPU, where it is the same as on any
-  other device.
+  Computed by the CPU of the host, with the same result as on any other device.
   """
 
   def __init__(
@@ -147,11 +146,10 @@ class Steps:
 
 
 class Streamed:
-  """An `Update` on images in files; to the loop, one like that in memory.
+  """An `Update` on images in files, which the loop uses like one in memory.
 
   Attributes:
-    add: as that of `train_step.Update`; the images that it is given are not
-      used.
+    add: as in `train_step.Update`, but its argument `images` is not used.
     zeros: likewise.
   """
 
@@ -189,7 +187,7 @@ class Streamed:
   def add(self, state, totals, images, labels, num_steps):
     """Updates a block of batches at a time, while the next ones are read."""
     self._seek(state)
-    # As the totals that updates return, so that these are compiled once.
+    # Place them as updates place the totals, so that `add` is compiled once.
     totals = placing.replicate(totals, self._mesh)
     running = collections.deque()
     for start in range(0, num_steps, self._steps):
@@ -232,7 +230,7 @@ class Streamed:
     return Block(first, place(jax.tree.map(stack, *batches), self._mesh, 1))
 
   def _begin(self, state) -> None:
-    """Computes anew what is chosen where a restart has changed the key."""
+    """Chooses examples at the start, and again if a restart changes the key."""
     bits = np.asarray(jax.random.key_data(state.key))
     if self._key is None or not np.array_equal(bits, self._key):
       self._key, self._step = bits, None
@@ -244,7 +242,7 @@ class Streamed:
       self._steps = max(1, min(_MOST_STEPS, _BLOCK // max(1, one)))
 
   def _seek(self, state) -> None:
-    """Reads from the step of the state on, if that is not what comes next."""
+    """Reads from the step of the state on, unless its batch comes next."""
     self._begin(state)
     step = int(state.step)
     if step != self._step:
@@ -268,7 +266,7 @@ def make_evaluate(
   def keys_of(numbers):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
 
-  # Whole on each device, so that each process can read all measures.
+  # Copied to each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=everywhere)
   @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def run(model, numbers, batch, labels, *arguments):

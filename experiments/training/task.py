@@ -67,9 +67,10 @@ class Task(NamedTuple):
       [B H W C], masks [B K H W])`, the share of each object in a pixel.
     multi_hot: whether it trains on images that belong to several classes.
     unlabelled: whether it trains on images without labels, of shape [B 0].
-    name: of the module whose `make_task` made it; by `described`, as `options`.
+    name: the module whose `make_task` made it. `described` sets this and the
+      two fields below.
     options: the options of `make_task`.
-    model: the spec that `make_task` was given; by `described`.
+    model: the spec that `make_task` was given.
   """
 
   describe: Callable[[Sequence[int], int], Spec]
@@ -121,13 +122,13 @@ class Task(NamedTuple):
 def described(
   *makers: Callable[..., nnx.Module],
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-  """Makes the tasks of a `make_task` hold its name and its options.
+  """A decorator of `make_task`: its tasks hold its name and its options.
 
-  The function checks its arguments `model` and `optimizer` first.
+  It also checks the arguments `model` and `optimizer`.
 
   Args:
-    *makers: the classes and functions of capjax that make what the task trains,
-      besides those of users.
+    *makers: the classes and functions of capjax that make the models of the
+      task; classes from outside capjax are not checked.
   """
 
   def wrap(make_task):
@@ -159,7 +160,7 @@ def _check_model(
       f"Spec({makers[0].__name__}, {{}})"
     )
   maker = model.maker
-  # A function, which has no class to compare, may be of any of them.
+  # A function is accepted, since it has no class to compare.
   if (
     isinstance(maker, type)
     and maker.__module__.startswith("capjax.")
@@ -196,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 
 def require_labels(task: Task, dataset: data.Dataset, name: str) -> None:
-  """Checks that a task can do with the labels of a data set.
+  """Checks that a task can use a data set with its labels, or without any.
 
   Args:
     task: the task.
@@ -264,7 +265,7 @@ def make_evaluate(
   batch_size: int,
   mesh: Mesh | None = None,
 ) -> Callable[..., dict[str, np.ndarray]]:
-  """`train_step.make_evaluate` on all devices, which tells of its progress.
+  """`train_step.make_evaluate` on all devices, which prints its progress.
 
   The images may be stored in files.
   """
@@ -353,12 +354,12 @@ def restore_model(
 def restore_models(
   run: directory.Run, task: Task, dataset: data.Dataset, config: LoopConfig
 ) -> tuple[int, tuple[nnx.Module, ...], dict[str, float]]:
-  """As `restore_model`, with the raw model after one of averaged weights."""
+  """As `restore_model`; the raw model follows one with averaged weights."""
   mesh = placing.data_mesh(config.batch_size, jax.local_devices())
   shapes = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
   shapes.eval()
   template = placing.placed_shapes(shapes, mesh)
-  # The flags of that run, which may be another one that this one starts from.
+  # From the flags of that run, which need not be the run of this command.
   averages = bool(run.flags().get("average_decay"))
   restored = saved_by(run, task, config).restore_best(
     (template, template) if averages else template

@@ -41,7 +41,7 @@ class TrainState(NamedTuple):
   average: nnx.State | None = None
 
 
-# Batches that are measured before an evaluation tells how far it is.
+# Batches that an evaluation measures before it reports its progress.
 _GROUP = 16
 
 # Variables that are averaged over steps: weights and their statistics.
@@ -121,7 +121,7 @@ def sample_labelled(
 class Update(NamedTuple):
   """Many updates in one call; the metrics of several calls can be added up.
 
-  In as many calls as one likes, the sums are the very same.
+  The sums do not depend on how the steps are divided among calls.
 
   Attributes:
     add: `(state, totals, images uint8 [N H W C], labels [N], num_steps) ->
@@ -184,8 +184,9 @@ def make_update(
 
   Raises:
     ValueError: if the batch cannot be cut into that many parts, each for all
-      devices; when it is first called, also for a model with variables that an
-      update moves once, such as the chains of a Boltzmann machine.
+      devices. At the first call also, if there are several parts, for a model
+      with variables that may change only once in an update, such as the chains
+      of a Boltzmann machine.
   """
   micro_batches.check(batch_size, num_micro_batches, mesh.shape["data"])
   split = NamedSharding(mesh, P("data"))
@@ -252,7 +253,7 @@ def make_update(
     return TrainState(step, model, opt_state, state.key, average), metrics
 
   def _newest_share(step):
-    """(1 - d) / (1 - d^t), for d close to 1 too."""
+    """(1 - d) / (1 - d^t), accurate also for d close to 1."""
     if not average_decay:
       return 1.0
     log = math.log(average_decay)
@@ -305,7 +306,7 @@ def make_evaluate(
   """
   split = NamedSharding(mesh, P("data"))
 
-  # Whole on each device, so that each process can read all measures.
+  # Copied to each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def run(model, indices, numbers, *data):

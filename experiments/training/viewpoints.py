@@ -43,7 +43,7 @@ def held_out(viewpoints: str) -> dict[str, Callable[..., Any]]:
 
 
 def scored_by(viewpoints: str) -> str:
-  """The suite of a classifier's errors on the test set.
+  """The name of the suite that measures a classifier's errors on the test set.
 
   Where test images from familiar viewpoints are the validation set, only those
   from novel ones are a test, and `accuracy` would mix both.

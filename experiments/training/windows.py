@@ -9,16 +9,16 @@ import numpy as np
 
 from . import allocator, train_step
 
-# Seconds of updates in one call, after which signals are seen. A call takes its
-# temporary memory anew, which costs a large model a tenth of a second.
+# Seconds that one call should take; signals are handled between calls. Each
+# call allocates temporary memory anew: a tenth of a second for a large model.
 _CALL = 3.0
 _STEPS = "window_steps"
 
 
 class Window:
-  """The sums of metrics since the last line, in as many calls as needed.
+  """The sums of metrics since the last line of metrics.jsonl.
 
-  They are the very same however the steps are divided among calls, and among
+  They do not depend on how the steps are divided among calls, or among
   processes that are stopped and resumed.
 
   Attributes:
@@ -57,8 +57,8 @@ class Window:
     """Does `count` updates and adds their metrics; gives the new state."""
     began = time.monotonic()
     if self.first is None:
-      # Return what was freed before, then compile before the updates, so that
-      # the memory of these three is not added.
+      # Return memory that was freed before, and compile before the updates, so
+      # that the peaks of these three do not add up.
       allocator.trim()
       state, _ = update.add(state, self._totals, images, labels, 0)
       allocator.trim()
