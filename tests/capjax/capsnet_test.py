@@ -94,7 +94,7 @@ def _fewer_iterations(model, images, classes):
 
 
 def _capsules_across_types(model, images, classes):
-  """Takes every third channel for a capsule in place of four neighbours."""
+  """Makes a capsule of every third channel instead of four neighbours."""
   order = np.arange(12).reshape(4, 3).T.reshape(-1)
   kernel, bias = model.primary.conv.kernel, model.primary.conv.bias
   model = nnx.clone(model)
@@ -271,7 +271,7 @@ class CapsNetTest(chex.TestCase):
 
   @pytest.mark.long
   def test_activations_of_hidden_capsules_are_passed_on(self):
-    """Those of EM are no lengths of poses."""
+    """Activations of EM are not the lengths of poses."""
     model = cases.capsnet(hidden_capsules=(6,), routing="em")
     images, _ = cases.batch(size=2)
     (below, none), (poses, activations) = model.capsules(images)
@@ -342,7 +342,7 @@ class CapsNetTest(chex.TestCase):
     self.assertGreater(np.max(np.abs(got[0].poses - want[0].poses)), 0)
 
   @parameterized.parameters(
-    # Of nine capsules in ten; and the median gain of the squash along a pose,
+    # Lengths of nine capsules in ten; median gain of the squash along a pose,
     # 2|s| / (1 + |s|^2)^2.
     dict(scale=None, lengths=(0.04, 0.25), gain=(0.5, 0.6)),
     dict(scale=1.0, lengths=(0.92, 1.0), gain=(0.001, 0.02)),

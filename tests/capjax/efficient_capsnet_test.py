@@ -154,7 +154,7 @@ def _always_batch_statistics(model, images):
 
 @_with_call
 def _parts_across_channels(model, images):
-  """Takes every second channel for a capsule in place of four neighbours."""
+  """Makes a capsule of every second channel instead of four neighbours."""
   for conv, norm in zip(model.convs, model.norms, strict=True):
     images = norm(jax.nn.relu(conv(images)))
   order = np.arange(8).reshape(4, 2).T.reshape(-1)

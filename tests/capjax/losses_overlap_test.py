@@ -96,7 +96,7 @@ def check_overlap_loss(overlap_loss, seed=0, num_objects=2):
 
 
 def check_reconstruction_loss(reconstruction_loss, seed=0):
-  """Of each image; with capsules that are not those of the image, too."""
+  """For each image, also with the capsules of other classes."""
   poses, _, labels, parts = _batch(seed)
   labels = (labels + 1) % _CLASSES
   got = reconstruction_loss(_Poses(poses), poses, labels, parts)

@@ -163,7 +163,7 @@ class SpreadTest(parameterized.TestCase):
       jnp.float32(activations), jnp.array(labels), margin=margin
     )
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    # The true class itself has no part in it.
+    # The true class itself does not enter.
     broken = np.array(want) + margin**2
     self.assertFalse(np.allclose(got, broken, atol=1e-3))
 

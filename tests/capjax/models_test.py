@@ -75,11 +75,11 @@ def test_defaults_make_models_of_mnist(name):
 
 
 def _call(model, images):
-  """What a model tells of images."""
+  """The outputs of a model for images."""
   if isinstance(model, capjax.TransformingAutoencoder):
     return model.recognise(images)
   if isinstance(model, capjax.GenerativeCapsules):
-    return images  # its guide tells
+    return images  # the outputs of its guide
   if callable(model):
     return model(images)
   return model.activities(images)

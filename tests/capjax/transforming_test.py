@@ -265,7 +265,7 @@ class CoordinatesTest(parameterized.TestCase):
     np.testing.assert_array_equal(model.generate(poses, 0 * presences), 0)
 
   def test_capsules_do_not_see_each_other(self):
-    """What one says of an image depends on no other's parameters."""
+    """The output of a capsule does not depend on another's parameters."""
     model, (images, shifts) = _make(), _batch()
     before = model.recognise(images)
     width = model.recognition.kernel.shape[1] // _NUM_CAPSULES

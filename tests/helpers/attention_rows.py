@@ -213,15 +213,15 @@ PROPERTIES = {
     turned=("coefficients",),
     rewarded=("coefficients",),
   ),
-  # Parts do not ask each other.
+  # Parts do not interact.
   "self": routing_types.Properties(
     _self_of_weights, routing_types.rotation, rewarded=(), splits=True
   ),
-  # Parts do not ask each other.
+  # Parts do not interact.
   "prototype": routing_types.Properties(
     _prototype_of_weights, routing_types.rotation, rewarded=(), splits=True
   ),
-  # A part has one vote, with which it asks for no agreement.
+  # A part has one vote, and agreement does not enter.
   "shared_prototype": routing_types.Properties(
     _shared_prototype_of_weights, routing_types.rotation, rewarded=()
   ),

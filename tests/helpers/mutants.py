@@ -294,7 +294,7 @@ def survives(mutant: Mutant) -> bool:
 
 
 def main(words: list[str]) -> None:
-  """Prints what became of each mutant; fails if one survives."""
+  """Prints the result of each mutant; fails if one survives."""
   chosen = [x for x in MUTANTS if all(w in f"{x.path} {x.test}" for w in words)]
   survivors = 0
   for mutant in chosen:

@@ -59,7 +59,7 @@ _Table = dict[str, collections.Counter]
 
 
 class Soak:
-  """Runs in a folder, and what became of them."""
+  """Runs in a folder, and their results."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder

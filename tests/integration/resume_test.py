@@ -35,7 +35,7 @@ def resumed(train, stop_at, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stop_at(start):
-  """Starts or goes on with a run, and sends it a signal some steps later."""
+  """Starts or resumes a run, and sends it a signal some steps later."""
 
   def run(workdir, number):
     before = last_step(workdir)
@@ -59,13 +59,13 @@ def stop_at(start):
     assert f"stopped at step {stopped}" in printed
     assert last_step(workdir) <= stopped < last_step(workdir) + 5
     if before:
-      assert "step 5/" not in printed  # it went on, and did not start anew
+      assert "step 5/" not in printed  # it resumed, and did not start anew
 
   return run
 
 
 def saved_steps(workdir):
-  """Of the states to go on from."""
+  """Steps of the saved states to resume from."""
   folder = workdir / "checkpoints" / "latest"
   names = (path.name for path in folder.iterdir())
   return sorted(int(name) for name in names if name.isdigit())

@@ -65,7 +65,7 @@ def test_suites_of_rotations(train, trained):
   }
   for name in ("presence", "rotated_presence_and_pose"):
     assert 0 <= record["linear"][f"{name}_accuracy"] <= 1
-  # An image that is not turned is drawn by the parts that draw it.
+  # Of an image that is not turned, all pixels keep their part.
   assert record["swaps"]["angles"][0] == 0
   assert record["swaps"]["same_owner"][0] == 1
   assert max(record["swaps"]["same_owner"][1:]) < 1

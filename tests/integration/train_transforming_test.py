@@ -82,7 +82,7 @@ def test_affine_poses_train(train, tmp_path):
 
 @pytest.mark.long
 def test_without_jitter_there_are_no_coordinates_to_ask_for(train, tmp_path):
-  """An image that is always in the middle tells nothing of its place."""
+  """An image that is always in the middle says nothing about its position."""
   given = (*SMALL, *FEW, "--max_jitter=0")
   code, printed = train(tmp_path, *given, binary="train_transforming")
   assert code == 0, printed

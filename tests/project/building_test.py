@@ -38,7 +38,7 @@ def test_statistics_are_kept_by_an_update(scopes):
 
 
 def test_a_network_of_ones_own_learns(scopes):
-  """Chance is a tenth."""
+  """Random guesses would be right for a tenth."""
   scope = scopes[0]
   first, last = (
     np.mean(scope["history"][x]) for x in (slice(5), slice(-5, None))

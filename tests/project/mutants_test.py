@@ -1,4 +1,4 @@
-"""The mutants of `make mutants` still apply, and a fault is told from none."""
+"""The mutants of `make mutants` still apply, and faults are detected."""
 
 import mutants
 import processes

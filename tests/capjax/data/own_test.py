@@ -1,4 +1,4 @@
-"""Paths of data, and what lies there; the readers have their own tests."""
+"""Data sets given by a path; the readers of files have their own tests."""
 
 import inspect
 
@@ -242,7 +242,7 @@ def test_factors_of_data_sets_stay_with_their_images(has_test):
 
 
 def test_data_sets_of_other_classes_are_refused():
-  """Else the labels of one would be read by the names of the other."""
+  """Else labels of one would be read with the class names of the other."""
   sets = _numbered(6, ("a", "b")), _numbered(6, ("b", "a"))
   with pytest.raises(ValueError, match="train are a, b, and .* test b, a;"):
     data.from_arrays(*sets)

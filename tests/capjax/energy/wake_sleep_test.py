@@ -50,7 +50,7 @@ class LearningTest(parameterized.TestCase):
       self.assertGreater(self._worst(kind, gaussian=True), 0.01)
 
   def _worst(self, kind, gaussian):
-    """The largest error of a gradient, beside those of log densities."""
+    """The largest error of a gradient, compared with those of log densities."""
     if gaussian:
       model, images = cases.gaussian(), cases.gaussian_images()
     else:

@@ -1,4 +1,4 @@
-"""What attacks on classifiers follow keeps its slope where logits saturate."""
+"""The loss that attacks follow keeps its gradient where logits saturate."""
 
 import inspect
 
@@ -38,7 +38,7 @@ def test_log_odds_are_those_of_the_softmax():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_slopes_do_not_vanish(dtype):
-  """Those of the cross-entropy do, at logits of ordinary networks."""
+  """Gradients of the cross-entropy vanish at logits of ordinary networks."""
   scores = jnp.asarray([[20.0, 1, 0, 0], [0, 2, 300, 1], [0, 0, 0, 0]], dtype)
 
   def slopes(loss):

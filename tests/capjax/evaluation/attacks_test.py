@@ -1,4 +1,4 @@
-"""Attacks: how far they may go, which way they go, and that they get there."""
+"""Attacks: their largest change, its direction, and that they succeed."""
 
 import functools
 import itertools
@@ -331,7 +331,7 @@ def check_targets_are_all_others(draw):
 
 
 def _with_randint(change):
-  """`random_targets` whose draw is of other limits."""
+  """`random_targets` sampled between other limits."""
   randint = jax.random.randint
 
   def draw(key, labels, num_classes):

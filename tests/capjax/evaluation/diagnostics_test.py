@@ -89,7 +89,7 @@ def _uniform(seed=0, shape=_SHAPE[:1]):
 
 
 def _pair(seed=0):
-  """Two views whose parses are alike, but not the same; an orphan has some."""
+  """Two views whose parses are similar but not equal; an orphan has parts."""
   first = _coefficients(seed)
   second = jnp.where(_uniform(seed + 1)[:, None] < 0.6, first, first[::-1])
   return first * _uniform(seed)[:, None], second * _uniform(seed + 2)[:, None]

@@ -36,7 +36,7 @@ _TOP_SCALE = 0.7
 
 @functools.cache
 def _black():
-  """A part that draws nothing and surely belongs to an object that is there.
+  """A part that renders nothing and surely belongs to a present object.
 
   Its image says nothing of poses, so that their posterior is their prior.
   """

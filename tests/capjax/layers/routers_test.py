@@ -185,7 +185,7 @@ class RoutersTest(chex.TestCase):
   @parameterized.parameters(*routers.NAMES)
   @pytest.mark.long_after_first
   def test_equal_layers_share_what_is_compiled(self, name):
-    """A function kept by a module would tell them apart."""
+    """A function kept by a module would make equal layers differ."""
     count = []
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""The set transformer against loops, and what absence and order mean to it."""
+"""The set transformer against loops, with absent and reordered tokens."""
 
 import chex
 import jax

@@ -1,4 +1,4 @@
-"""Convolution by tiles: how precise it is, and the pieces it works through."""
+"""Convolution by tiles: its precision, and the pieces that it processes."""
 
 import functools
 from unittest import mock

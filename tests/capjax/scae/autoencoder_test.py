@@ -265,7 +265,7 @@ class SCAETest(parameterized.TestCase):
   def test_objects_reach_the_encoder_through_features_alone(self):
     model = _make()
     gradient = _gradient(model, "part_log_prob")
-    # Nothing of how parts are drawn, but what colours them, is to suit objects.
+    # Objects train what colours parts, but nothing else of their rendering.
     for name in ("raw", "alphas", "background", "background_logit"):
       self.assertEqual(_size(getattr(gradient.decoder, name)), 0, name)
     self.assertGreater(_size(gradient.encoder.convs[0].kernel), 0)

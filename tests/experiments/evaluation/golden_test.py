@@ -25,7 +25,7 @@ PLACES = {RIGHT: (4, 7), BOTTOM: (7, 4), LEFT: (4, 1), TOP: (1, 4)}
 
 
 class WhereIsInk(nnx.Module):
-  """Tells on which side of an image its ink is."""
+  """Classifies on which side of an image its ink is."""
 
   def __call__(self, images):
     ink = jax.lax.reduce_window(

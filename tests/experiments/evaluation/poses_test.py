@@ -58,7 +58,7 @@ def test_a_pose_that_moves_with_the_image(run):
     assert scores[f"{name}_equivariance_error"] < 1e-3
     # One pixel, against a variance of 2/3 along each of two axes.
     assert scores[f"{name}_invariance_error"] == pytest.approx(0.75, abs=0.15)
-    # Two principal components of the pixels tell less than the centre of mass.
+    # Two principal components predict less than the centre of mass.
     pixels = scores[f"{name}_pixels_linear_r2"]
     assert pixels < scores[f"{name}_linear_r2"] - 0.1
   assert scores["rotation_degrees_equivariance_error"] < 1e-2
@@ -74,7 +74,7 @@ def test_large_images_have_no_components_of_pixels(run, monkeypatch):
 
 
 def test_a_pose_that_stays(run, monkeypatch):
-  """Where the images are not moved, nothing is told and nothing changes."""
+  """If images are not moved, nothing is predicted and nothing changes."""
   fitted = dots(200, 0)
   some = trained_on(CentreOfMass(), dots(100, 1), load_train=lambda: fitted)
   monkeypatch.setattr(

@@ -115,7 +115,7 @@ def test_objects_that_win_nowhere_are_idle(run, trained, monkeypatch):
 
 
 def test_clusters_are_matched_on_what_they_name(run, trained, monkeypatch):
-  """Of test images that are turned, only clusters of their own are right."""
+  """For turned test images, only clusters fitted on them are right."""
   calls = itertools.count()
 
   def upside_down(trained, sample, images, **options):

@@ -102,7 +102,7 @@ def test_points_are_sorted(tmp_path):
 
 
 def test_a_label_keeps_its_colour(tmp_path):
-  """The second panel has but the second line; it is orange there too."""
+  """The second panel has only the second line, which is orange there too."""
   first = _panel(([0, 1], [0.2, 0.2]), ([0, 1], [0.8, 0.8]))
   second = first._replace(lines={"b": {0: 0.5, 1: 0.5}})
   pixels = _draw(tmp_path, first, second)[60:]

@@ -22,7 +22,7 @@ time.sleep(60)
 
 
 def claim(workdir, *words, shortest=None):
-  """Begins a run, as one that has written metrics, or goes on with it."""
+  """Begins a run, as one that has written metrics, or resumes it."""
   with given(*words):
     run = directory.Run(workdir)
     run.lock(runs.invocation(), shortest=shortest and (lambda: shortest))

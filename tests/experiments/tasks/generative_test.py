@@ -1,4 +1,4 @@
-"""What is measured of generative capsules, and what probes read of them."""
+"""The measures of generative capsules, and the features of their probes."""
 
 import functools
 

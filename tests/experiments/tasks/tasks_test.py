@@ -118,7 +118,7 @@ def test_parameters_have_a_dtype_of_their_own(name):
   assert leaves and not any(x.weak_type for x in leaves)
 
 
-# What models of densities know of an image, by task.
+# The outputs of models of densities for an image, by task.
 _DENSITIES = {
   "boltzmann": {"free_energy"},
   "generative_bound": {"bound"},

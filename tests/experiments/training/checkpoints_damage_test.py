@@ -205,7 +205,7 @@ def killed_at(count: int):
 
 @pytest.mark.parametrize("only", [False, True], ids=["two", "one"])
 def test_stepping_back_can_be_killed_anywhere(folder, only):
-  """Wherever it is cut off, a state is there from which it comes here again."""
+  """Wherever it is cut off, a saved state remains from which it can resume."""
   if only:
     for series in ("latest", "best"):
       shutil.rmtree(folder / series / "30")
@@ -229,7 +229,7 @@ def test_stepping_back_can_be_killed_anywhere(folder, only):
     assert done or is_state(found, 20) or (not only and is_state(found, 30))
     if finished:
       break
-    # The one that is found goes on, and can step back itself.
+    # The one that is found resumes, and can step back itself.
     again = reopen(copy)
     again.step_back(state_of(0), change)
     assert int(again.restore(state_of(0)).step) == 20

@@ -156,7 +156,7 @@ def test_stepping_back_changes_the_older_state_and_forgets_the_rest(tmp_path):
   want = state_of(2)._replace(key=key)
   chex.assert_trees_all_equal(leaves(again.restore(state_of(0))), leaves(want))
   assert again.restore_best(state_of(0).model)[0] == 2
-  # Training goes on from there.
+  # Training resumes from there.
   again.save(3, state_of(5))
   chex.assert_trees_all_equal(
     leaves(again.restore(state_of(0))), leaves(state_of(5))

@@ -169,7 +169,7 @@ def test_a_lengthened_run_is_as_an_uninterrupted_one(
 @pytest.mark.parametrize("chosen", ["last", "best"])
 @pytest.mark.long_after_first
 def test_a_run_that_ends_before_its_best_model_drops_it(tmp_path, chosen):
-  """Its newest state was damaged, and it is told to end at the one before."""
+  """Its newest state is damaged, and it must end at the one before."""
   score = straight_lines.score_of if chosen == "best" else None
   options = {
     "validation": straight_lines.DATASET,

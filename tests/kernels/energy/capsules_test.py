@@ -72,7 +72,7 @@ class EnumerationTest(parameterized.TestCase):
 
   @parameterized.product(seed=_SEEDS, gated=(True, False))
   def test_conditionals_of_capsules(self, seed, gated):
-    """Eqs. 9 and 10; h that meets x while z = 0 is another model."""
+    """Eqs. 9 and 10; if h interacts with x while z = 0, it is another model."""
     parameters = energy_cases.parameters(seed)
     x = np.array([1.0, 0.0, 1.0])
     group = energy_cases.by_visible(parameters)[tuple(x)]

@@ -204,7 +204,7 @@ class InferTest(chex.TestCase):
     )
     there = np.asarray(drawn.presence) > 0
     objects = np.argmax(found.objects, axis=1)[there]
-    # Which of two like objects is which is open.
+    # Two equal objects may be exchanged.
     together = objects[:, None] == objects
     truth = np.asarray(drawn.objects)[there]
     np.testing.assert_array_equal(together, truth[:, None] == truth)

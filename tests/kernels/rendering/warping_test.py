@@ -190,7 +190,7 @@ _wraps, _repeats_border = _beyond_the_edge("wrap"), _beyond_the_edge("edge")
 
 
 def _nearest(template, pose, canvas):
-  """Draws 8 times larger, each pixel as a block, so hardly interpolates."""
+  """Renders 8 times larger, each pixel as a block, so hardly interpolates."""
   rows, columns, _ = template.shape
   blocks = template.repeat(8, 0).repeat(8, 1)
   widen = geometry.pixel_units(rows * 8, columns * 8) / [8, 8, 1]

@@ -27,7 +27,7 @@ def test_every_letter_occurs_as_often(letters):
   assert letters.labels.dtype == np.int32
   assert np.bincount(letters.labels).tolist() == [400] * 26
   assert "".join(letters.class_names) == "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-  # The order does not tell the class.
+  # The order does not depend on the class.
   assert len(set(letters.labels[:50].tolist())) > 15
 
 

@@ -111,7 +111,7 @@ def test_images_without_folders_of_classes_have_no_labels(
 
 
 def test_test_images_without_classes_are_not_used(tmp_path):
-  """As competitions hand out: labels are for training alone."""
+  """As in competitions: only training images have labels."""
   image_files.write(tmp_path / "train", {"a": 10, "b": 10})
   image_files.write(tmp_path, {"test": 5}, first=50)
   got = data.load(str(tmp_path), "test")
@@ -167,7 +167,7 @@ def test_parts_beside_another_folder_are_classes(tmp_path, counts, notes):
   image_files.write(tmp_path, counts)
   got = data.load(str(tmp_path), "train")
   assert got.class_names == tuple(counts)
-  assert list(got.notes[:-1]) == notes  # the last tells what is held out
+  assert list(got.notes[:-1]) == notes  # the last line says what is held out
 
 
 def test_what_is_no_image_of_a_class_is_passed_over(tmp_path):

@@ -143,7 +143,7 @@ _CHECKS = (
 
 
 def _with_uniform(change):
-  """`affnist_like_pose` with its six draws changed."""
+  """`affnist_like_pose` with its six random numbers changed."""
   uniform = jax.random.uniform
 
   def pose_of(key, image, **options):
@@ -157,7 +157,7 @@ def _with_uniform(change):
 
 
 def _anywhere(key, image, *, canvas):
-  """Moves up to where the middle of the ink would leave."""
+  """Moves until the middle of the ink would leave the canvas."""
   pose = affnist.affnist_like_pose(key, image, canvas=canvas)
   return pose.at[:2, 2].multiply(2)
 

@@ -70,7 +70,7 @@ def check_partners_are_uniform_over_other_classes(choose, seed=0):
 
 
 def check_each_draw_is_another_partner(choose):
-  """Every number that can be drawn stands for an example of its own."""
+  """Every number that can be sampled selects a different example."""
   for label in (0, 1, 2, 3):
     allowed = [n for n in range(len(_LABELS)) if _LABELS[n] != label]
     bounds = []
@@ -156,7 +156,7 @@ def _partner_of_a_random_class(key, label, classes):
 
 
 def _partner_after_one_rejection(key, label, classes):
-  """Draws twice, then takes the example after the class."""
+  """Samples twice, then takes the example after the class."""
   places = jax.random.randint(key, (2,), 0, len(classes.order))
   start, end = _range(label, classes)
   wrong = (places >= start) & (places < end)

@@ -155,7 +155,7 @@ def check_eyes(stereo_rays):
 
 
 def check_turn(turn):
-  """A turned figure is what an eye sees that went the other way round."""
+  """Turning a figure equals moving the eye in the opposite direction."""
   figure, angle = _unplaced(*_scene()), math.radians(20)
   cos, sin = math.cos(angle), math.sin(angle)
   rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
@@ -323,7 +323,7 @@ class RaytracingTest(parameterized.TestCase):
     ):
       row, column = np.unravel_index(shadow.argmin(), shadow.shape)
       cast = -0.5 * lamp[:2] / lamp[2]
-      # The sky's shadow, under the ball, draws it nearer.
+      # The sky's shadow, under the ball, makes it appear nearer.
       place = np.array([places[column], places[row]])
       self.assertGreater(place @ cast, 0)
       self.assertLess(np.linalg.norm(place - cast), 0.3)
