@@ -17,13 +17,7 @@ from capjax import data, weights
 from capjax.kernels import checks
 
 from . import finished, launch
-from .evaluation import (
-  ensembles,
-  models,
-  out_of_distribution,
-  printed,
-  suites,
-)
+from .evaluation import models, printed, suites
 from .evaluation.suite import Suite
 from .flags import datasets, errors, hosts, limits, runs
 from .run import changes, directory, provenance
@@ -145,12 +139,8 @@ def main(argv: Sequence[str]) -> None:
       ensemble=_ENSEMBLE.value,
       source=_SOURCE.value,
     )
-    if ensembles.ensemble.name in names:
-      ensembles.require_others(options)
     for name in names:
-      if other := out_of_distribution.other_of(name, run, options):
-        # Fails now where they are missing or of another shape.
-        out_of_distribution.other_images(trained, other)
+      suites.SUITES[name].check(run, trained, options)
     failures = suites.Failures()
     for number, name in enumerate(names, 1):
       if len(names) > 1:
@@ -206,8 +196,8 @@ def _recorded(
     for name in sorted(suite.takes - {"other_data"})
     if (value := getattr(options, name))
   }
-  if other := out_of_distribution.other_of(suite.name, run, options):
-    recorded["other_data"] = dataset(other)
+  if suite.other_data:
+    recorded["other_data"] = dataset(suite.other_data(run, options))
   return recorded
 
 

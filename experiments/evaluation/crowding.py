@@ -19,7 +19,11 @@ _NUM_IMAGES = 1000  # test images, unless the user says
 _NUM_DISTANCES = 9  # at most: they are whole pixels
 
 
-@suite("images", compares=True)
+@suite(
+  "images",
+  compares=True,
+  require=models.enough(_NUM_IMAGES, two_classes=True),
+)
 def crowding(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures accuracy against the distance of two other objects in the image.
 

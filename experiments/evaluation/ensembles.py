@@ -14,9 +14,19 @@ from .models import Options, Scores, Trained
 from .suite import Main, suite
 
 
+def _require_others(
+  run: directory.Run, trained: Trained, options: Options
+) -> None:
+  """Raises a ValueError if the options name no other run."""
+  del run, trained
+  if not options.ensemble:
+    raise ValueError("ensemble needs other runs; give them as --ensemble")
+
+
 @suite(
   "images",
   "ensemble",
+  require=_require_others,
   main=Main("ensemble_error_percent", "error of an ensemble (%)"),
 )
 def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
@@ -35,7 +45,6 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
     which all models predict the same class.
   """
   del run
-  require_others(options)
   trained = models.unseen(trained)
   images, labels = models.first(trained, options.images)
   kind = predictions.scores_name(trained.model)
@@ -66,12 +75,6 @@ def ensemble(run: directory.Run, trained: Trained, options: Options) -> Scores:
 
 
 SUITES = (ensemble,)
-
-
-def require_others(options: Options) -> None:
-  """Raises a ValueError if the options name no other run."""
-  if not options.ensemble:
-    raise ValueError("ensemble needs other runs; give them as --ensemble")
 
 
 def class_scores(trained: Trained, images: np.ndarray) -> np.ndarray:

@@ -47,6 +47,7 @@ class _Move(NamedTuple):
 
 @suite(
   "images",
+  require=models.enough(_NUM_TESTED, at_least=2),
   main=Main("rotation_degrees_linear_r2", "R² of rotation from poses"),
 )
 def equivariance(

@@ -291,6 +291,25 @@ def first(
   return images, labels
 
 
+def enough(
+  default: int | None = None, *, at_least: int = 1, two_classes: bool = False
+) -> Callable[[Run, Trained, Options], None]:
+  """Returns the `Suite.require` of a suite that takes images by `first`.
+
+  Args:
+    default: the number of images where the user gives none; None for all.
+    at_least: as in `first`.
+    two_classes: as in `first`.
+  """
+
+  def require(run, trained, options):
+    del run
+    count = options.images or default
+    first(trained, count, at_least=at_least, two_classes=two_classes)
+
+  return require
+
+
 def require_classes(
   dataset: data.Dataset, others: list[str], given: str
 ) -> None:

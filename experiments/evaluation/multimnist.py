@@ -58,7 +58,7 @@ def overlaid(
   return on_canvas, pad, max_shift
 
 
-@suite("images")
+@suite("images", require=models.enough(two_classes=True))
 def multimnist(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:

@@ -23,6 +23,7 @@ _NUM_SHOWN = 10
 
 @suite(
   "images",
+  require=models.enough(_NUM_IMAGES, two_classes=True),
   main=Main(
     "affnist_like_rand_index", "ARI of two affNIST-like digits, {canvas}"
   ),

@@ -27,12 +27,35 @@ _NUM_COUNTED = 10_000  # training images, of the control
 _OTHERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
 
 
+def _other_data(run: directory.Run, options: Options) -> str:
+  """Returns `--other_data`, or the default for the data set of the run."""
+  name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
+  if name is None:
+    raise ValueError(
+      "out_of_distribution needs another data set; give its name or path as "
+      "--other_data"
+    )
+  return name
+
+
+def _font_letters(run: directory.Run, options: Options) -> str:
+  del run, options
+  return "font_letters"
+
+
+def _require(name):
+  """Returns a check that the other data can be loaded and have the shape."""
+  return lambda run, trained, options: other_images(trained, name(run, options))
+
+
 @suite(
   "images",
   "other_data",
   main=Main(
     "reconstruction_error_auroc", "AUROC of another data set, by reconstruction"
   ),
+  other_data=_other_data,
+  require=_require(_other_data),
 )
 def out_of_distribution(
   run: directory.Run, trained: Trained, options: Options
@@ -55,7 +78,7 @@ def out_of_distribution(
     without a model: how far the number of pixels that are not black is from its
     mean over the first 10,000 training images.
   """
-  name = other_of("out_of_distribution", run, options)
+  name = _other_data(run, options)
   return _detect(run, "out_of_distribution", name, trained, options)
 
 
@@ -64,6 +87,8 @@ def out_of_distribution(
   main=Main(
     "reconstruction_error_auroc", "AUROC of letters, by reconstruction"
   ),
+  other_data=_font_letters,
+  require=_require(_font_letters),
 )
 def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures how well scores distinguish test images from letters.
@@ -75,27 +100,8 @@ def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
   Returns:
     As `out_of_distribution`.
   """
-  name = other_of("letters", run, options)
+  name = _font_letters(run, options)
   return _detect(run, "letters", name, trained, options)
-
-
-def other_of(suite: str, run: directory.Run, options: Options) -> str | None:
-  """The name or path of the other data set of a suite; None if it has none.
-
-  Raises:
-    ValueError: if the suite needs one that is not given and has no default.
-  """
-  if suite == "letters":
-    return "font_letters"
-  if suite != "out_of_distribution":
-    return None
-  name = options.other_data or _OTHERS.get(run.flags().get("dataset"))
-  if name is None:
-    raise ValueError(
-      "out_of_distribution needs another data set; give its name or path as "
-      "--other_data"
-    )
-  return name
 
 
 def other_images(trained: Trained, name: str) -> np.ndarray:

@@ -37,6 +37,12 @@ class Suite(NamedTuple):
       `{prefix of their names: name of the score that holds the number of
       images}`; the first prefix that fits is used.
     labelled: whether it needs the labels of the images.
+    other_data: `(run, options) -> name`, the name or path of the other data set
+      that it loads; None if it loads none. Raises a ValueError if the user must
+      name one and did not.
+    require: `(run, trained, options) -> None`, raises a ValueError if the suite
+      cannot run with them. It is called before the first of several suites
+      runs, so that a wrong option costs no time; None if all options are fine.
   """
 
   run: Callable[[Run, Trained, Options], Scores]
@@ -45,6 +51,8 @@ class Suite(NamedTuple):
   main: Main | None = None
   counts: Mapping[str, str] = {}
   labelled: bool = False
+  other_data: Callable[[Run, Options], str] | None = None
+  require: Callable[[Run, Trained, Options], None] | None = None
 
   @property
   def name(self) -> str:
@@ -60,9 +68,21 @@ class Suite(NamedTuple):
     self, run: Run, trained: Trained, options: Options | None = None
   ) -> Scores:
     """Evaluates a trained model, with only the options that the suite reads."""
+    options = self._own(options)
+    self.check(run, trained, options)
+    return self.run(run, trained, options)
+
+  def check(
+    self, run: Run, trained: Trained, options: Options | None = None
+  ) -> None:
+    """Raises a ValueError if the suite cannot run; see `require`."""
+    if self.require:
+      self.require(run, trained, self._own(options))
+
+  def _own(self, options: Options | None) -> Options:
+    """Keeps the options that the suite reads."""
     given = (options or Options())._asdict()
-    kept = {name: given[name] for name in self.takes}
-    return self.run(run, trained, Options(**kept))
+    return Options(**{name: given[name] for name in self.takes})
 
 
 def suite(
@@ -71,9 +91,18 @@ def suite(
   main: Main | None = None,
   counts: Mapping[str, str] = {},
   labelled: bool = False,
+  other_data: Callable[[Run, Options], str] | None = None,
+  require: Callable[[Run, Trained, Options], None] | None = None,
 ) -> Callable[[Callable[[Run, Trained, Options], Scores]], Suite]:
   """Turns a function into a suite; the arguments are fields of `Suite`."""
   takes += ("compare_with",) if compares else ()
   return lambda run: Suite(
-    run, frozenset(takes), compares, main, counts, labelled
+    run,
+    frozenset(takes),
+    compares,
+    main,
+    counts,
+    labelled,
+    other_data,
+    require,
   )

@@ -8,7 +8,12 @@ import pytest
 from flax import nnx
 
 from capjax import baselines, data, losses
-from experiments.evaluation import equivariance, models, out_of_distribution
+from experiments.evaluation import (
+  equivariance,
+  models,
+  out_of_distribution,
+  suites,
+)
 from experiments.training import task
 from experiments.training.loop_config import LoopConfig
 
@@ -225,9 +230,32 @@ def test_letters_are_compared_with_digits(run, monkeypatch):
 
 def test_suites_name_the_other_data_that_records_hold(run):
   """Also where it is not given; the run is of MNIST."""
-  other_of = out_of_distribution.other_of
   none, given = models.Options(), models.Options(other_data="digits")
-  assert other_of("out_of_distribution", run, none) == "fashion_mnist"
-  assert other_of("out_of_distribution", run, given) == "digits"
-  assert other_of("letters", run, given) == "font_letters"
-  assert other_of("attacks", run, given) is None
+  of_clothes = suites.SUITES["out_of_distribution"].other_data
+  assert of_clothes(run, none) == "fashion_mnist"
+  assert of_clothes(run, given) == "digits"
+  assert suites.SUITES["letters"].other_data(run, given) == "font_letters"
+  assert suites.SUITES["attacks"].other_data is None
+
+
+def test_other_data_of_another_shape_are_found_before_a_suite(run):
+  test, other = dots(4, 0), dots(3, 1)
+  larger = data.Dataset(np.zeros((3, 40, 40, 1), np.uint8), other.labels, 2, {})
+  some = trained_on(Template(), test, load_other={"fashion_mnist": larger}.get)
+  with pytest.raises(ValueError, match="images of fashion_mnist are 40x40x1"):
+    suites.SUITES["out_of_distribution"].check(run, some)
+  suites.SUITES["accuracy"].check(run, some)
+
+
+@pytest.mark.parametrize("name", ["multimnist", "crowding", "object_masks"])
+def test_one_class_is_found_before_a_suite_of_pairs(run, name):
+  one_class = trained_on(Template(), dots(4, 0))
+  with pytest.raises(ValueError, match="are of one class"):
+    suites.SUITES[name].check(run, one_class)
+  two = dots(4, 0)
+  two = data.Dataset(two.images, np.int32([0, 1, 0, 1]), 2, {})
+  suites.SUITES[name].check(run, trained_on(Template(), two))
+  with pytest.raises(ValueError, match="are of one class"):
+    suites.SUITES[name].check(
+      run, trained_on(Template(), two), models.Options(images=1)
+    )
