@@ -134,7 +134,7 @@ def margin_loss(
   checks.arrays({"activations": (activations, "... J")})
   dtype = getattr(present, "dtype", jnp.float32)
   if present is not None and not jnp.issubdtype(dtype, jnp.floating):
-    same = jnp.shape(present) == activations.shape
+    same = np.shape(present) == activations.shape
     classes = f"jax.nn.one_hot(labels, {activations.shape[-1]})"
     remedy = "present.astype(jnp.float32)" if same else classes
     raise TypeError(

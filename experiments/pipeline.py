@@ -251,24 +251,13 @@ def _finish(
     seconds: the time that they took.
   """
   trained = restore()
-  task, config = trained.task, trained.config
-  reported = (
-    "the last"
-    if tasks.reports_last(task, config)
-    else f"chosen on validation by {task.chosen_by}"
-  )
-  if config.average_decay:
-    reported += ", averaged weights"
-  metrics: dict[str, Any] = {}
-  num_images: dict[str, int] = {}
+  task = trained.task
   entries = {
     "num_parameters": train_step.num_parameters(trained.model),
     "num_steps": step,
     "restarts": sum(x["split"] == "restart" for x in run.metrics()),
-    "reported": reported,
+    "reported": _reported(task, trained.config),
     **records,
-    "metrics": metrics,
-    "num_images": num_images,
     "seconds": seconds,
     "images_per_second": run.images_per_second(),
     **run.noted("start_from"),
@@ -277,18 +266,10 @@ def _finish(
     cards.write, run, task, trained.model, trained.test
   )
   was_complete = run.is_complete(step)
-  if not was_complete:
-    write_card(run.summary(entries))  # Without scores, should a suite fail.
-  failures = suites.Failures()
-  for name in task.after_training:
-    if name in suites.fitting(trained):
-      allocator.trim()  # Training, or another suite, has just freed memory.
-      print(f"suite {name} of the test images", flush=True)
-      with failures.kept(name):
-        scores = suites.SUITES[name](run, trained, models.Options())
-        counts = suites.SUITES[name].counts
-        num_images.update(models.images_of(trained, scores, counts))
-        metrics.update({x: y for x, y in scores.items() if x != "num_images"})
+  if not was_complete:  # Saves the model, even if a suite fails.
+    write_card(run.summary({**entries, "metrics": {}, "num_images": {}}))
+  metrics, num_images, failures = _run_suites(run, trained)
+  entries |= {"metrics": metrics, "num_images": num_images}
   if failures.errors:
     if was_complete:  # keep the scores of the existing summary
       failures.raise_first()
@@ -300,13 +281,46 @@ def _finish(
     print(
       f"test accuracy {metrics['test_accuracy']:.2%} on "
       f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
-      f"{reported})"
+      f"{entries['reported']})"
     )
   else:
     for name in filter(lambda name: name.startswith("test_"), metrics):
       print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
   print(f"figures are in {run.workdir / 'figures'}")
   failures.raise_first()
+
+
+def _reported(task: tasks.Task, config: LoopConfig) -> str:
+  """Describes which weights of a run are reported."""
+  if tasks.reports_last(task, config):
+    reported = "the last"
+  else:
+    reported = f"chosen on validation by {task.chosen_by}"
+  return f"{reported}, averaged weights" if config.average_decay else reported
+
+
+def _run_suites(
+  run: directory.Run, trained: models.Trained
+) -> tuple[dict[str, Any], dict[str, int], suites.Failures]:
+  """Runs the suites of a task that fit the model and its data.
+
+  Returns:
+    Their scores; the number of images of each score; the suites that failed.
+  """
+  metrics: dict[str, Any] = {}
+  num_images: dict[str, int] = {}
+  failures = suites.Failures()
+  for name in trained.task.after_training:
+    if name not in suites.fitting(trained):
+      continue
+    allocator.trim()  # Training, or another suite, has just freed memory.
+    print(f"suite {name} of the test images", flush=True)
+    with failures.kept(name):
+      suite = suites.SUITES[name]
+      scores = suite(run, trained, models.Options())
+      num_images |= models.images_of(trained, scores, suite.counts)
+      metrics |= {x: y for x, y in scores.items() if x != "num_images"}
+  return metrics, num_images, failures
 
 
 def optimise(

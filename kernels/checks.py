@@ -100,9 +100,9 @@ def same_shape(wanted: tuple[int, ...], **arrays: Any) -> None:
     ValueError: if an array has another shape.
   """
   for name, array in arrays.items():
-    if jnp.shape(array) != tuple(wanted):
+    if np.shape(array) != tuple(wanted):
       raise ValueError(
-        f"{name} is {_as_text(jnp.shape(array))}; give {_as_text(wanted)}, as "
+        f"{name} is {_as_text(np.shape(array))}; give {_as_text(wanted)}, as "
         "the other arguments have it."
       )
 

@@ -327,7 +327,7 @@ def family(name: str) -> families.Family:
   Raises:
     ValueError: if the name is unknown.
   """
-  if name not in FAMILIES:
+  if name not in tuple(FAMILIES):
     raise ValueError(f"unknown family {name!r}; known: {', '.join(FAMILIES)}.")
   return FAMILIES[name]
 

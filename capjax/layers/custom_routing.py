@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -169,7 +169,7 @@ def _checked(function, output, sizes):
     "coefficients": (num_parts, num_objects),
   }
   fields = {name: getattr(output, name, None) for name in wanted}
-  found = {name: jnp.shape(x) for name, x in fields.items() if x is not None}
+  found = {name: np.shape(x) for name, x in fields.items() if x is not None}
   if found != wanted:
     shown = ", ".join(f"{name} {_text(x)}" for name, x in found.items())
     asked = ", ".join(f"{name} {_text(x)}" for name, x in wanted.items())

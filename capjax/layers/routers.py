@@ -348,7 +348,7 @@ def router(
         "them to the function by functools.partial."
       )
     return custom_routing.FromFunction(name)
-  if name not in ROUTERS:
+  if name not in tuple(ROUTERS):
     near = checks.did_you_mean(name, ROUTERS)
     raise ValueError(f"routing {name!r} is unknown; {near}give one of {NAMES}.")
   linear_votes.require_iterations(1, gradient=gradient)

@@ -206,6 +206,19 @@ def test_families_are_known():
       call()
 
 
+def test_a_list_is_no_name_of_an_option():
+  def capsnet(**options):
+    return capjax.CapsNet((28, 28, 1), 10, rngs=nnx.Rngs(0), **options)
+
+  for call, words in (
+    (lambda: rbm.standard(["binary"], (3,)), "unknown family"),
+    (lambda: capsnet(routing=["dynamic"]), "routing .* is unknown"),
+    (lambda: capsnet(conv_competition=["none"]), "conv_competition"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      call()
+
+
 def _machine(num_capsules=(3, 2)):
   return capjax.CapsuleHM(
     (4, 3), num_capsules=num_capsules, capsule_size=2, rngs=nnx.Rngs(0)
