@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+_CGROUP = pathlib.Path("/sys/fs/cgroup")  # limits of a container
+
 
 def available() -> int | None:
   """Free bytes of the first device; None where that is unknown."""
@@ -96,12 +98,28 @@ def available_on_host() -> int | None:
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     fields = dict(line.split(":") for line in lines)
     free = 1024 * int(fields["MemAvailable"].split()[0])
-    # The limit of a container.
-    limit = pathlib.Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    return min(free, int(limit)) if limit != "max" else free
+    return min(free, _free_in_container())
   except (OSError, KeyError, ValueError):
     pass
   try:
     return free or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
   except (AttributeError, OSError, ValueError):
     return None
+
+
+def _free_in_container() -> int:
+  """Bytes up to the memory limit of a container (version 2 of cgroups).
+
+  Cached file contents count as free, since Linux drops them when needed.
+
+  Raises:
+    OSError: if there is no container, or it has no limit.
+    ValueError, KeyError: if the files have another format.
+  """
+  limit = (_CGROUP / "memory.max").read_text().strip()
+  if limit == "max":
+    raise OSError("no limit")
+  used = int((_CGROUP / "memory.current").read_text())
+  lines = (_CGROUP / "memory.stat").read_text().splitlines()
+  cached = int(dict(line.split() for line in lines)["inactive_file"])
+  return max(0, int(limit) - used + cached)

@@ -83,14 +83,14 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     hosts.refuse("evaluate")
     names = list(dict.fromkeys(_SUITE.value))
-    known = ", ".join(suites.SUITES)
+    every = ", ".join(suites.SUITES)
     if not names:
-      raise ValueError(f"--suite is empty; give some of {known}")
+      raise ValueError(f"--suite is empty; give some of {every}")
     unknown = sorted(set(names) - suites.SUITES.keys())
     if unknown:
       words = ", ".join(map(repr, unknown))
       remedy = checks.did_you_mean(unknown[0], suites.SUITES)
-      raise ValueError(f"unknown suite {words}; {remedy}known: {known}")
+      raise ValueError(f"unknown suite {words}; {remedy}known: {every}")
     for flag in models.Options._fields:
       takers = suites.taking(flag)
       if flags.FLAGS[flag].present and not takers & set(names):
@@ -104,12 +104,11 @@ def main(argv: Sequence[str]) -> None:
     launch.divide_cpu()
     test = datasets.load("test")
     now = task.data_record(datasets.load("train"), test)
-    known = summary.get("data", now)
-    others = changes.between(known, now)
-    if others and not _ALLOW_OTHER_DATA.value:
+    changed = changes.between(summary.get("data", now), now)
+    if changed and not _ALLOW_OTHER_DATA.value:
       raise ValueError(
         f"the data differ from those of the run in {run.workdir} "
-        f"({'; '.join(others)}); give the same data, by their folder as "
+        f"({'; '.join(changed)}); give the same data, by their folder as "
         "--data_dir (of a run on arrays as --dataset), or --allow_other_data"
       )
     trained = launch.restore(run, make_task(), test)

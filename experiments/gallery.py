@@ -378,12 +378,15 @@ def _copy(run: str, figure: str, path: pathlib.Path) -> bool:
   """Copies a figure from a run of a model whose weights are not published.
 
   Returns:
-    Whether --runs is given.
+    Whether --runs is given and has the figure.
   """
   if _RUNS.value is None:
     print(f"{path} is left out: it needs --runs=DIR with DIR/{run}", flush=True)
     return False
   source = pathlib.Path(_RUNS.value) / run / "figures" / f"{figure}.png"
+  if not source.exists():
+    print(f"{path} is left out: there is no {source}", flush=True)
+    return False
   path.write_bytes(source.read_bytes())
   return True
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 _DEVICES = 2
 # Batch sizes, and the updates to take; half of them are timed.
@@ -65,12 +66,25 @@ def _rate(words, count, folder):
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
       )
     )  # fmt: skip
-  for process in running:
-    if process.wait():
-      raise subprocess.CalledProcessError(process.returncode, command)
+  _wait(running, command)
   lines = pathlib.Path(folder, "run/metrics.jsonl").read_text().splitlines()
   train = [x for x in map(json.loads, lines) if x["split"] == "train"]
   return float(train[-1]["images_per_second"])
+
+
+def _wait(running, command):
+  """Waits for all processes; if one fails, ends those that wait for it."""
+  try:
+    while None in (codes := [process.poll() for process in running]):
+      if any(codes):
+        break
+      time.sleep(0.1)
+    if failed := next(filter(None, codes), 0):
+      raise subprocess.CalledProcessError(failed, command)
+  finally:
+    for process in running:
+      process.kill()
+      process.wait()
 
 
 def _free_address() -> str:

@@ -146,11 +146,12 @@ def chains(run: directory.Run, trained: Trained, options: Options) -> Scores:
   capsules, guide = trained.model.capsules, trained.model.guide
   infer_layers = jax.jit(lambda guide, *arguments: guide(*arguments))
   posteriors, layers = infer_layers(guide, images)
-  keys = jax.random.split(jax.random.key(0), _NUM_GUIDED)
+  guide_key, chain_key = jax.random.split(jax.random.key(0))
   guided = [
-    [x.poses for x in infer_layers(guide, images, key)[1]] for key in keys
+    [x.poses for x in infer_layers(guide, images, key)[1]]
+    for key in jax.random.split(guide_key, _NUM_GUIDED)
   ]
-  keys = keys[:_NUM_CHAINS]
+  keys = jax.random.split(chain_key, _NUM_CHAINS)
   starts = [_with_poses(layers, poses) for poses in guided[:_NUM_CHAINS]]
   sample = jax.jit(jax.vmap(lambda *one: _chain(capsules, *one)))
   samples = [

@@ -40,8 +40,8 @@ class Panel(NamedTuple):
     title: the title; may be empty.
     xlabel: the label of x, with its unit.
     ylabel: the label of y, with its unit.
-    lines: by label, {x: y}, y in [-1, 1]; points that are not finite are left
-      out. A label has the same colour in all panels of a figure.
+    lines: by label, {x: y}, y of -1 to about 1; points that are not finite are
+      left out. A label has the same colour in all panels of a figure.
     counts: by label, the number of images of each point, if y is a share of
       images. Points then get 95% intervals (Wilson, 1927), and the legend shows
       the number.
@@ -282,13 +282,15 @@ def _plot(
     lowest = min(
       (min(p.values()) for p in panel.lines.values() if p), default=0
     )
-    bottom, top = min(0, math.floor(4 * lowest) / 4), 1.0
     highest = max(
       (max(p.values()) for p in panel.lines.values() if p), default=0
     )
+    # Whole quarters around 0 to 1.
+    bottom = min(0, math.floor(4 * lowest) / 4)
+    top = max(1, math.ceil(4 * highest) / 4)
     if closer and 1e-6 < highest - lowest < 0.25:
       space = 0.1 * (highest - lowest)
-      bottom, top = lowest - space, min(1.0, highest + space)
+      bottom, top = lowest - space, min(top, highest + space)
       place.ticklabel_format(axis="y", useOffset=False)
     place.set_ylim(unit * bottom, unit * top)
     values = [x for points in panel.lines.values() for x in points]

@@ -23,27 +23,29 @@ def rbm_images() -> tuple[np.ndarray, np.ndarray]:
 
   @jax.jit
   def sample(model, key):
-    capsules = model.sample_capsules(key, start)
+    start_key, sweeps_key = jax.random.split(key)
+    capsules = model.sample_capsules(start_key, start)
 
     def sweep(capsules, key):
       return model.sweep(key, capsules, block=True)[0], None
 
-    keys = jax.random.split(key, _NUM_SWEEPS)
+    keys = jax.random.split(sweeps_key, _NUM_SWEEPS)
     return model.reconstruct(jax.lax.scan(sweep, capsules, keys)[0])
 
   @jax.jit
   def alone(model, key):
+    start_key, sweeps_key, last_key = jax.random.split(key, 3)
     switches = jnp.eye(model.parameters.bias.switches.size)
-    images = jax.random.uniform(key, (len(switches), *model.image_shape))
+    images = jax.random.uniform(start_key, (len(switches), *model.image_shape))
 
     def sweep(images, key):
       hidden_key, image_key = jax.random.split(key)
       capsules = model.sample_hidden(hidden_key, images, switches)
       return model.sample_images(image_key, capsules), None
 
-    keys = jax.random.split(key, _NUM_SWEEPS)
+    keys = jax.random.split(sweeps_key, _NUM_SWEEPS)
     images = jax.lax.scan(sweep, images, keys)[0]
-    return model.reconstruct(model.sample_hidden(key, images, switches))
+    return model.reconstruct(model.sample_hidden(last_key, images, switches))
 
   return tuple(
     np.asarray(f(model, key))

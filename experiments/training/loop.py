@@ -169,11 +169,11 @@ def fit(
         _is_validated, run, saved, step, validation
       ):
         validate()
-      calls = 1  # steps of the next call; all processes do the same number
+      most = 1  # steps of the next call; all processes do the same number
       while step < num_steps and not _reached(config.stop_accuracy, saved):
         stop = min([num_steps] + [(step // x + 1) * x for x in every if x])
         while step < stop:
-          count = min(stop - step, epoch - step % epoch, calls)
+          count = min(stop - step, epoch - step % epoch, most)
           is_first = window.first is None
           if is_first:
             lines.say("compiling the update")
@@ -185,7 +185,7 @@ def fit(
             lines.say(f"first update after {window.first:.1f} s")
           step += count
           lines.move(step)
-          late, calls = signals.share(is_late(), window.calls_for())
+          late, most = signals.share(is_late(), window.most_steps())
           if step < stop and (signals.received or late):
             means = window.means()
             if not (restart or windows.fault(means, state.model, diverged)):

@@ -75,7 +75,7 @@ class Window:
       self._seconds += seconds
     return state
 
-  def calls_for(self) -> int:
+  def most_steps(self) -> int:
     """How many steps the next call may do, to end within `_CALL` seconds."""
     return max(1, int(min(_CALL / self._pace, 1e6)))
 

@@ -1,6 +1,8 @@
 """Speed of two processes beside that of one."""
 
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -17,3 +19,13 @@ def test_one_process_and_two_are_timed():
 def test_a_process_that_fails_is_said():
   with pytest.raises(subprocess.CalledProcessError, match="no_such_preset"):
     hosts.rates("no_such_preset", {32: 4})
+
+
+def test_a_process_that_fails_ends_the_others():
+  codes = "import time; time.sleep(60)", "raise SystemExit(3)"
+  running = [subprocess.Popen([sys.executable, "-c", x]) for x in codes]
+  began = time.monotonic()
+  with pytest.raises(subprocess.CalledProcessError, match="status 3"):
+    hosts._wait(running, ["train"])
+  assert time.monotonic() - began < 30
+  assert all(x.poll() is not None for x in running)

@@ -310,3 +310,14 @@ def test_flat_diagnostics_show_their_range(tmp_path):
 
   # On the axis from 0 to 1 the first would be a tenth as high.
   assert height(0.85) > 0.8 * height(0.4)
+
+
+def test_values_above_1_are_within_the_axes(tmp_path, monkeypatch):
+  sheets = []
+  monkeypatch.setattr(curves, "save", lambda sheet, path: sheets.append(sheet))
+  panels = [
+    curves.Panel("", "shift", "error", {"a": {0.0: 0.2, 1.0: highest}})
+    for highest in (0.9, 1.06)
+  ]
+  curves.accuracy_curves(panels, tmp_path / "a.png")
+  assert [x.get_ylim() for x in sheets[0].axes] == [(0, 100), (0, 125)]

@@ -83,7 +83,7 @@ def test_a_signal_saves_between_lines(tmp_path, monkeypatch, nine_steps, at):
     return state
 
   monkeypatch.setattr(windows.Window, "add", add_one)
-  monkeypatch.setattr(windows.Window, "calls_for", lambda window: 1)
+  monkeypatch.setattr(windows.Window, "most_steps", lambda window: 1)
   run = tmp_path / "run"
   with pytest.raises(SystemExit) as ended:
     straight_lines.fit(
@@ -205,7 +205,7 @@ def test_a_signal_saves_no_state_to_return_to(tmp_path, monkeypatch, at):
     return state
 
   monkeypatch.setattr(windows.Window, "add", add_one)
-  monkeypatch.setattr(windows.Window, "calls_for", lambda window: 1)
+  monkeypatch.setattr(windows.Window, "most_steps", lambda window: 1)
   with pytest.raises(SystemExit):
     straight_lines.fit(
       tmp_path,

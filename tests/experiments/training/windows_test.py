@@ -51,12 +51,12 @@ def test_calls_grow_to_seconds(monkeypatch):
   now = iter([0.0, 5.0, 5.0, 5.02])
   monkeypatch.setattr(windows.time, "monotonic", lambda: next(now))
   window = windows.Window(ZEROS, {})
-  assert window.calls_for() == 1
+  assert window.most_steps() == 1
   window.add(UPDATE, 0, None, None, 1)
-  assert window.calls_for() == 1 and window.first == 5.0  # it compiled
+  assert window.most_steps() == 1 and window.first == 5.0  # it compiled
   assert window.rate() == 1 / 5.0
   window.add(UPDATE, 1, None, None, 1)
-  assert window.calls_for() == round(windows._CALL / 0.02)
+  assert window.most_steps() == round(windows._CALL / 0.02)
   assert window.rate() == pytest.approx(50)  # without what compiled
 
 

@@ -1,0 +1,41 @@
+"""Free memory of the host."""
+
+import pytest
+
+from capjax import memory
+
+STAT = "anon 300\ninactive_file 200\nactive_file 50\n"
+
+
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+  monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+
+  def write(limit, used=600, stat=STAT):
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text(f"{used}\n")
+    (tmp_path / "memory.stat").write_text(stat)
+
+  return write
+
+
+def test_what_a_container_uses_is_not_free(cgroup):
+  """Cached files are."""
+  cgroup(1000)
+  assert memory.available_on_host() == 1000 - 600 + 200
+  cgroup(1000, used=5000)
+  assert memory.available_on_host() == 0
+
+
+@pytest.mark.parametrize("stat", [STAT, "anon 300\n", "?\n"])
+def test_the_machine_is_the_limit_where_a_container_has_none(cgroup, stat):
+  cgroup("max", stat=stat)
+  assert memory.available_on_host() > 1e6
+  if stat != STAT:  # another format of the file
+    cgroup(1000, stat=stat)
+    assert memory.available_on_host() > 1e6
+
+
+def test_a_machine_without_containers(tmp_path, monkeypatch):
+  monkeypatch.setattr(memory, "_CGROUP", tmp_path / "none")
+  assert memory.available_on_host() > 1e6
