@@ -217,3 +217,16 @@ def test_every_picture_has_a_function_that_makes_it():
   functions = {x.name for x in found if isinstance(x, ast.FunctionDef)}
   pictures = {path.stem for path in (DOCS / "figures").glob("*.png")}
   assert pictures < functions
+
+
+def test_no_line_starts_with_a_placeholder():
+  """Markdown would read a block of HTML there, and end the paragraph."""
+  pages = [p for p in DOCS.rglob("*.md") if "build" not in p.parts]
+  found = [
+    f"{page.name}: {line}"
+    for page in (*pages, ROOT / "README.md")
+    for line in page.read_text("utf-8").splitlines()
+    if line.lstrip().startswith("<!--=")
+  ]
+  assert len(pages) > 40
+  assert not found
