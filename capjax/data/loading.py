@@ -202,12 +202,11 @@ def _load_known(
   if name == "font_letters":
     return font_letters.load(split)
   if name == "constellations":
-    # Imported here, as the next, because it needs what is defined above.
+    # Imported here, like the next: other data sets do not need these modules.
     from capjax.data.sources import constellations
 
     return constellations.load(split)
   if name == "viewpoint_solids":
-    # Imported here because it needs what is defined above, and JAX.
     from capjax.data.viewpoint_solids import solids
 
     kept_in = None if data_dir is None else _resolve(data_dir) / name

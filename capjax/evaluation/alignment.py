@@ -84,7 +84,7 @@ def align(
     )
     return carry, None
 
-  def climb(start):
+  def descend(start):
     begin = start, jnp.sum(jnp.square(errors(start))), jnp.float32(_DAMPING)
     begin = sharding.vary_alike(begin)
     (numbers, left, _), _ = jax.lax.scan(step, begin, length=num_steps)
@@ -94,6 +94,6 @@ def align(
   turns = geometry.affine_matrix(1.0, 1.0, angles, 0.0, 0.0, 0.0)
   mirror = jnp.diag(jnp.array([-1.0, 1.0, 1.0]))
   starts = jnp.concatenate([turns, geometry.compose(turns, mirror)])
-  found, left = jax.vmap(climb)(starts[:, :2].reshape(-1, 6))
+  found, left = jax.vmap(descend)(starts[:, :2].reshape(-1, 6))
   best = jnp.argmin(left)
   return Alignment(pose_of(found[best]), left[best])

@@ -70,7 +70,8 @@ class Voters(nnx.Module):
   of the set transformer.
 
   The objects of invariant slots have poses in the frames of their slots: if all
-  points are moved or enlarged together, so are poses and votes.
+  points are moved or enlarged together, so are poses and votes, as far as the
+  fixed initial frames of the slots allow.
   """
 
   def __init__(

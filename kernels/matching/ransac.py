@@ -64,7 +64,7 @@ def match(
     is found.
 
   Raises:
-    ValueError: if `tolerance` is not positive.
+    ValueError: if `tolerance` is not positive, or the shapes do not fit.
 
   Differs from the authors' code, which searches for the cheapest set of
   candidates that explains all points, and whose tolerance is in the units of
@@ -72,7 +72,13 @@ def match(
   """
   checks.positive(tolerance=tolerance)
   checks.arrays(
-    {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
+    {
+      "points": (points, "M 2"),
+      "presence": (presence, "M"),
+      "template.points": (template.points, "N 2"),
+      "template.members": (template.members, "K N"),
+    },
+    empty="M",
   )
   num_points, num_templates = len(points), len(template.members)
   dtype = numerics.accumulation_dtype(points)

@@ -1,5 +1,6 @@
 """Settings and arguments of kernels that would give a wrong result silently."""
 
+import functools
 import inspect
 
 import jax
@@ -192,9 +193,14 @@ def test_a_precision_may_be_a_number():
 
 def test_templates_hold_points_of_a_plane():
   template, points, presence = _points()
-  template = template._replace(points=jnp.ones((4, 3)))
-  with pytest.raises(ValueError, match=r"template.points is \[4 3\]"):
-    constellations.infer(jax.random.key(0), points, presence, template)
+  solid = template._replace(points=jnp.ones((4, 3)))
+  fewer = template._replace(members=template.members[:, 1:])
+  infer = functools.partial(constellations.infer, jax.random.key(0))
+  for match in (infer, ransac.match):
+    with pytest.raises(ValueError, match=r"template.points is \[4 3\]"):
+      match(points, presence, solid)
+    with pytest.raises(ValueError, match="template.members"):
+      match(points, presence, fewer)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, float("nan"), "0.1"])

@@ -57,7 +57,10 @@ class _Layout(NamedTuple):
 
 
 def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
-  """Lists the images of a folder and reads the beginning of each file.
+  """Lists the images of a folder and reads the header of each file.
+
+  Images with a palette or with 16 bits are decoded, for their colours and their
+  largest intensity.
 
   Args:
     root: The folder that holds `train` (or `training`) and `test` (`testing`,
