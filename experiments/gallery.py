@@ -21,8 +21,8 @@ from capjax.evaluation import embedding as embeddings
 from capjax.kernels import geometry, rendering
 from capjax.layers import routers
 
-from .evaluation import diagnostics, generative_rotations
-from .figures import concepts, curves, drawings, examples, grids
+from .evaluation import diagnostics, generative_rotations, shipped_images
+from .figures import concepts, curves, examples, grids
 from .figures import iterations as iteration_figures
 from .figures import routings as figures
 from .figures import scae as sketches
@@ -82,12 +82,12 @@ def records(stem: str, suite: str | None) -> Iterator[dict]:
 
 def overview(path: pathlib.Path) -> None:
   """Samples, parts, dimensions of a pose and viewpoints, one panel each."""
-  samples, fields = drawings.rbm_images()
+  samples, fields = shipped_images.rbm_images()
   panels = {
     "samples of a capsule RBM": samples[:25].reshape(5, 5, 28, 28, 1),
     "capsules, each alone": fields[:25].reshape(5, 5, 28, 28, 1),
-    "a digit in other poses": drawings.posed(_DATA_DIR.value),
-    "one toy, many viewpoints": drawings.viewpoints(5, 5),
+    "a digit in other poses": shipped_images.posed(_DATA_DIR.value),
+    "one toy, many viewpoints": shipped_images.viewpoints(5, 5),
   }
   concepts.overview(panels, path)
 
@@ -96,13 +96,13 @@ def dimensions(path: pathlib.Path) -> None:
   """Reconstructions as each dimension of a class capsule changes."""
   offsets = np.linspace(-0.25, 0.25, 11)
   grids.perturbations(
-    drawings.perturbed([3, 8], offsets), offsets, [3, 8], path
+    shipped_images.perturbed([3, 8], offsets), offsets, [3, 8], path
   )
 
 
 def fields(path: pathlib.Path) -> None:
   """Samples of a capsule RBM, and the images of its capsules alone."""
-  samples, alone = drawings.rbm_images()
+  samples, alone = shipped_images.rbm_images()
   rows = {
     "samples": samples[:12],
     " ": samples[12:24],
