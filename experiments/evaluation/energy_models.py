@@ -45,7 +45,7 @@ def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   start_key, key = jax.random.split(jax.random.key(0))
   shape = (_NUM_SAMPLES, *model.image_shape)
   start = jax.random.uniform(start_key, shape)
-  capsules, images = _dream(model, key, start)
+  capsules, images = dream(model, key, start)
   means = model.reconstruct(capsules)
   energy_models.tiles(
     means,
@@ -84,7 +84,7 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
   if model.switches is None:
     alone = _single_units(model)
   else:
-    alone = _projective_fields(model, jax.random.key(0))
+    alone = projective_fields(model, jax.random.key(0))
     images, _ = models.first(trained, _NUM_DECOMPOSED)
     images = train_step.as_intensities(jnp.asarray(images))
     energy_models.decompositions(
@@ -134,7 +134,7 @@ def log_likelihood(
   below = estimate(jax.random.key(0), model, base)
   images = latents.binary_images(trained, jax.random.key(1))
   images = images[: options.images]
-  _, dreams = _dream(model, jax.random.key(2), train_images[:_NUM_SAMPLES])
+  _, dreams = dream(model, jax.random.key(2), train_images[:_NUM_SAMPLES])
   above = estimate(jax.random.key(3), model, base, backwards_from=dreams)
   energies = jax.jit(lambda model, x: model.free_energy(x))(model, images)
   energy = np.asarray(energies)
@@ -202,8 +202,17 @@ SUITES = (
 
 
 @jax.jit
-def _dream(model: rbm.CapsuleRBM, key: jax.Array, images: jax.Array):
-  """Samples capsules and images by many sweeps that start from these images."""
+def dream(model: rbm.CapsuleRBM, key: jax.Array, images: jax.Array):
+  """Samples capsules and images by 1000 Gibbs sweeps.
+
+  Args:
+    model: the model.
+    key: random key.
+    images: [B H W C], the start of each chain.
+
+  Returns:
+    The last capsules and images of each chain.
+  """
   start_key, chain_key = jax.random.split(key)
 
   def sweep(index, carry):
@@ -242,8 +251,16 @@ def _loops(model: helmholtz.CapsuleHM, key: jax.Array, images: jax.Array):
 
 
 @jax.jit
-def _projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
-  """The projective field [K H W C] of each capsule; see `fields`."""
+def projective_fields(model: rbm.CapsuleRBM, key: jax.Array):
+  """Samples the projective field of each capsule; see `fields`.
+
+  Args:
+    model: an RBM with switches.
+    key: random key.
+
+  Returns:
+    [K H W C], mean images after 1000 Gibbs sweeps with one capsule switched on.
+  """
   alone = jnp.eye(len(model.switches[...]))
   sweep_key, last_key = jax.random.split(key)
 

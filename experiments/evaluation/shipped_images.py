@@ -11,46 +11,18 @@ from capjax import data, pretrained
 from capjax.data.viewpoint_solids import raytracing, solids, toys
 from capjax.kernels import geometry
 
-_NUM_SWEEPS = 1000
+from . import energy_models, reconstructions
 
 
 @functools.cache
 def rbm_images() -> tuple[np.ndarray, np.ndarray]:
   """Mean images of samples, and of each capsule alone, of the capsule RBM."""
   model = pretrained.load("boltzmann_mnist").model
-  keys = jax.random.split(jax.random.key(0), 3)
-  start = jax.random.uniform(keys[0], (100, *model.image_shape))
-
-  @jax.jit
-  def sample(model, key):
-    start_key, sweeps_key = jax.random.split(key)
-    capsules = model.sample_capsules(start_key, start)
-
-    def sweep(capsules, key):
-      return model.sweep(key, capsules, block=True)[0], None
-
-    keys = jax.random.split(sweeps_key, _NUM_SWEEPS)
-    return model.reconstruct(jax.lax.scan(sweep, capsules, keys)[0])
-
-  @jax.jit
-  def alone(model, key):
-    start_key, sweeps_key, last_key = jax.random.split(key, 3)
-    switches = jnp.eye(model.parameters.bias.switches.size)
-    images = jax.random.uniform(start_key, (len(switches), *model.image_shape))
-
-    def sweep(images, key):
-      hidden_key, image_key = jax.random.split(key)
-      capsules = model.sample_hidden(hidden_key, images, switches)
-      return model.sample_images(image_key, capsules), None
-
-    keys = jax.random.split(sweeps_key, _NUM_SWEEPS)
-    images = jax.lax.scan(sweep, images, keys)[0]
-    return model.reconstruct(model.sample_hidden(last_key, images, switches))
-
-  return tuple(
-    np.asarray(f(model, key))
-    for f, key in zip((sample, alone), keys[1:], strict=True)
-  )
+  start_key, sample_key, fields_key = jax.random.split(jax.random.key(0), 3)
+  start = jax.random.uniform(start_key, (100, *model.image_shape))
+  capsules, _ = energy_models.dream(model, sample_key, start)
+  fields = energy_models.projective_fields(model, fields_key)
+  return np.asarray(model.reconstruct(capsules)), np.asarray(fields)
 
 
 def perturbed(classes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
@@ -59,17 +31,12 @@ def perturbed(classes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
   test = data.load("digits", "test")
   rows = [int(np.flatnonzero(test.labels == c)[1]) for c in classes]
   poses = model(data.as_intensities(test.images[rows])).poses
-  size = poses.shape[-1]
-  changes = jnp.asarray(offsets)[:, None, None] * jnp.eye(size)
-  grid = []
-  for pose, label in zip(poses, classes, strict=True):
-    changed = jnp.broadcast_to(pose, (len(offsets), size, *pose.shape))
-    changed = changed.at[:, :, label].add(changes)
-    flat = changed.reshape(-1, *pose.shape)
-    images = model.decode(flat, jnp.full(len(flat), label))
-    images = images.reshape(len(offsets), size, *images.shape[1:])
-    grid.append(np.asarray(images).swapaxes(0, 1))
-  return np.stack(grid)
+  return np.stack(
+    [
+      reconstructions.perturb(model.decode, pose, label, offsets)
+      for pose, label in zip(poses, classes, strict=True)
+    ]
+  )
 
 
 def posed(data_dir: str | None) -> np.ndarray:
