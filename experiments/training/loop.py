@@ -78,173 +78,280 @@ def fit(
     SystemExit: after a signal, with the state saved; and when training has
       diverged, with the last good state kept.
   """
-  num_steps, batch_size = config.num_steps, config.batch_size
-  epoch = len(train.images) // batch_size
-  eval_every = config.eval_every or epoch
-  every = [eval_every, config.log_every, config.checkpoint_every]
-
-  state = placing.place_state(state, mesh)
-  restored = saved.restore((state, 0.0))
-  if restored is None:
-    if processes.by_first(_has_begun, run, saved):
-      raise ValueError(
-        f"{run.workdir} holds a run without states to resume from: restore its "
-        "folder checkpoints/latest, or train again in another folder "
-        "(--workdir)"
-      )
-    # From here on the run has a state to resume from, or to return to.
-    restored = state, 0.0
-    saved.save(0, restored)
-  state, earlier = restored
-  started = saved_at = time.monotonic()
-  step = int(state.step)
-  images, labels = train.images, placing.divide(train.labels, mesh)
-  if not isinstance(images, data.StoredImages):
-    images = placing.divide(images, mesh)
-  window = windows.Window(
-    update.zeros(state, images, labels), saved.window(step)
+  training = _Training(
+    run,
+    saved,
+    state,
+    update=update,
+    evaluate=evaluate,
+    train=train,
+    validation=validation,
+    mesh=mesh,
+    config=config,
+    summarise=summarise,
+    diverged=diverged,
+    restart=restart,
+    warn=warn,
   )
-  processes.by_first(
-    _rewind, run, saved, step, config._replace(eval_every=eval_every), window
-  )
-  # The newest metrics: the line of this step, or the sums since the last line.
-  line = processes.by_first(_metrics_of, run, step, "train")
-  newest = line or window.means()
-  restarts = _MAX_RESTARTS if restart else 0
-
-  averages = state.average is not None
-  # Where training can return to a saved state, neither time nor a signal may
-  # decide which one.
-  patience = 0.0 if restart else 60 * config.checkpoint_minutes
-
-  def seconds():
-    return float(earlier) + time.monotonic() - started
-
-  def save():
-    nonlocal saved_at
-    saved.save(step, (state, seconds()), window.record())
-    saved_at = time.monotonic()
-
-  def is_late():
-    return bool(patience) and time.monotonic() - saved_at > patience
-
-  def log(*line):
-    processes.by_first(run.log, *line)
-
-  def is_pause():
-    return step > 0 and (step % eval_every == 0 or step == num_steps)
-
-  def validate():
-    """Measures the model of this step, and saves it if it is the best."""
-    allocator.trim()  # The first evaluation compiles, which takes memory.
-    reported = train_step.averaged(state)
-    scores = {}
-    if len(validation.images):
-      arrays = validation.images, validation.labels
-      scores = summarise(evaluate(reported, *arrays, between=signals.check))
-      if averages:
-        raw = evaluate(state.model, *arrays, between=signals.check)
-        scores |= {f"raw_{name}": x for name, x in summarise(raw).items()}
-    saved.save_best(
-      step, (reported, state.model) if averages else reported, scores
-    )
-    if scores:  # written last, when the model is saved
-      log(step, "validation", {"epoch": step / epoch, **scores})
-      lines.add(step, "validation", scores)
-      for message in warn({**newest, **scores}):
-        lines.warn(f"step {step}: warning: {message}")
-
+  del state  # Frees its memory, since updates return new states.
   with (
     interrupts.Interrupts() as signals,
-    printing.Lines(step, num_steps) as lines,
+    printing.Lines(training.step, config.num_steps) as lines,
     profiling.Trace(run.workdir / "trace", config.profile, lines.say) as trace,
   ):
-    if step:
-      lines.say(f"resuming from step {step} of {num_steps}")
     try:
-      if step == num_steps and newest and not line:
-        # A run that was shortened to this step may have no line for it.
-        log(step, "train", {"epoch": step / epoch, **newest})
-      if is_pause() and not processes.by_first(
-        _is_validated, run, saved, step, validation
-      ):
-        validate()
-      most = 1  # steps of the next call; all processes do the same number
-      while step < num_steps and not _reached(config.stop_accuracy, saved):
-        stop = min([num_steps] + [(step // x + 1) * x for x in every if x])
-        while step < stop:
-          count = min(stop - step, epoch - step % epoch, most)
-          is_first = window.first is None
-          if is_first:
-            lines.say("compiling the update")
-          else:
-            count = trace.begin(count)
-          state = window.add(update, state, images, labels, count)
-          trace.end(count)
-          if is_first:
-            lines.say(f"first update after {window.first:.1f} s")
-          step += count
-          lines.move(step)
-          late, most = signals.share(is_late(), window.most_steps())
-          if step < stop and (signals.received or late):
-            means = window.means()
-            if not (restart or windows.fault(means, state.model, diverged)):
-              save()
-            signals.stop()
-        newest = window.means()
-        fault = windows.fault(newest, state.model, diverged)
-        if fault and restarts:
-          restarts -= 1
-          state, _ = saved.step_back(
-            (state, 0.0),
-            lambda kept: (placing.place_state(restart(kept[0]), mesh), kept[1]),
-          )
-          step = int(state.step)
-          window.clear()
-          processes.by_first(_drop_after, run, step)
-          log(step, "restart", {"restarts": _MAX_RESTARTS - restarts})
-          lines.move(step)
-          lines.warn(f"{fault}; resuming from step {step}")
-          continue
-        if fault:
-          sys.exit(
-            f"{fault} by step {step}; training stopped, and the "
-            f"checkpoints in {run.workdir} are from before. Try a smaller "
-            "learning rate (--learning_rate) in another folder (--workdir)"
-          )
-        is_line = step % config.log_every == 0
-        if is_line or step == num_steps:
-          rate = window.rate() * batch_size
-          line = {"epoch": step / epoch, **newest, "images_per_second": rate}
-          log(step, "train", line)
-          lines.add(step, "train", newest, rate)
-        if is_line:
-          window.clear()
-        due = config.checkpoint_every and not step % config.checkpoint_every
-        # Save before validation, which may be cut off after a signal.
-        if is_pause() or due or late or (signals.received and not restart):
-          save()
-        signals.stop()
-        if is_pause():
-          validate()
+      training.finish(signals, lines, trace)
     except interrupts.Interrupted:
       lines.warn(
-        f"stopped at step {saved.last_step()} of {num_steps}; the same command "
-        "resumes"
+        f"stopped at step {saved.last_step()} of {config.num_steps}; the same "
+        "command resumes"
       )
       sys.exit(128 + signals.received)
   processes.by_first(run.close)
-  return step, seconds()
+  return training.step, training.seconds()
+
+
+class _Training:
+  """The training of one run, from the state that it resumes to its last step.
+
+  Attributes:
+    step: the number of updates so far.
+  """
+
+  def __init__(
+    self,
+    run,
+    saved,
+    state,
+    *,
+    update,
+    evaluate,
+    train,
+    validation,
+    mesh,
+    config,
+    summarise,
+    diverged,
+    restart,
+    warn,
+  ):
+    """Restores the newest state of the run; see `fit` for the arguments."""
+    self._run, self._saved, self._mesh = run, saved, mesh
+    self._update, self._evaluate = update, evaluate
+    self._validation, self._summarise = validation, summarise
+    self._diverged, self._restart, self._warn = diverged, restart, warn
+    self._epoch = len(train.images) // config.batch_size  # updates
+    config = config._replace(eval_every=config.eval_every or self._epoch)
+    self._config = config
+    self._restarts = _MAX_RESTARTS if restart else 0  # that are left
+
+    self._state, self._earlier = self._restore(placing.place_state(state, mesh))
+    self._started = self._saved_at = time.monotonic()
+    self.step = int(self._state.step)
+    images, labels = train.images, placing.divide(train.labels, mesh)
+    if not isinstance(images, data.StoredImages):
+      images = placing.divide(images, mesh)
+    self._examples = images, labels
+    self._window = windows.Window(
+      update.zeros(self._state, images, labels), saved.window(self.step)
+    )
+    processes.by_first(_rewind, run, saved, self.step, config, self._window)
+    # The newest metrics: of the line of this step, or since the last line.
+    self._line = processes.by_first(_metrics_of, run, self.step, "train")
+    self._newest = self._line or self._window.means()
+
+  def _restore(self, state):
+    """Returns the newest state and the seconds that the updates to it took."""
+    restored = self._saved.restore((state, 0.0))
+    if restored is not None:
+      return restored
+    if processes.by_first(_has_begun, self._run, self._saved):
+      raise ValueError(
+        f"{self._run.workdir} holds a run without states to resume from: "
+        "restore its folder checkpoints/latest, or train again in another "
+        "folder (--workdir)"
+      )
+    # From here on the run has a state to resume from, or to return to.
+    self._saved.save(0, (state, 0.0))
+    return state, 0.0
+
+  def finish(
+    self,
+    signals: interrupts.Interrupts,
+    lines: printing.Lines,
+    trace: profiling.Trace,
+  ) -> None:
+    """Trains to the last step; see `fit`."""
+    self._signals, self._lines, self._trace = signals, lines, trace
+    config, num_steps = self._config, self._config.num_steps
+    every = [config.eval_every, config.log_every, config.checkpoint_every]
+    if self.step:
+      lines.say(f"resuming from step {self.step} of {num_steps}")
+    if self.step == num_steps and self._newest and not self._line:
+      # A run that was shortened to this step may have no line for it.
+      self._log("train", self._newest)
+    if self._is_pause() and not processes.by_first(
+      _is_validated, self._run, self._saved, self.step, self._validation
+    ):
+      self._validate()
+    most = 1  # steps of the next call
+    while self.step < num_steps and not _reached(
+      config.stop_accuracy, self._saved
+    ):
+      stop = min([num_steps] + [(self.step // x + 1) * x for x in every if x])
+      late, most = self._advance(stop, most)
+      self._newest = self._window.means()
+      if fault := self._fault():
+        self._step_back(fault)
+        continue
+      self._write_line()
+      due = config.checkpoint_every and not self.step % config.checkpoint_every
+      ending = signals.received and not self._restart
+      # Save before validation, which may be cut off after a signal.
+      if self._is_pause() or due or late or ending:
+        self._save()
+      signals.stop()
+      if self._is_pause():
+        self._validate()
+
+  def seconds(self) -> float:
+    """The seconds spent, summed over resumed processes."""
+    return float(self._earlier) + time.monotonic() - self._started
+
+  def _advance(self, stop: int, most: int) -> tuple[bool, int]:
+    """Updates up to a step; a signal or the time may save and end it earlier.
+
+    Args:
+      stop: the step.
+      most: steps of the first call; all processes do the same number.
+
+    Returns:
+      Whether it is time to save, and the steps of the next call.
+    """
+    late, lines, window = False, self._lines, self._window
+    while self.step < stop:
+      count = min(stop - self.step, self._epoch - self.step % self._epoch, most)
+      is_first = window.first is None
+      if is_first:
+        lines.say("compiling the update")
+      else:
+        count = self._trace.begin(count)
+      self._state = window.add(
+        self._update, self._state, *self._examples, count
+      )
+      self._trace.end(count)
+      if is_first:
+        lines.say(f"first update after {window.first:.1f} s")
+      self.step += count
+      lines.move(self.step)
+      late, most = self._signals.share(self._is_late(), window.most_steps())
+      if self.step < stop and (self._signals.received or late):
+        if not (self._restart or self._fault()):
+          self._save()
+        self._signals.stop()
+    return late, most
+
+  def _fault(self) -> str | None:
+    """Describes why training has diverged since the last line; None if not."""
+    means = self._window.means()
+    return windows.fault(means, self._state.model, self._diverged)
+
+  def _step_back(self, fault: str) -> None:
+    """Resumes from the older of the saved states, changed by `restart`.
+
+    Raises:
+      SystemExit: if there are no restarts, or none is left.
+    """
+    if not self._restarts:
+      sys.exit(
+        f"{fault} by step {self.step}; training stopped, and the "
+        f"checkpoints in {self._run.workdir} are from before. Try a smaller "
+        "learning rate (--learning_rate) in another folder (--workdir)"
+      )
+    self._restarts -= 1
+
+    def change(kept):
+      state, earlier = kept
+      return placing.place_state(self._restart(state), self._mesh), earlier
+
+    self._state, _ = self._saved.step_back((self._state, 0.0), change)
+    self.step = int(self._state.step)
+    self._window.clear()
+    processes.by_first(self._run.rewind, self.step, due=0)
+    restarts = {"restarts": _MAX_RESTARTS - self._restarts}
+    processes.by_first(self._run.log, self.step, "restart", restarts)
+    self._lines.move(self.step)
+    self._lines.warn(f"{fault}; resuming from step {self.step}")
+
+  def _write_line(self) -> None:
+    """Logs and prints the means since the last line, where a line is due."""
+    is_line = self.step % self._config.log_every == 0
+    if is_line or self.step == self._config.num_steps:
+      rate = self._window.rate() * self._config.batch_size
+      self._log("train", {**self._newest, "images_per_second": rate})
+      self._lines.add(self.step, "train", self._newest, rate)
+    if is_line:
+      self._window.clear()
+
+  def _validate(self) -> None:
+    """Measures the model of this step, and saves it if it is the best."""
+    allocator.trim()  # The first evaluation compiles, which takes memory.
+    state, images = self._state, self._validation.images
+    reported, averages = train_step.averaged(state), state.average is not None
+    scores = {}
+    if len(images):
+
+      def measure(model):
+        labels, between = self._validation.labels, self._signals.check
+        return self._summarise(
+          self._evaluate(model, images, labels, between=between)
+        )
+
+      scores = measure(reported)
+      if averages:
+        raw = measure(state.model)
+        scores |= {f"raw_{name}": x for name, x in raw.items()}
+    self._saved.save_best(
+      self.step, (reported, state.model) if averages else reported, scores
+    )
+    if scores:  # written last, when the model is saved
+      self._log("validation", scores)
+      self._lines.add(self.step, "validation", scores)
+      for message in self._warn({**self._newest, **scores}):
+        self._lines.warn(f"step {self.step}: warning: {message}")
+
+  def _log(self, split: str, metrics: dict[str, float]) -> None:
+    """Writes the metrics of this step, as the first process."""
+    line = {"epoch": self.step / self._epoch, **metrics}
+    processes.by_first(self._run.log, self.step, split, line)
+
+  def _save(self) -> None:
+    """Saves the state from which training resumes."""
+    self._saved.save(
+      self.step, (self._state, self.seconds()), self._window.record()
+    )
+    self._saved_at = time.monotonic()
+
+  def _is_pause(self) -> bool:
+    """Whether the model of this step is to be validated."""
+    step, config = self.step, self._config
+    return step > 0 and (
+      step % config.eval_every == 0 or step == config.num_steps
+    )
+
+  def _is_late(self) -> bool:
+    """Whether the last checkpoint is older than `checkpoint_minutes`.
+
+    Where training can return to a saved state, neither time nor a signal may
+    decide which one.
+    """
+    minutes = 0.0 if self._restart else self._config.checkpoint_minutes
+    return bool(minutes) and time.monotonic() - self._saved_at > 60 * minutes
 
 
 def _has_begun(run: directory.Run, saved: checkpoints.Checkpoints) -> bool:
   """Whether a run without training states has been trained."""
   return run.has_begun() or bool(saved.best_metrics())
-
-
-def _drop_after(run: directory.Run, step: int) -> None:
-  """Drops the metrics after a step to which training has returned."""
-  run.rewind(step, due=0)
 
 
 def _rewind(
