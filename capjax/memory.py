@@ -110,16 +110,20 @@ def available_on_host() -> int | None:
 def _free_in_container() -> int:
   """Bytes up to the memory limit of a container (version 2 of cgroups).
 
-  Cached file contents count as free, since Linux drops them when needed.
+  Cached contents of files that were not used lately count as free, since Linux
+  drops them when needed. If the use is unknown, all of the limit is free.
 
   Raises:
     OSError: if there is no container, or it has no limit.
-    ValueError, KeyError: if the files have another format.
+    ValueError: if the file of the limit has another format.
   """
   limit = (_CGROUP / "memory.max").read_text().strip()
   if limit == "max":
     raise OSError("no limit")
-  used = int((_CGROUP / "memory.current").read_text())
-  lines = (_CGROUP / "memory.stat").read_text().splitlines()
-  cached = int(dict(line.split() for line in lines)["inactive_file"])
+  try:
+    used = int((_CGROUP / "memory.current").read_text())
+    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    cached = int(dict(line.split() for line in lines)["inactive_file"])
+  except (OSError, KeyError, ValueError):
+    return int(limit)
   return max(0, int(limit) - used + cached)

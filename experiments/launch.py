@@ -4,6 +4,7 @@ Flags are turned into arguments by the binaries and here; `training`, `tasks`,
 `evaluation` and `figures` do not read flags.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable
 
@@ -35,7 +36,8 @@ def restore(
     test,
     load_train=lambda: datasets.load("train"),
     data_dir=datasets.DATA_DIR.value,
-    load_other=lambda name: datasets.load("test", name),
+    # Suites check other data before they use them.
+    load_other=functools.cache(lambda name: datasets.load("test", name)),
   )
 
 

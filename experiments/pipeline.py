@@ -258,6 +258,8 @@ def _finish(
     "restarts": sum(x["split"] == "restart" for x in run.metrics()),
     "reported": _reported(task, trained.config),
     **records,
+    "metrics": {},
+    "num_images": {},
     "seconds": seconds,
     "images_per_second": run.images_per_second(),
     **run.noted("start_from"),
@@ -267,7 +269,7 @@ def _finish(
   )
   was_complete = run.is_complete(step)
   if not was_complete:  # Saves the model, even if a suite fails.
-    write_card(run.summary({**entries, "metrics": {}, "num_images": {}}))
+    write_card(run.summary(entries))
   metrics, num_images, failures = _run_suites(run, trained)
   entries |= {"metrics": metrics, "num_images": num_images}
   if failures.errors:

@@ -264,7 +264,7 @@ def choose(
 
 
 def streamed(dataset: Dataset, split: str, stream: bool | None) -> Dataset:
-  """Leaves images to be read later or reads all; see `loading.load`."""
+  """Makes images `StoredImages`, or reads them all; see `loading.load`."""
   images, reason = dataset.images, ""
   if stream is None:
     reason = memory.shortage(images.nbytes)

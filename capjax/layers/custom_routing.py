@@ -115,7 +115,12 @@ class FromFunction(nnx.Module):
 
 
 def _signature(function):
-  """Whether the function takes votes; its known names; names nobody gives."""
+  """Reads the arguments of a routing function.
+
+  Returns:
+    Whether it takes votes; the names of `_GIVEN` that it takes; and the names
+    of other arguments without a default, which no layer gives.
+  """
   try:
     parameters = list(inspect.signature(function).parameters.values())
   except ValueError:  # the function is not written in Python

@@ -73,7 +73,7 @@ def _rate(words, count, folder):
 
 
 def _wait(running, command):
-  """Waits for all processes; if one fails, ends those that wait for it."""
+  """Waits for all processes; ends the others if one fails, or at Ctrl-C."""
   try:
     while None in (codes := [process.poll() for process in running]):
       if any(codes):

@@ -87,7 +87,7 @@ def parse_tree(
   return {**scores, "image_information": _information(trained, images)}
 
 
-@suite("images")
+@suite("images", require=models.enough(_NUM_IMAGES, at_least=2))
 def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures what rotations and shifts change: classes, accuracy and poses.
 
@@ -202,7 +202,7 @@ def more_routing(
     The numbers of iterations from 1 to at least 5, or to the network's own
     where the routing cannot go further (`iteration`), and for each the accuracy
     and the entropy of the coefficients; `own_iterations`. A routing without
-    iterations counts as one.
+    iterations counts as one iteration.
   """
   del run
   images, labels = models.first(trained, options.images or _NUM_IMAGES)

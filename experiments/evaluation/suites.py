@@ -92,10 +92,10 @@ class Failures:
 def fitting(trained: Trained) -> list[str]:
   """The names of the suites that apply to a trained model and its data.
 
-  If images belong to several classes at once, only `accuracy` applies. Without
-  labels, only suites that need none apply. Wherever `out_of_distribution`
-  applies, so does `letters`, if images have the shape of letters and are not
-  letters themselves.
+  Wherever `out_of_distribution` applies, so does `letters`, if images have the
+  shape of letters and are not letters themselves. Of these suites, only
+  `accuracy` remains if images belong to several classes at once; without
+  labels, only those that need none.
   """
   names = trained.task.suites(trained.model)
   are_letters = trained.test.class_names == tuple(font_letters.LETTERS)

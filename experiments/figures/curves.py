@@ -28,6 +28,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # With more points the markers would overlap.
+_ROUNDING = 1e-4  # of the limits of an axis
 _HISTOGRAM_COLUMNS = 5
 _BINS = np.linspace(0, 1, 26)
 _TILE = 0.62  # inches of an image's shorter side on a contact sheet
@@ -66,7 +67,8 @@ def accuracy_curves(
   the angle of a rotation, in panels side by side.
 
   Args:
-    panels: their y are rates in [0, 1]; labels of y should say "(%)".
+    panels: their y are rates, mostly in [0, 1]; labels of y should say "(%)".
+      The axis ends at 100%, or at the next quarter above the highest value.
     path: file to write.
     chance: the accuracy of random guessing, a dotted line in every panel.
 
@@ -82,7 +84,8 @@ def diagnostic_curves(
   """Plots shares, such as the entropy of routing against the training step.
 
   Args:
-    panels: the y axis ends at 1, and begins at 0 unless a line is below it; if
+    panels: the y axis ends at 1, or at the next quarter above the highest
+      value, and begins at 0 unless a line is below it; if
       the lines of a panel span less than a quarter, it shows their range only.
     path: file to write.
 
@@ -285,9 +288,9 @@ def _plot(
     highest = max(
       (max(p.values()) for p in panel.lines.values() if p), default=0
     )
-    # Whole quarters around 0 to 1.
-    bottom = min(0, math.floor(4 * lowest) / 4)
-    top = max(1, math.ceil(4 * highest) / 4)
+    # From 0 to 1, and whole quarters beyond.
+    bottom = min(0, math.floor(4 * lowest + _ROUNDING) / 4)
+    top = max(1, math.ceil(4 * highest - _ROUNDING) / 4)
     if closer and 1e-6 < highest - lowest < 0.25:
       space = 0.1 * (highest - lowest)
       bottom, top = lowest - space, min(top, highest + space)

@@ -2,7 +2,7 @@
 
 A page holds each number between two comments that no reader sees:
 
-  <!--= digits test_error_percent .2f -->2.78 ± 0.73<!--/-->
+  <!--= digits test_error_percent .2f -->0.93 ± 0.16<!--/-->
 
 The first comment has three words: a record (the name of its file without the
 seed; with `:SUITE` for an evaluation), a metric (with `@N` for point N of a

@@ -93,14 +93,13 @@ def fit(
     restart=restart,
     warn=warn,
   )
-  del state  # Frees its memory, since updates return new states.
   with (
     interrupts.Interrupts() as signals,
     printing.Lines(training.step, config.num_steps) as lines,
     profiling.Trace(run.workdir / "trace", config.profile, lines.say) as trace,
   ):
     try:
-      training.finish(signals, lines, trace)
+      training.run_to_end(signals, lines, trace)
     except interrupts.Interrupted:
       lines.warn(
         f"stopped at step {saved.last_step()} of {config.num_steps}; the same "
@@ -156,9 +155,9 @@ class _Training:
       update.zeros(self._state, images, labels), saved.window(self.step)
     )
     processes.by_first(_rewind, run, saved, self.step, config, self._window)
-    # The newest metrics: of the line of this step, or since the last line.
-    self._line = processes.by_first(_metrics_of, run, self.step, "train")
-    self._newest = self._line or self._window.means()
+    # The line of the step that is resumed, if any; then the newest metrics.
+    self._first_line = processes.by_first(_metrics_of, run, self.step, "train")
+    self._newest = self._first_line or self._window.means()
 
   def _restore(self, state):
     """Returns the newest state and the seconds that the updates to it took."""
@@ -175,19 +174,24 @@ class _Training:
     self._saved.save(0, (state, 0.0))
     return state, 0.0
 
-  def finish(
+  def run_to_end(
     self,
     signals: interrupts.Interrupts,
     lines: printing.Lines,
     trace: profiling.Trace,
   ) -> None:
-    """Trains to the last step; see `fit`."""
+    """Trains to the last step; see `fit`.
+
+    Raises:
+      interrupts.Interrupted: after a signal, with the state saved.
+      SystemExit: if training has diverged.
+    """
     self._signals, self._lines, self._trace = signals, lines, trace
     config, num_steps = self._config, self._config.num_steps
     every = [config.eval_every, config.log_every, config.checkpoint_every]
     if self.step:
       lines.say(f"resuming from step {self.step} of {num_steps}")
-    if self.step == num_steps and self._newest and not self._line:
+    if self.step == num_steps and self._newest and not self._first_line:
       # A run that was shortened to this step may have no line for it.
       self._log("train", self._newest)
     if self._is_pause() and not processes.by_first(
@@ -219,14 +223,17 @@ class _Training:
     return float(self._earlier) + time.monotonic() - self._started
 
   def _advance(self, stop: int, most: int) -> tuple[bool, int]:
-    """Updates up to a step; a signal or the time may save and end it earlier.
+    """Updates up to a step. Saves on the way if it is time, or at a signal.
 
     Args:
       stop: the step.
-      most: steps of the first call; all processes do the same number.
+      most: the most steps of the first call; all processes do the same number.
 
     Returns:
-      Whether it is time to save, and the steps of the next call.
+      Whether it is time to save, and the most steps of the next call.
+
+    Raises:
+      interrupts.Interrupted: after a signal.
     """
     late, lines, window = False, self._lines, self._window
     while self.step < stop:
@@ -257,7 +264,7 @@ class _Training:
     return windows.fault(means, self._state.model, self._diverged)
 
   def _step_back(self, fault: str) -> None:
-    """Resumes from the older of the saved states, changed by `restart`.
+    """Resumes from the older of the saved states, or ends the training.
 
     Raises:
       SystemExit: if there are no restarts, or none is left.
@@ -342,8 +349,8 @@ class _Training:
   def _is_late(self) -> bool:
     """Whether the last checkpoint is older than `checkpoint_minutes`.
 
-    Where training can return to a saved state, neither time nor a signal may
-    decide which one.
+    Never where training can return to a saved state: neither time nor a signal
+    may decide which state that is.
     """
     minutes = 0.0 if self._restart else self._config.checkpoint_minutes
     return bool(minutes) and time.monotonic() - self._saved_at > 60 * minutes

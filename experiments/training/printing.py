@@ -13,7 +13,7 @@ _PATIENCE = 60.0  # seconds without a line
 
 
 class Lines:
-  """Prints the newest metrics, after each twelfth of the run or each minute.
+  """Prints metrics: the first after each twelfth of the run, or a minute.
 
   metrics.jsonl has them all. On a terminal there is a progress bar too.
   """

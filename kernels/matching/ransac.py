@@ -22,12 +22,12 @@ class Consensus(NamedTuple):
   """The templates that were found.
 
   Attributes:
-    objects: [M], the template of each point: the found template that has a
-      point nearest to it; -1 for absent points, and if no template was found.
+    objects: [M], the template of each point: of the found templates, the one
+      that holds the template point nearest to it; -1 for absent points, and if
+      no template was found.
     poses: [K 4], similarities (tx, ty, s cos, s sin), as in
       `constellations.Inference`; 0 where the template was not found.
-    scores: [K], the sum of 1 - (distance / tolerance)^2 over the points of each
-      template; 0 where it was not found.
+    scores: [K], see `match`; 0 where the template was not found.
   """
 
   objects: Int[Array, " M"]
@@ -44,10 +44,11 @@ def match(
 ) -> Consensus:
   """Finds templates one after the other, the best first.
 
-  Mapping the first two points of a template to an ordered pair of image points
-  predicts where its other points are. Such a candidate is valid if each
-  template point has an image point within `tolerance`, and these are at least
-  as many image points as template points. Its score is the sum of 1 -
+  Mapping the first point of a template, and the next that differs from it, to
+  an ordered pair of image points predicts where its other points are. Such a
+  candidate is valid if each template point has an image point within
+  `tolerance`, and these are at least as many image points as template points.
+  Its score is the sum of 1 -
   (distance / tolerance)^2 over the template points, or over the image points if
   that sum is smaller. The best candidate of all templates is accepted, its
   image points and its template are removed, and the search repeats.

@@ -214,7 +214,7 @@ def _moments_backward(layout, fixed, arguments, cotangents):
     compete = functools.partial(em_windows.compete, windows=layout.windows)
     taken, pull = jax.vjp(compete, _logits(seen, beliefs, layout))
     (d_logits,) = pull(seen.activations[..., None] * d_weights)
-    # The deviations from the means: the centre equals the means.
+    # The centre equals the means, so these are sums of deviations from them.
     mass, first, second = _sums(seen, d_logits, centre, layout)
     d_beliefs = Beliefs(mass, beliefs.precisions * first, -second / 2)
     d_logits = _widen(d_logits, centre)

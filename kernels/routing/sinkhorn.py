@@ -13,7 +13,7 @@ from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
 
-# Least divisor of the masses: if all parts are absent, masses stay small.
+# Least divisor of the masses: no division by 0 if all parts are absent.
 _ABSENT = 1e-6
 
 

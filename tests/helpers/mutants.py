@@ -248,8 +248,9 @@ MUTANTS = [
     "return metrics[task.chosen_by], loss", _PROTOCOL,
   ),
   Mutant(
-    "experiments/training/loop.py", "patience = 0.0 if restart else 60 *",
-    "patience = 60 *", _RESUMING,
+    "experiments/training/loop.py",
+    "minutes = 0.0 if self._restart else self._config",
+    "minutes = self._config", _RESUMING,
   ),
   Mutant(
     "kernels/routing/em_convolution.py",

@@ -327,7 +327,11 @@ def _may_be_turned(image) -> bool:
 def _check_depth(
   root: pathlib.Path, headers: dict[pathlib.Path, _Header]
 ) -> str:
-  """A note on the largest intensity of deep images, if they are dark."""
+  """Returns a note if images of 16 bits are dark; empty if not.
+
+  Raises:
+    ValueError: if they would be black.
+  """
   largest = max((x.largest for x in headers.values()), default=0)
   if 0 < largest < 256:
     raise ValueError(

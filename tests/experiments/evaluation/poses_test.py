@@ -247,6 +247,13 @@ def test_other_data_of_another_shape_are_found_before_a_suite(run):
   suites.SUITES["accuracy"].check(run, some)
 
 
+@pytest.mark.parametrize("name", ["equivariance", "moved"])
+def test_one_image_is_found_before_a_suite_that_needs_two(run, name):
+  suites.SUITES[name].check(run, trained_on(Template(), dots(2, 0)))
+  with pytest.raises(ValueError, match="1 test images are too few"):
+    suites.SUITES[name].check(run, trained_on(Template(), dots(1, 0)))
+
+
 @pytest.mark.parametrize("name", ["multimnist", "crowding", "object_masks"])
 def test_one_class_is_found_before_a_suite_of_pairs(run, name):
   one_class = trained_on(Template(), dots(4, 0))
