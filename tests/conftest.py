@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import re
+import time
 
 import compiling
 import jax
@@ -40,6 +41,16 @@ def pytest_collection_modifyitems(items):
       if (item.parent.nodeid, name) in seen:
         item.add_marker(pytest.mark.long)
       seen.add((item.parent.nodeid, name))
+
+
+def pytest_runtest_setup():
+  """Skips what starts after CAPJAX_TESTS_UNTIL, in seconds since 1970.
+
+  CI sets it, so that a slow machine ends with skipped tests, not in the middle.
+  """
+  until = os.environ.get("CAPJAX_TESTS_UNTIL")
+  if until and time.time() > float(until):
+    pytest.skip("no time is left; see CAPJAX_TESTS_UNTIL")
 
 
 def pytest_collection_finish():
