@@ -109,8 +109,9 @@ lint: .venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Annotations of `kernels` and `capjax`. A checkout finds `kernels` at run time,
-# which mypy does not see, so it is given the packages as a wheel has them.
+# Annotations of `kernels` and `capjax`, and the calls of the binaries. A checkout
+# finds `kernels` at run time, which mypy does not see, so it is given the packages
+# as a wheel has them.
 TYPES := build/types
 
 types: .venv

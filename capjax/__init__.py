@@ -1,12 +1,13 @@
 """Capsule networks: Flax modules and losses on top of `kernels`."""
 
-from capjax import _collection, _version
+from capjax import _collection, _signatures, _version
 
 with _collection.paused():
   from capjax import (
     baselines,
     capsnet,
     data,
+    decoder,
     efficient_capsnet,
     energy,
     evaluation,
@@ -53,6 +54,7 @@ __all__ = [
   "baselines",
   "capsnet",
   "data",
+  "decoder",
   "efficient_capsnet",
   "energy",
   "evaluation",
@@ -76,4 +78,5 @@ __all__ = [
   "weights",
 ]
 
+_signatures.show()
 __version__ = _version.installed()

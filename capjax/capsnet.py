@@ -10,19 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import layers, losses
+from capjax import decoder, layers
 from capjax.kernels import checks, routing
 
 # Where parents of convolutional capsules compete for children; see `CapsNet`.
 CONV_COMPETITIONS = ("window", "grid")
-# Initialisers of the decoder's layers, by name; see `Decoder`.
-DECODER_INITS: dict[str, dict[str, Any]] = {
-  "lecun": {},
-  "official": {
-    "kernel_init": jax.nn.initializers.truncated_normal(0.1),
-    "bias_init": nnx.initializers.constant(0.1),
-  },
-}
 
 
 class CapsNet(nnx.Module):
@@ -124,7 +116,7 @@ class CapsNet(nnx.Module):
         layer: give about 1 / sqrt(C), 0.35 for parts of length 8.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
-      decoder_init: one of `DECODER_INITS`.
+      decoder_init: one of `decoder.DECODER_INITS`.
       dtype: dtype of the convolutions; routing and decoder stay in float32.
       rngs: its `params` stream initialises the parameters.
 
@@ -162,20 +154,14 @@ class CapsNet(nnx.Module):
         f"{', '.join(CONV_COMPETITIONS)}."
       )
     self.image_shape = tuple(image_shape)
-    height, width, channels = image_shape
     lost = (conv_capsules_kernel - 1) * len(conv_capsules)
-    grid = []
-    for size in (height, width):
-      rest = size - conv_kernel + 1
-      for _ in residual_features:
-        rest = -(-rest // 2)
-      if rest < primary_kernel:
-        raise checks.ImageShapeError(
-          f"images of {height}x{width} are too small for conv_kernel="
-          f"{conv_kernel} and primary_kernel={primary_kernel}; give smaller "
-          "ones, such as 3 and 3."
-        )
-      grid.append((rest - primary_kernel) // primary_stride + 1)
+    grid = _primary_grid(
+      image_shape,
+      conv_kernel=conv_kernel,
+      halvings=len(residual_features),
+      primary_kernel=primary_kernel,
+      primary_stride=primary_stride,
+    )
     if min(grid) <= lost:
       raise checks.ImageShapeError(
         f"a grid of {grid[0]}x{grid[1]} primary capsules is too small for "
@@ -185,7 +171,7 @@ class CapsNet(nnx.Module):
     truncated = jax.nn.initializers.truncated_normal
     bias_init = nnx.initializers.constant(0.1)
     self.conv = layers.Conv(
-      channels,
+      image_shape[2],
       conv_features,
       conv_kernel,
       kernel_init=truncated(0.05),
@@ -245,8 +231,9 @@ class CapsNet(nnx.Module):
     hidden += dense
     self.hidden = nnx.List(hidden) if hidden else None
     self.decoder = (
-      Decoder(
-        num_classes * pose_size,
+      decoder.Decoder(
+        num_classes,
+        pose_size,
         decoder_features,
         image_shape,
         init=decoder_init,
@@ -266,7 +253,8 @@ class CapsNet(nnx.Module):
     Returns:
       With leading axis B: poses [B J D] of the class capsules, activations
       [B J] that the classes are present (the lengths of poses in dynamic
-      routing), and coefficients [B I J], the shares of the primary capsules.
+      routing), and coefficients [B I J], the shares of the capsules below: the
+      primary ones, unless there are layers between.
 
     Raises:
       TypeError: if the images hold integers, or a function for `routing` does
@@ -331,76 +319,41 @@ class CapsNet(nnx.Module):
     Raises:
       ValueError: if the network was made without decoder.
     """
-    return decode(self.decoder, poses, classes)
+    return decoder.decode(self.decoder, poses, classes)
 
 
-class Decoder(nnx.Module):
-  """Dense layers from class capsules to an image (the paper's figure 2).
-
-  Initial parameters are one of `DECODER_INITS`. "lecun" is Flax's default:
-  variance 1 / inputs, biases 0. "official" is the authors' code: normal with
-  standard deviation 0.1, truncated at two standard deviations, biases 0.1.
-  """
-
-  def __init__(
-    self,
-    in_features: int,
-    hidden_features: Sequence[int],
-    image_shape: Sequence[int],
-    *,
-    init: str = "lecun",
-    rngs: nnx.Rngs,
-  ):
-    if init not in DECODER_INITS:
-      raise ValueError(
-        f"decoder_init is {init!r}; give one of {', '.join(DECODER_INITS)}."
-      )
-    sizes = (in_features, *hidden_features, math.prod(image_shape))
-    options = DECODER_INITS[init]
-    self.layers = nnx.List(
-      layers.Linear(*pair, **options, rngs=rngs)
-      for pair in zip(sizes, sizes[1:], strict=False)
-    )
-    self.image_shape = tuple(image_shape)
-
-  def __call__(self, poses: Float[Array, "B J D"]) -> Float[Array, "B H W C"]:
-    x = poses.reshape(len(poses), -1)
-    for layer in self.layers[:-1]:
-      x = jax.nn.relu(layer(x))
-    images = jax.nn.sigmoid(self.layers[-1](x))
-    return images.reshape(len(poses), *self.image_shape)
-
-
-def decode(
-  decoder: Decoder | None,
-  poses: Float[Array, "B J D"],
-  classes: Int[Array, " B"] | Int[Array, "B J"],
-) -> Float[Array, "B H W C"]:
-  """Reconstructs images from one class capsule each, with the others masked.
+def _primary_grid(
+  image_shape: Sequence[int],
+  *,
+  conv_kernel: int,
+  halvings: int,
+  primary_kernel: int,
+  primary_stride: int,
+) -> tuple[int, int]:
+  """The numbers of rows and columns of the primary capsules of `CapsNet`.
 
   Args:
-    decoder: the decoder of a network, None if it has none.
-    poses: outputs of the class capsules.
-    classes: the capsule to decode; or, as [B J] of 0 and 1, all that are
-      decoded together.
-
-  Returns:
-    Images with intensities in (0, 1).
+    image_shape: height, width and channels.
+    conv_kernel: taps of the first convolution, without padding.
+    halvings: how often residual stages then halve the grid, rounding up.
+    primary_kernel: taps of the primary capsules, without padding.
+    primary_stride: their stride.
 
   Raises:
-    ValueError: if there is no decoder, `classes` have another shape, or as
-      `losses.check_labels`.
+    ImageShapeError: if the images are too small for the kernels.
   """
-  if decoder is None:
-    raise ValueError("this network has no decoder; give decoder_features.")
-  classes = jnp.asarray(classes)
-  if classes.shape not in (poses.shape[:1], poses.shape[:2]):
-    raise ValueError(
-      f"classes are {list(classes.shape)}; give one class of each image, "
-      f"{list(poses.shape[:1])}, or a mask {list(poses.shape[:2])}."
-    )
-  mask = classes
-  if classes.ndim == 1:
-    mask = losses.one_hot(classes, poses.shape[1])
-  mask = mask.astype(poses.dtype)
-  return decoder(poses * mask[:, :, None])
+  height, width, _ = image_shape
+
+  def along(size):
+    rest = size - conv_kernel + 1
+    for _ in range(halvings):
+      rest = -(-rest // 2)
+    if rest < primary_kernel:
+      raise checks.ImageShapeError(
+        f"images of {height}x{width} are too small for conv_kernel="
+        f"{conv_kernel} and primary_kernel={primary_kernel}; give smaller "
+        "ones, such as 3 and 3."
+      )
+    return (rest - primary_kernel) // primary_stride + 1
+
+  return along(height), along(width)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from capjax import capsnet, layers
+from capjax import decoder, layers
 from capjax.kernels import checks, numerics, routing
 from capjax.layers import platforms, tiling
 
@@ -143,8 +143,8 @@ class EfficientCapsNet(nnx.Module):
       rngs=rngs,
     )
     self.decoder = (
-      capsnet.Decoder(
-        num_classes * pose_size, decoder_features, image_shape, rngs=rngs
+      decoder.Decoder(
+        num_classes, pose_size, decoder_features, image_shape, rngs=rngs
       )
       if decoder_features
       else None
@@ -177,8 +177,8 @@ class EfficientCapsNet(nnx.Module):
     poses: Float[Array, "B J D"],
     classes: Int[Array, " B"] | Int[Array, "B J"],
   ) -> Float[Array, "B H W C"]:
-    """Reconstructs images from one class capsule each; see `capsnet.decode`."""
-    return capsnet.decode(self.decoder, poses, classes)
+    """Reconstructs images from one class capsule each; see `decoder.decode`."""
+    return decoder.decode(self.decoder, poses, classes)
 
   def _parts(self, images):
     features = images

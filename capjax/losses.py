@@ -22,7 +22,9 @@ RECONSTRUCTION_WEIGHTS = {"none": 0.0, "paper": 0.0005, "official": 0.01}
 _LEAST_ACTIVATION = 1e-7
 
 
-def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
+def check_labels(
+  labels: Int[Array, "..."], num_classes: int, *, name: str = "labels"
+) -> None:
   """Checks labels whose values are known; under jit they are not.
 
   The losses here call this check. Where labels are traced, the loss of an
@@ -31,6 +33,7 @@ def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
   Args:
     labels: class of each example.
     num_classes: J.
+    name: of the labels, for messages.
 
   Raises:
     TypeError: if the labels are not whole numbers.
@@ -40,30 +43,32 @@ def check_labels(labels: Int[Array, "..."], num_classes: int) -> None:
   dtype = labels.dtype if hasattr(labels, "dtype") else np.asarray(labels).dtype
   if not jnp.issubdtype(dtype, jnp.integer):
     raise TypeError(
-      f"labels hold {dtype}; give whole numbers of classes, such as "
-      "jnp.int32(labels)."
+      f"{name} hold {dtype}; give whole numbers of classes, such as "
+      f"jnp.int32({name})."
     )
   if isinstance(labels, jax.core.Tracer):
     return
   known = np.asarray(labels)  # works while other arguments are traced
   wrong = known[(known < 0) | (known >= num_classes)]
   if wrong.size:
-    raise ValueError(f"labels hold {wrong[0]}; give 0..{num_classes - 1}.")
+    raise ValueError(f"{name} hold {wrong[0]}; give 0..{num_classes - 1}.")
 
 
 def one_hot(
-  labels: Int[Array, "..."], num_classes: int
+  labels: Int[Array, "..."], num_classes: int, *, name: str = "labels"
 ) -> Float[Array, "... J"]:
   """1 for the class and 0 for others; NaN for a label outside of the classes.
 
   Args:
     labels: class of each example.
     num_classes: J.
+    name: as for `check_labels`.
 
   Raises:
+    TypeError: as `check_labels`.
     ValueError: as `check_labels`.
   """
-  check_labels(labels, num_classes)
+  check_labels(labels, num_classes, name=name)
   labels = _as_int32(labels)
   known = (labels >= 0) & (labels < num_classes)
   marks = jax.nn.one_hot(labels, num_classes)

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,16 @@ from jaxtyping import Array, Float
 from capjax import layers
 from capjax.kernels import checks
 from capjax.kernels.routing import RoutingOutput, em
-from capjax.layers import matrix
+from capjax.layers import em_forms, matrix
 
 STARTS = matrix.STARTS
 FORMS = {"official": em.OFFICIAL, "paper": em.PAPER}
 COORDINATES = ("relative", "pixels", "none")
 _POSE_SHAPES = {"matrix": (4, 4), "vector": (1, 16)}
-# Initial beta_a and beta_u of layers and of classes. With the form of the
-# paper, parents without children have activations below 1/2.
-_BETAS = {"layers": (-1.0, 0.0), "classes": (-1.0, 0.0)}
+# Sizes and strides of the convolution, the primary capsules and two layers.
+_WINDOWS = [(5, 2), (1, 1), (3, 2), (3, 1)]
+# Initial beta_a and beta_u of layers and of classes.
+_BETAS = {"layers": em_forms.BETAS, "classes": em_forms.BETAS}
 _OFFICIAL_BETAS = {"layers": (0.5, 0.5), "classes": (1.0, 2.0)}
 # The code's class capsules have more children than its other capsules.
 _CLASS_COOLING = 0.25
@@ -49,7 +50,7 @@ class MatrixCapsules(nnx.Module):
     pose: str = "matrix",
     form: str = "paper",
     start: str = "identity",
-    data_amount: float | None = 100.0,
+    data_amount: float | None = em.DATA_AMOUNT,
     routing_gradient: str = "all",
     implementation: str | None = None,
     dtype: jax.typing.DTypeLike = jnp.float32,
@@ -105,16 +106,12 @@ class MatrixCapsules(nnx.Module):
         parents by that noise.
     """
     checks.rngs(rngs)
-    for name, value, known in (
-      ("padding", padding, ("VALID", "SAME")),
-      ("coordinates", coordinates, COORDINATES),
-      ("pose", pose, tuple(_POSE_SHAPES)),
-      ("form", form, tuple(FORMS)),
-      ("start", start, tuple(STARTS)),
-      ("routing_gradient", routing_gradient, ("all", "last")),
-    ):
-      if value not in known:
-        raise ValueError(f"{name} is {value!r}; give {' or '.join(known)}.")
+    checks.padding(padding)
+    checks.choice(COORDINATES, coordinates=coordinates)
+    checks.choice(_POSE_SHAPES, pose=pose)
+    checks.choice(FORMS, form=form)
+    checks.choice(STARTS, start=start)
+    checks.choice(("all", "last"), routing_gradient=routing_gradient)
     if (padding, coordinates) == ("SAME", "pixels"):
       raise ValueError(
         "coordinates='pixels' are of windows without padding; give "
@@ -124,7 +121,6 @@ class MatrixCapsules(nnx.Module):
     if data_amount is not None:
       checks.positive(data_amount=data_amount)
     checks.sequences(types=types)
-    windows = [(5, 2), (1, 1), (3, 2), (3, 1)]
     if len(types) != 3:
       raise ValueError(
         f"types is {tuple(types)}; give three numbers, of the primary capsules "
@@ -133,42 +129,19 @@ class MatrixCapsules(nnx.Module):
     checks.image_shape(image_shape)
     checks.counts(num_classes=num_classes, features=features)
     self.image_shape = tuple(image_shape)
-    grid = [_grid(size, windows, padding) for size in image_shape[:2]]
-    if min(grid) < 1:
-      sides = itertools.count(1)
-      least = next(x for x in sides if _grid(x, windows, padding) > 0)
-      raise checks.ImageShapeError(
-        f"images of {image_shape[0]}x{image_shape[1]} are too small for "
-        "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them to "
-        f"{least}x{least} or more, or give padding='SAME' (--padding=SAME)."
-      )
+    grid = _grid(image_shape, padding)
     pose_shape = _POSE_SHAPES[pose]
     temperatures = em.inverse_temperature_schedule(
       num_iterations, final=final_inverse_temperature
     )
-    primary, *upper = types
-    constants, betas, cooling = FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING
-    if form == "paper":
-      # In units of the last logit: otherwise steps of Adam are far too small.
-      scale = 1 / temperatures[-1]
-      constants = constants._replace(beta_a_scale=scale)
-      betas, cooling = _BETAS, 1.0
+    costs = _costs(form, data_amount, temperatures)
     scales = STARTS[start]
-
-    def form_for(num_children, num_parents):
-      if data_amount is None:
-        return constants
-      scale = em.amount_of_data_scale(
-        num_children, num_parents, amount=data_amount
-      )
-      return constants._replace(cost_scale=scale)
-
     options: dict[str, Any] = {
       "pose_shape": pose_shape,
       "start": scales,
       "rngs": rngs,
     }
-    routing: dict[str, Any] = {"gradient": routing_gradient, **options}
+    routing: dict[str, Any] = {"routing_gradient": routing_gradient, **options}
     self.conv = layers.Conv(
       image_shape[2],
       features,
@@ -178,7 +151,7 @@ class MatrixCapsules(nnx.Module):
       kernel_init=matrix.kernel_init(scales.convolution),
       rngs=rngs,
     )
-    self.primary = matrix.PrimaryMatrixCaps(features, primary, **options)
+    self.primary = matrix.PrimaryMatrixCaps(features, types[0], **options)
     self.layers = nnx.List(
       matrix.ConvMatrixCaps(
         below,
@@ -187,22 +160,22 @@ class MatrixCapsules(nnx.Module):
         stride=stride,
         padding=padding,
         inverse_temperatures=temperatures,
-        form=form_for(kernel**2 * below, above),
-        betas=betas["layers"],
+        form=costs.form(kernel**2 * below, above),
+        betas=costs.betas["layers"],
         implementation=implementation,
         **routing,
       )
       for below, above, (kernel, stride) in zip(
-        types[:-1], upper, windows[2:], strict=True
+        types[:-1], types[1:], _WINDOWS[2:], strict=True
       )
     )
     self.classes = matrix.ClassMatrixCaps(
       types[-1],
       num_classes,
-      _offsets(image_shape, windows, grid, coordinates, pose_shape),
-      inverse_temperatures=[cooling * t for t in temperatures],
-      form=form_for(math.prod(grid) * types[-1], num_classes),
-      betas=betas["classes"],
+      _offsets(image_shape, grid, coordinates, pose_shape),
+      inverse_temperatures=[costs.cooling * t for t in temperatures],
+      form=costs.form(math.prod(grid) * types[-1], num_classes),
+      betas=costs.betas["classes"],
       **routing,
     )
     layers.dense.set_dtype(self, dtype)
@@ -250,21 +223,71 @@ class MatrixCapsules(nnx.Module):
     return found
 
 
-def _grid(size, windows, padding):
+class _Costs(NamedTuple):
+  """How the layers of a network weigh costs in EM routing.
+
+  Attributes:
+    constants: of the form, before they are scaled.
+    betas: initial beta_a and beta_u of "layers" and "classes".
+    cooling: the classes' inverse temperatures, as a share of the others.
+    data_amount: as of the network.
+  """
+
+  constants: em.Form
+  betas: dict[str, tuple[float, float]]
+  cooling: float
+  data_amount: float | None
+
+  def form(self, num_children: int, num_parents: int) -> em.Form:
+    """The form of a layer: costs scaled to the amount of data, if any."""
+    return em_forms.scale_costs(
+      self.constants, num_children, num_parents, self.data_amount
+    )
+
+
+def _costs(
+  form: str, data_amount: float | None, temperatures: Sequence[float]
+) -> _Costs:
+  """The costs of a network by one of `FORMS`."""
+  if form == "official":
+    return _Costs(FORMS[form], _OFFICIAL_BETAS, _CLASS_COOLING, data_amount)
+  constants = em_forms.paper_form(temperatures)
+  return _Costs(constants, _BETAS, 1.0, data_amount)
+
+
+def _grid(image_shape: Sequence[int], padding: str) -> list[int]:
+  """Rows and columns of capsules below the classes.
+
+  Raises:
+    ImageShapeError: if the images are too small to have any.
+  """
+  grid = [_positions(size, padding) for size in image_shape[:2]]
+  if min(grid) < 1:
+    sides = itertools.count(1)
+    least = next(x for x in sides if _positions(x, padding) > 0)
+    raise checks.ImageShapeError(
+      f"images of {image_shape[0]}x{image_shape[1]} are too small for "
+      "windows of 5, 3 and 3 with strides of 2, 2 and 1; pad them to "
+      f"{least}x{least} or more, or give padding='SAME' (--padding=SAME)."
+    )
+  return grid
+
+
+def _positions(size, padding):
   """Counts the capsules along an axis of `size` pixels, after all windows."""
-  for kernel, stride in windows:
+  for kernel, stride in _WINDOWS:
     reach = 0 if padding == "SAME" else kernel - 1
     size = -(-(size - reach) // stride)
   return size
 
 
-def _offsets(image_shape, windows, grid, coordinates, pose_shape):
+def _offsets(image_shape, grid, coordinates, pose_shape):
   """Coordinates that are added to the votes of each position: [H W D]."""
   size = pose_shape[0] * pose_shape[1]
   if coordinates == "none":
     return jnp.zeros((*grid, size))
   if coordinates == "pixels":
-    axes = [em.pixel_coordinates(n, windows) for n in image_shape[:2]]
+    axes = [em.pixel_coordinates(n, _WINDOWS) for n in image_shape[:2]]
     entries = (0, 1)
   else:
     axes = [em.relative_coordinates(n) for n in grid]

@@ -47,6 +47,16 @@ class Prediction(NamedTuple):
   kind: str | None
   outputs: dict[str, np.ndarray]
 
+  def __repr__(self) -> str:
+    """Names the shapes of the scores and of the other outputs."""
+    known = [("classes", self.classes), (self.kind, self.scores)]
+    told = (
+      f"{name} {list(x.shape)}"
+      for name, x in [*known, *self.outputs.items()]
+      if x is not None
+    )
+    return f"<Prediction: {', '.join(told)}>"
+
 
 class _Family(NamedTuple):
   """How models of a class are read: `(model, images) -> outputs`.

@@ -197,7 +197,8 @@ def save(
     The card with `sha256`, the hash of its other entries and the tensors.
 
   Raises:
-    TypeError: if a model comes without its card.
+    TypeError: if a model comes without its card, or the card has an argument
+      that the model's class does not take.
     ValueError: if the card does not describe this model, or a parameter is
       too large for float16.
     OSError: if the file cannot be written.

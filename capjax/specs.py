@@ -4,11 +4,12 @@ A run writes the spec of its model as JSON, from which its structure can be made
 again without the run's flags.
 """
 
+import dataclasses
 import importlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,17 +39,30 @@ _RENAMED = {
 _SHAPES: dict[tuple[Callable[..., nnx.Module], str, str], nnx.Module] = {}
 
 
-class Spec(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Spec:
   """A model as data: its class and the arguments to construct it.
 
   Attributes:
     maker: a class of this package, or a function, that takes `arguments` and
       `rngs` by keyword and returns a module.
     arguments: values that JSON can hold, or numbers of NumPy.
+
+  Raises:
+    TypeError: if `maker` does not take one of the arguments.
   """
 
   maker: Callable[..., nnx.Module]
   arguments: dict[str, Any]
+
+  def __post_init__(self):
+    known = self._parameters()
+    if any(x.kind is x.VAR_KEYWORD for x in known.values()):
+      return
+    for name in self.arguments.keys() - known.keys():
+      remedy = checks.did_you_mean(name, known).rstrip() or "leave it out."
+      maker = getattr(self.maker, "__name__", repr(self.maker))
+      raise TypeError(f"{name} is no argument of {maker}; {remedy}")
 
   def with_arguments(self, **changed: Any) -> "Spec":
     """The spec with some arguments added or replaced."""
@@ -65,18 +79,7 @@ class Spec(NamedTuple):
     return self._parameters()[name].default
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:
-    """Constructs the model, with initialised parameters.
-
-    Raises:
-      TypeError: if `maker` does not take one of the arguments.
-    """
-    known = self._parameters()
-    if not any(x.kind is x.VAR_KEYWORD for x in known.values()):
-      for name in self.arguments.keys() - known.keys():
-        remedy = checks.did_you_mean(name, known).rstrip() or "leave it out."
-        raise TypeError(
-          f"{name} is no argument of {self.maker.__name__}; {remedy}"
-        )
+    """Constructs the model, with initialised parameters."""
     return self.maker(**self.arguments, rngs=rngs)
 
   def _parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -175,6 +178,7 @@ def from_json(described: Mapping[str, Any]) -> Spec:
     described: has `class` and `arguments`; other entries are ignored.
 
   Raises:
+    TypeError: if the class does not take one of the arguments.
     ValueError: if the class is not of this package: its code would be run.
   """
   described = current(described)

@@ -151,8 +151,10 @@ class TransformingAutoencoder(nnx.Module):
     """Moves the poses of the capsules by a transformation of each image.
 
     Raises:
-      ValueError: if the transformations have another shape.
+      TypeError: if the transformations are not floating-point numbers.
+      ValueError: if they have another shape.
     """
+    checks.floats({"transforms": transforms})
     wanted = (len(poses), *POSES[self.pose])
     if transforms.shape != wanted:
       raise ValueError(

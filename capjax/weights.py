@@ -89,10 +89,10 @@ def find(path: str | os.PathLike[str]) -> pathlib.Path:
       remedy = "the folder holds no run; give the folder of one, or a file"
     raise FileNotFoundError(f"{inside} is missing: {remedy}.")
   if not path.exists():
-    raise FileNotFoundError(
-      f"{path} does not exist; {_REMEDY}; capjax.pretrained.load takes the "
-      "names of shipped models."
-    )
+    hint = ""
+    if path.parent == pathlib.Path():
+      hint = "; capjax.pretrained.load takes the names of shipped models"
+    raise FileNotFoundError(f"{path} does not exist; {_REMEDY}{hint}.")
   return path
 
 

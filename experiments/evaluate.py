@@ -9,7 +9,8 @@ plotted too.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import app, flags
 
@@ -72,7 +73,8 @@ _SOURCE = flags.DEFINE_string(
 _ALLOW_OTHER_DATA = flags.DEFINE_bool(
   "allow_other_data",
   False,
-  "Allow a test set or training set that differs from that of the run; the "
+  "Allow a test set or training set that differs from that of the run, and "
+  "other runs (--compare_with) that were evaluated on other test images; the "
   "record holds the fingerprint of the data used.",
 )
 
@@ -83,86 +85,163 @@ def main(argv: Sequence[str]) -> None:
   with errors.clear_errors():
     hosts.refuse("evaluate")
     names = list(dict.fromkeys(_SUITE.value))
-    every = ", ".join(suites.SUITES)
-    if not names:
-      raise ValueError(f"--suite is empty; give some of {every}")
-    unknown = sorted(set(names) - suites.SUITES.keys())
-    if unknown:
-      words = ", ".join(map(repr, unknown))
-      remedy = checks.did_you_mean(unknown[0], suites.SUITES)
-      raise ValueError(f"unknown suite {words}; {remedy}known: {every}")
-    for flag in models.Options._fields:
-      takers = suites.taking(flag)
-      if flags.FLAGS[flag].present and not takers & set(names):
-        raise ValueError(
-          f"--suite={','.join(names)} does not use --{flag}; these suites do: "
-          f"{', '.join(sorted(takers))}"
-        )
+    _check_suites(names)
     run = runs.open_run(runs.WORKDIR.value)
-    summary, make_task = finished.reopen(run)
-    runs.configure()
-    launch.divide_cpu()
-    test = datasets.load("test")
-    now = task.data_record(datasets.load("train"), test)
-    changed = changes.between(summary.get("data", now), now)
-    if changed and not _ALLOW_OTHER_DATA.value:
-      raise ValueError(
-        f"the data differ from those of the run in {run.workdir} "
-        f"({'; '.join(changed)}); give the same data, by their folder as "
-        "--data_dir (of a run on arrays as --dataset), or --allow_other_data"
-      )
-    trained = launch.restore(run, make_task(), test)
-    fit = suites.fitting(trained)
-    unfit = sorted(set(names) - set(fit))
-    if unfit:
-      raise ValueError(
-        f"{', '.join(unfit)}: not for the model in {run.workdir} and its "
-        f"images; its suites are {', '.join(sorted(fit))}"
-      )
-    count = len(trained.test.labels)
-    if (_IMAGES.value or 0) > count:
-      raise ValueError(
-        f"--images={_IMAGES.value}: the test set has {count}; give fewer"
-      )
-    others = [directory.Run(workdir) for workdir in _COMPARE_WITH.value]
-    for name in sorted(set(names) & _COMPARING):
-      for other in others:
-        other.read_evaluation(name)  # fails now where it is missing
-    for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
-      weights.find(path)  # fails now where it is missing
-    options = models.Options(
-      views=_VIEWS.value,
-      images=_IMAGES.value,
-      compare_with=others,
-      other_data=_OTHER_DATA.value,
-      ensemble=_ENSEMBLE.value,
-      source=_SOURCE.value,
-    )
+    summary, trained, now = _restore(run)
+    _check_fit(names, run, trained)
+    options = _options(names, now)
     for name in names:
       suites.SUITES[name].check(run, trained, options)
-    failures = suites.Failures()
-    for number, name in enumerate(names, 1):
-      if len(names) > 1:
-        print(f"suite {number} of {len(names)}: {name}", flush=True)
-      allocator.trim()  # A suite before this one has just freed memory.
-      suite = suites.SUITES[name]
-      with failures.kept(name):
-        metrics = suite(run, trained, options)
-        record = {
-          "suite": name,
-          "options": _recorded(suite, run, options, trained),
-          "metrics": metrics,
-          "num_images": models.images_of(trained, metrics, suite.counts),
-          "data": now,
-        }
-        # Printed before it is written, so that a full disk does not lose it.
-        print(printed.table(name, metrics, record["num_images"]), flush=True)
-        made = {**summary, **_about_now(summary), **record}
-        run.write_evaluation(name, made)
-    if len(failures.errors) < len(names):
-      written = [run.workdir / "evaluation.json", *run.figures]
-      print(f"wrote {', '.join(map(str, written))}")
-    failures.raise_first()
+    _evaluate(names, run, trained, options, {**summary, "data": now})
+
+
+def _check_suites(names: Sequence[str]) -> None:
+  """Checks that there are such suites, which use the options given.
+
+  Raises:
+    ValueError: if a suite is unknown, or no suite uses an option.
+  """
+  every = ", ".join(suites.SUITES)
+  if not names:
+    raise ValueError(f"--suite is empty; give some of {every}")
+  unknown = sorted(set(names) - suites.SUITES.keys())
+  if unknown:
+    words = ", ".join(map(repr, unknown))
+    remedy = checks.did_you_mean(unknown[0], suites.SUITES)
+    raise ValueError(f"unknown suite {words}; {remedy}known: {every}")
+  for flag in models.Options._fields:
+    takers = suites.taking(flag)
+    if flags.FLAGS[flag].present and not takers & set(names):
+      raise ValueError(
+        f"--suite={','.join(names)} does not use --{flag}; these suites do: "
+        f"{', '.join(sorted(takers))}"
+      )
+
+
+def _restore(
+  run: directory.Run,
+) -> tuple[dict[str, Any], models.Trained, dict[str, Any]]:
+  """Restores the model of a run, with its flags and its data.
+
+  Returns:
+    The run's summary, the model, and the fingerprints of the data.
+
+  Raises:
+    ValueError: if the data are not those of the run.
+  """
+  summary, make_task = finished.reopen(run)
+  runs.configure()
+  launch.divide_cpu()
+  test = datasets.load("test")
+  now = task.data_record(datasets.load("train"), test)
+  changed = changes.between(summary.get("data", now), now)
+  if changed and not _ALLOW_OTHER_DATA.value:
+    raise ValueError(
+      f"the data differ from those of the run in {run.workdir} "
+      f"({'; '.join(changed)}); give the same data, by their folder as "
+      "--data_dir (of a run on arrays as --dataset), or --allow_other_data"
+    )
+  return summary, launch.restore(run, make_task(), test), now
+
+
+def _check_fit(
+  names: Sequence[str], run: directory.Run, trained: models.Trained
+) -> None:
+  """Checks that the suites are for this model, and there are enough images.
+
+  Raises:
+    ValueError: if not.
+  """
+  fit = suites.fitting(trained)
+  unfit = sorted(set(names) - set(fit))
+  if unfit:
+    raise ValueError(
+      f"{', '.join(unfit)}: not for the model in {run.workdir} and its "
+      f"images; its suites are {', '.join(sorted(fit))}"
+    )
+  count = len(trained.test.labels)
+  if (_IMAGES.value or 0) > count:
+    raise ValueError(
+      f"--images={_IMAGES.value}: the test set has {count}; give fewer"
+    )
+
+
+def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
+  """The options of the suites; other runs and models are looked for now.
+
+  Args:
+    names: of the suites.
+    now: the fingerprints of the data.
+
+  Raises:
+    ValueError: if another run was not evaluated by a suite that compares runs,
+      or on other test images.
+    FileNotFoundError: if a model is missing.
+  """
+  others = [directory.Run(workdir) for workdir in _COMPARE_WITH.value]
+  for name in sorted(set(names) & suites.taking("compare_with")):
+    for other in others:
+      # `spectra` compares files that training writes too.
+      record = other.read_evaluation(name) if name in _COMPARING else {}
+      about = record or other.noted("data")
+      its = about.get("data", now)["test"]
+      if its != now["test"] and not _ALLOW_OTHER_DATA.value:
+        raise ValueError(
+          f"--compare_with: {name} of {other.workdir} is of other test images; "
+          "evaluate it on these, or give --allow_other_data"
+        )
+  for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
+    weights.find(path)
+  return models.Options(
+    views=_VIEWS.value,
+    images=_IMAGES.value,
+    compare_with=others,
+    other_data=_OTHER_DATA.value,
+    ensemble=_ENSEMBLE.value,
+    source=_SOURCE.value,
+  )
+
+
+def _evaluate(
+  names: Sequence[str],
+  run: directory.Run,
+  trained: models.Trained,
+  options: models.Options,
+  about: Mapping[str, Any],
+) -> None:
+  """Runs the suites; prints and writes their scores.
+
+  Args:
+    names: of the suites.
+    run: the folder that gets the scores and figures.
+    trained: the model.
+    options: of the suites.
+    about: further entries of each record.
+
+  Raises:
+    Exception: the first of the suites' errors, after all suites have run.
+  """
+  failures = suites.Failures()
+  for number, name in enumerate(names, 1):
+    if len(names) > 1:
+      print(f"suite {number} of {len(names)}: {name}", flush=True)
+    allocator.trim()  # A suite before this one has just freed memory.
+    suite = suites.SUITES[name]
+    with failures.kept(name):
+      metrics = suite(run, trained, options)
+      record = {
+        "suite": name,
+        "options": _recorded(suite, run, options, trained),
+        "metrics": metrics,
+        "num_images": models.images_of(trained, metrics, suite.counts),
+      }
+      # Printed before it is written, so that a full disk does not lose it.
+      print(printed.table(name, metrics, record["num_images"]), flush=True)
+      run.write_evaluation(name, {**about, **_about_now(about), **record})
+  if len(failures.errors) < len(names):
+    written = [run.workdir / "evaluation.json", *run.figures]
+    print(f"wrote {', '.join(map(str, written))}")
+  failures.raise_first()
 
 
 def _recorded(

@@ -15,7 +15,7 @@ from capjax import weights
 from . import fitting
 from .flags import datasets, runs
 from .run import directory, older_flags
-from .run.recorded_flags import TRAIN_AGAIN, read_words
+from .run.recorded_flags import TRAIN_AGAIN, of_any_machine, read_words
 from .tasks import recorded
 from .training.task import Task
 
@@ -91,11 +91,7 @@ def _take_flags(run: directory.Run, recorded: Mapping[str, Any]) -> None:
     ValueError: if flags.cfg is damaged, or differs from summary.json.
   """
   path = run.workdir / "flags.cfg"
-  words = [
-    line
-    for line in read_words(run.workdir, runs.invocation())
-    if runs.flag_name(line) not in ("workdir", "compilation_cache")
-  ]
+  words = of_any_machine(read_words(run.workdir, runs.invocation()))
   try:
     older = older_flags.words(recorded)
     flags.FLAGS([sys.argv[0], *words, *older, *sys.argv[1:]])

@@ -64,10 +64,12 @@ def fit(
     TypeError: if an option is unknown, `num_steps` is missing, or JSON cannot
       hold an argument of the Spec.
     ValueError: if the arrays cannot be used, an option is out of range, the
+      task of a new run was made for another number of updates, the
       model is not made by a class or function of capjax, so that it could not
       be loaded again, or the folder holds another run.
-    SystemExit: after a signal, with the state saved; and when training has
-      diverged.
+    FloatingPointError: if training has diverged (`windows.Diverged`); the last
+      good state is kept.
+    SystemExit: after a signal, with the state saved.
   """
   if not isinstance(task, tasks.Task):
     raise TypeError(
@@ -96,6 +98,12 @@ def fit(
   _require_class_of_capjax(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
+  begun = processes.by_first((run.workdir / "task.json").exists)
+  if not begun and task.num_steps not in (None, config.num_steps):
+    raise ValueError(
+      f"num_steps is {config.num_steps}, and the task was made for "
+      f"{task.num_steps}; give both the same number"
+    )
   try:
     pipeline.complete(
       task,
@@ -107,6 +115,7 @@ def fit(
       source=start_from,
       source_name="a model in memory",
       load_train=lambda: train_set,
+      of_length=lambda: ["the loss"] if task.num_steps else [],
       about={"task": task.record()},
     )
   finally:
@@ -172,6 +181,7 @@ def _invocation(config: LoopConfig) -> Invocation:
       for name, x in options.items()
       if x == LoopConfig._field_defaults.get(name)
     ),
+    is_call=True,
   )
 
 

@@ -5,7 +5,6 @@
 """
 
 import functools
-import json
 import pathlib
 import statistics
 import sys
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from PIL import Image
 
 from capjax import data, pretrained, scae
 from capjax.evaluation import embedding as embeddings
@@ -71,13 +71,10 @@ def curve(stem: str, suite: str, x: str, y: str) -> dict[float, float]:
 
 
 def records(stem: str, suite: str | None) -> Iterator[dict]:
-  """Yields the metrics of each seed of `STEM-SEED.jsonl`."""
-  folder = pathlib.Path(_RESULTS.value) / "records"
-  for path in sorted(folder.glob(f"{stem}-[0-9]*.jsonl")):
-    for line in path.read_text("utf-8").splitlines():
-      record = json.loads(line)
-      if record.get("suite") == suite:
-        yield record["metrics"]
+  """Yields the metrics of each seed; `suite` is None for those of training."""
+  for record in pages.read(_RESULTS.value).get(stem, ()):
+    if record.get("suite") == suite:
+      yield record["metrics"]
 
 
 def overview(path: pathlib.Path) -> None:
@@ -95,9 +92,11 @@ def overview(path: pathlib.Path) -> None:
 def dimensions(path: pathlib.Path) -> None:
   """Reconstructions as each dimension of a class capsule changes."""
   offsets = np.linspace(-0.25, 0.25, 11)
-  grids.perturbations(
-    shipped_images.perturbed([3, 8], offsets), offsets, [3, 8], path
-  )
+  images = shipped_images.perturbed([5], offsets, _DATA_DIR.value)
+  grids.perturbations(images, offsets, [5], path)
+  with Image.open(path) as picture:
+    fewer = picture.convert("L").quantize(32)  # grey levels, for a small file
+  fewer.save(path, optimize=True)
 
 
 def fields(path: pathlib.Path) -> None:
@@ -133,9 +132,10 @@ def moving(path: pathlib.Path) -> None:
 
 def explained(path: pathlib.Path) -> None:
   """Digits as a stacked capsule autoencoder explains them, without labels."""
-  model = pretrained.load("scae_mnist").model
+  trained = pretrained.load("scae_mnist")
+  model = trained.model
   test = data.load("mnist", "test", _DATA_DIR.value)
-  images = jnp.asarray(data.as_intensities(test.images[:16]))
+  images = jnp.asarray(trained.preprocess(test.images[:16]))
   by_parts, by_objects = jax.jit(scae.reconstruct)(model, images)
   sketches.reconstructions(
     images,
@@ -154,7 +154,8 @@ def embedding(path: pathlib.Path) -> None:
   few = slice(None, _NUM_EMBEDDED)
   found = trained.predict(test.images[few]).outputs["objects"]
   points = embeddings.embed(np.asarray(found))
-  sketches.embedding(points, test.labels[few], path)
+  names = test.named(np.arange(test.num_classes))
+  sketches.embedding(points, test.labels[few], names, path)
 
 
 def repair(path: pathlib.Path) -> None:
@@ -169,7 +170,7 @@ def repair(path: pathlib.Path) -> None:
 
 def swaps(path: pathlib.Path) -> None:
   """Which part shows each pixel, as digits are rotated (figures 5 and 7)."""
-  generative_rotations.plot_swaps(*_generative(6), path)
+  generative_rotations.plot_swaps(*_generative(6), path=path)
 
 
 def duplicates(path: pathlib.Path) -> None:

@@ -18,6 +18,8 @@ from .flags import datasets, errors, hosts, lengths, limits, runs
 from .run import directory, processes
 from .training import task as tasks
 
+_IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
 
 def divide_cpu() -> None:
   """Divides a CPU into devices, as the flags say, before one is used."""
@@ -34,7 +36,7 @@ def restore(
     task,
     runs.loop_config(),
     test,
-    load_train=lambda: datasets.load("train"),
+    load_train=functools.cache(lambda: datasets.load("train")),
     data_dir=datasets.DATA_DIR.value,
     # Suites check other data before they use them.
     load_other=functools.cache(lambda name: datasets.load("test", name)),
@@ -61,18 +63,31 @@ def _source(
 
 
 def _refuse_data_folder() -> None:
-  """Raises a ValueError if the run would write into the folder of the data."""
-  name, folder = datasets.place()
-  if folder is None:
-    return
-  data_path = (folder / name).resolve()
+  """Raises a ValueError if the run would write into a folder of data."""
   workdir = pathlib.Path(runs.WORKDIR.value).expanduser().resolve()
-  if data_path.is_dir() and workdir.is_relative_to(data_path):
+  name, folder = datasets.place()
+  data_path = (folder / name).resolve() if folder else None
+  if data_path and data_path.is_dir() and workdir.is_relative_to(data_path):
     raise ValueError(
       f"--workdir={runs.WORKDIR.value} is in the folder of the data "
       f"{data_path}, where the files of a run would be read as data; give "
       "another folder"
     )
+  if not (workdir / "flags.cfg").exists() and _holds_classes(workdir):
+    raise ValueError(
+      f"--workdir={runs.WORKDIR.value} holds folders of images, and the "
+      "files of a run there would be read as data; give another folder"
+    )
+
+
+def _holds_classes(folder: pathlib.Path) -> bool:
+  """Whether there are images in CLASS/ or SPLIT/CLASS/ of a folder."""
+  return any(
+    path.suffix.lower() in _IMAGES
+    and "figures" not in path.relative_to(folder).parts
+    for pattern in ("*/*", "*/*/*")
+    for path in folder.glob(pattern)
+  )
 
 
 def _prepare(
@@ -118,5 +133,5 @@ def train(make_task: Callable[[], tasks.Task]) -> None:
       load_train=lambda: datasets.load("train"),
       data_dir=datasets.DATA_DIR.value,
       flags_of_size=limits.flags_of_size,
-      on_length=lengths.remark,
+      of_length=lengths.depending,
     )

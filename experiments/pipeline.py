@@ -10,14 +10,13 @@ import jax
 from capjax import data, saved
 from capjax.saved import TrainedModel
 
-from .evaluation import models, suites
+from .evaluation import after_training, models
 from .figures import grids
 from .run import directory, processes, provenance
 from .run.invocation import Invocation
 from .training import (
   allocator,
   banner,
-  cards,
   loop,
   memory,
   placing,
@@ -76,6 +75,17 @@ def lock(
 
 
 @processes.silent_but_first()
+def length_remark(names: Sequence[str]) -> str:
+  """Part of a message: what depends on the length of a run, if anything."""
+  if not names:
+    return ""
+  verb = "depend" if len(names) > 1 else "depends"
+  return (
+    f"; {' and '.join(names)} {verb} on the length, so that the numbers are "
+    "not those of an uninterrupted run"
+  )
+
+
 def complete(
   task: tasks.Task,
   run: directory.Run,
@@ -89,7 +99,7 @@ def complete(
   load_train: Callable[[], data.Dataset] | None = None,
   data_dir: str | None = None,
   flags_of_size: Callable[[Sequence[int]], str] = lambda shape: "batch_size",
-  on_length: Callable[[], str] = lambda: "",
+  of_length: Callable[[], Sequence[str]] = list,
   about: Mapping[str, Mapping[str, Any]] = {},
 ) -> None:
   """Trains, or resumes, restores the best model, and writes all records.
@@ -111,7 +121,8 @@ def complete(
     load_train: as in `models.Trained`.
     data_dir: as in `models.Trained`.
     flags_of_size: the `remedy` of `memory.check`.
-    on_length: gives more text to print if the length of a run changes.
+    of_length: names what depends on the length of a run, for a message if it
+      changes.
     about: further records, each a file in the folder and an entry of the
       summary.
 
@@ -120,6 +131,7 @@ def complete(
       together, or the folder holds another run.
   """
   tasks.require_labels(task, train_set, invocation.dataset)
+  processes.by_first(run.refuse_others, invocation)
   if config.stop_accuracy is not None and task.chosen_by != "accuracy":
     raise ValueError(
       f"stop_accuracy is {config.stop_accuracy}, and this task's checkpoints "
@@ -131,13 +143,7 @@ def complete(
     **about,
   }
   processes.require_same("data or model", records)
-  if task.split:
-    train_set, validation = task.split(train_set, test)
-    splits.require_a_batch(len(train_set.images), config.batch_size)
-  else:
-    train_set, validation = splits.split_validation(
-      train_set, config.num_validation, config.batch_size
-    )
+  train_set, validation = _split(task, train_set, test, config)
   need = processes.together(
     lambda: memory.check(task, train_set, config, remedy=flags_of_size)
   )
@@ -164,37 +170,14 @@ def complete(
     if former := getattr(run, f"{verb}_from"):
       print(
         f"{verb} from {former[-1]:,} to {config.num_steps:,} "
-        f"steps{on_length()}",
+        f"steps{length_remark(of_length())}",
         flush=True,
       )
   for name, record in records.items():
     processes.by_first(run.note, name, record, fixed=resumes)
-  spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
-  told = banner.lines(
-    device=provenance.device(),
-    model=spec.shapes(),
-    name=spec.maker.__name__,
-    dataset=invocation.dataset,
-    train=train_set,
-    validation=validation,
-    test=test,
-    config=config,
-  )
-  told.append(f"memory: {need.describe()}, and activations")
-  told += [f"data: {note}" for note in train_set.notes]
-  told += allocator.advice()
-  print("\n".join(told), flush=True)
+  _announce(task, train_set, validation, test, config, invocation, need)
   if source is not None:
-    digest = source.card.get("sha256")
-    if is_of_other_images(source.card.get("data"), invocation, records["data"]):
-      print(
-        f"warning: {source_name} was trained on another version of "
-        f"{invocation.dataset}; test images of now may be among the images "
-        "that it was trained on",
-        flush=True,
-      )
-    origin = {"name": pathlib.PurePath(source_name).name, "sha256": digest}
-    processes.by_first(run.note, "start_from", origin)
+    _note_source(run, source, source_name, invocation, records["data"])
   step, seconds = optimise(
     task,
     run,
@@ -210,8 +193,79 @@ def complete(
       run, task, config, test, load_train=load_train, data_dir=data_dir
     )
 
-  finish = functools.partial(_finish, run, restore, records, step, seconds)
+  finish = functools.partial(
+    after_training.finish, run, restore, records, step, seconds
+  )
   processes.by_first_patiently(finish)
+
+
+def _split(
+  task: tasks.Task,
+  train_set: data.Dataset,
+  test: data.Dataset,
+  config: LoopConfig,
+) -> tuple[data.Dataset, data.Dataset]:
+  """Divides examples into those for training and those for validation."""
+  if not task.split:
+    return splits.split_validation(
+      train_set, config.num_validation, config.batch_size
+    )
+  train_set, validation = task.split(train_set, test)
+  splits.require_a_batch(len(train_set.images), config.batch_size)
+  return train_set, validation
+
+
+def _announce(
+  task: tasks.Task,
+  train_set: data.Dataset,
+  validation: data.Dataset,
+  test: data.Dataset,
+  config: LoopConfig,
+  invocation: Invocation,
+  need: memory.Estimate,
+) -> None:
+  """Prints what is trained, on which device and data, and the memory needed."""
+  spec = task.describe(train_set.images.shape[1:], train_set.num_classes)
+  lines = banner.lines(
+    device=provenance.device(),
+    model=spec.shapes(),
+    name=spec.maker.__name__,
+    dataset=invocation.dataset,
+    train=train_set,
+    validation=validation,
+    test=test,
+    config=config,
+  )
+  lines.append(f"memory: {need.describe()}, and activations")
+  lines += [f"data: {note}" for note in train_set.notes]
+  lines += allocator.advice()
+  print("\n".join(lines), flush=True)
+
+
+def _note_source(
+  run: directory.Run,
+  source: TrainedModel,
+  source_name: str,
+  invocation: Invocation,
+  now: Mapping[str, Any],
+) -> None:
+  """Writes in the run which model's weights it starts from.
+
+  Warns if that model was trained on another version of the same data, whose
+  record in this run is `now`.
+  """
+  if is_of_other_images(source.card.get("data"), invocation, now):
+    print(
+      f"warning: {source_name} was trained on another version of "
+      f"{invocation.dataset}; test images of now may be among the images "
+      "that it was trained on",
+      flush=True,
+    )
+  origin = {
+    "name": pathlib.PurePath(source_name).name,
+    "sha256": source.card.get("sha256"),
+  }
+  processes.by_first(run.note, "start_from", origin)
 
 
 def is_of_other_images(
@@ -232,97 +286,6 @@ def is_of_other_images(
     and known.get("class_names") == now["class_names"]
   )
   return same and known.get("test") != now["test"]
-
-
-def _finish(
-  run: directory.Run,
-  restore: Callable[[], models.Trained],
-  records: Mapping[str, Mapping[str, Any]],
-  step: int,
-  seconds: float,
-) -> None:
-  """Saves and evaluates the reported model; then writes the run's summary.
-
-  Args:
-    run: the run.
-    restore: gives the reported model.
-    records: entries of the summary.
-    step: the number of updates.
-    seconds: the time that they took.
-  """
-  trained = restore()
-  task = trained.task
-  entries = {
-    "num_parameters": train_step.num_parameters(trained.model),
-    "num_steps": step,
-    "restarts": sum(x["split"] == "restart" for x in run.metrics()),
-    "reported": _reported(task, trained.config),
-    **records,
-    "metrics": {},
-    "num_images": {},
-    "seconds": seconds,
-    "images_per_second": run.images_per_second(),
-    **run.noted("start_from"),
-  }
-  write_card = functools.partial(
-    cards.write, run, task, trained.model, trained.test
-  )
-  was_complete = run.is_complete(step)
-  if not was_complete:  # Saves the model, even if a suite fails.
-    write_card(run.summary(entries))
-  metrics, num_images, failures = _run_suites(run, trained)
-  entries |= {"metrics": metrics, "num_images": num_images}
-  if failures.errors:
-    if was_complete:  # keep the scores of the existing summary
-      failures.raise_first()
-    entries["failed_suites"] = {x: str(y) for x, y in failures.errors.items()}
-  summary = run.summary(entries)
-  run.write_summary(summary)
-  write_card(summary)
-  if "test_accuracy" in metrics:
-    print(
-      f"test accuracy {metrics['test_accuracy']:.2%} on "
-      f"{len(trained.test.labels)} images (checkpoint of step {trained.step}, "
-      f"{entries['reported']})"
-    )
-  else:
-    for name in filter(lambda name: name.startswith("test_"), metrics):
-      print(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
-  print(f"figures are in {run.workdir / 'figures'}")
-  failures.raise_first()
-
-
-def _reported(task: tasks.Task, config: LoopConfig) -> str:
-  """Describes which weights of a run are reported."""
-  if tasks.reports_last(task, config):
-    reported = "the last"
-  else:
-    reported = f"chosen on validation by {task.chosen_by}"
-  return f"{reported}, averaged weights" if config.average_decay else reported
-
-
-def _run_suites(
-  run: directory.Run, trained: models.Trained
-) -> tuple[dict[str, Any], dict[str, int], suites.Failures]:
-  """Runs the suites of a task that fit the model and its data.
-
-  Returns:
-    Their scores; the number of images of each score; the suites that failed.
-  """
-  metrics: dict[str, Any] = {}
-  num_images: dict[str, int] = {}
-  failures = suites.Failures()
-  for name in trained.task.after_training:
-    if name not in suites.fitting(trained):
-      continue
-    allocator.trim()  # Training, or another suite, has just freed memory.
-    print(f"suite {name} of the test images", flush=True)
-    with failures.kept(name):
-      suite = suites.SUITES[name]
-      scores = suite(run, trained, models.Options())
-      num_images |= models.images_of(trained, scores, suite.counts)
-      metrics |= {x: y for x, y in scores.items() if x != "num_images"}
-  return metrics, num_images, failures
 
 
 def optimise(

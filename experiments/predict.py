@@ -4,9 +4,9 @@ r"""Predicts the classes of image files by a trained model, into a CSV file.
   capjax predict --model=digits digit.png   # prints the table
 
 A row has the file, the class with the highest score, and the score of each
-class; for models that know no classes, their presences or latents. Files are
-converted to the channels and resized to the size that the model takes, without
-keeping the ratio of their sides.
+class; for models that know no classes, their presences, poses or latents. Files
+are converted to the channels and resized to the size that the model takes,
+without keeping the ratio of their sides.
 """
 
 import csv
@@ -112,12 +112,19 @@ def rows(
     yield [path, *classes, *(f"{x:.6g}" for x in found.scores[number])]
 
 
+# Outputs whose numbers are those of pixels.
+_PICTURES = ("masks", "reconstructions")
+
+
 def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
-  """Every output [N] by name, except images."""
+  """Every number of each example by name, but of images and masks.
+
+  Numbers of capsules or slots, [N J D] or [N J P Q], are named by all indices.
+  """
   for name, values in found.outputs.items():
-    if values.ndim == 2:
-      for number in range(values.shape[1]):
-        yield f"{name}_{number}", values[:, number]
+    if name not in _PICTURES:
+      for place in np.ndindex(values.shape[1:]):
+        yield "_".join([name, *map(str, place)]), values[:, *place]
 
 
 def main(argv: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ since results have the dtype of the arguments.
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -79,7 +79,7 @@ def floats(arguments: Mapping[str, Any]) -> None:
   """
   for name, array in arguments.items():
     dtype = getattr(array, "dtype", None)
-    if dtype is None:
+    if dtype is None or not hasattr(array, "astype"):
       raise TypeError(
         f"{name} is a {type(array).__name__}; give an array of floats."
       )
@@ -126,7 +126,8 @@ def images(
   Raises:
     TypeError: if the array does not hold floating-point numbers.
     ImageShapeError: if the array is not a batch of images of this shape.
-    ValueError: if the batch is empty, or an intensity is outside of [0, 1].
+    ValueError: if the batch is empty or of symbolic size, as for `jax.export`,
+      or an intensity is outside of [0, 1].
   """
   dtype = getattr(array, "dtype", None)
   if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
@@ -141,11 +142,16 @@ def images(
       f"images are {_as_text(array.shape)}; give {_as_text(['B', *shape])}, "
       "for which the model was made."
     )
+  if not _is_whole(array.shape[0]):
+    raise ValueError(
+      "images are a batch of symbolic size; export jax.vmap of a function of "
+      "one image, a batch of 1."
+    )
   if not len(array):
     raise ValueError(
       f"images are {_as_text(array.shape)}, an empty batch; give at least one."
     )
-  if intensities and _are_known(array):
+  if intensities and are_known(array):
     values = np.asarray(array)  # computed now, even while JAX traces
     low, high = float(values.min()), float(values.max())
     if not math.isfinite(low + high):
@@ -219,22 +225,44 @@ def sequences(*, at_least: int = 1, **sequences: Any) -> None:
       counts(at_least=at_least, **{f"a number of {name}": number})
 
 
-def positive(**values: Any) -> None:
+def positive(*, above: int | float = 0, **values: Any) -> None:
   """Checks that settings are finite numbers above 0; traced ones are skipped.
+
+  Args:
+    above: the bound, if it is another.
+    **values: the settings, by name.
 
   Raises:
     TypeError: if one is no number.
-    ValueError: if one is not above 0, infinite, or NaN.
+    ValueError: if one is not above the bound, infinite, or NaN.
   """
-  for name, value in values.items():
-    if isinstance(value, jax.core.Tracer):
-      continue
-    number = np.asarray(value)
-    kinds = jnp.floating, jnp.integer
-    if number.ndim or not any(jnp.issubdtype(number.dtype, x) for x in kinds):
-      raise TypeError(f"{name} is {value!r}; give a number.")
-    if not 0 < value < math.inf:
-      raise ValueError(f"{name} is {value}; give a finite number above 0.")
+  for name, value in _known_numbers(values):
+    if not above < value < math.inf:
+      raise ValueError(
+        f"{name} is {value}; give a finite number above {above}."
+      )
+
+
+def within(low: float, high: float, **values: Any) -> None:
+  """Checks that settings are finite and in a range; traced ones are skipped.
+
+  Args:
+    low: the least value that is allowed.
+    high: the largest; infinity for any finite number.
+    **values: the settings, by name.
+
+  Raises:
+    TypeError: if one is no number.
+    ValueError: if one is outside of the range, infinite, or NaN.
+  """
+  for name, value in _known_numbers(values):
+    if not (low <= value <= high and math.isfinite(value)):
+      asked = (
+        f"a number from {low:g} to {high:g}"
+        if math.isfinite(high)
+        else f"a finite number, {low:g} or more"
+      )
+      raise ValueError(f"{name} is {value}; give {asked}.")
 
 
 def choice(known: Iterable[str], **values: Any) -> None:
@@ -289,6 +317,22 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
   return f"did you mean {near[0]}? " if near else ""
 
 
+def _known_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The settings that are not traced, by name.
+
+  Raises:
+    TypeError: if one is no number.
+  """
+  for name, value in values.items():
+    if isinstance(value, jax.core.Tracer):
+      continue
+    number = np.asarray(value)
+    kinds = jnp.floating, jnp.integer
+    if number.ndim or not any(jnp.issubdtype(number.dtype, x) for x in kinds):
+      raise TypeError(f"{name} is {value!r}; give a number.")
+    yield name, value
+
+
 def _is_whole(number: Any) -> bool:
   """Whether this is an integer, of Python, NumPy or JAX, and no boolean."""
   if isinstance(number, bool | np.bool_ | jax.core.Tracer):
@@ -300,7 +344,8 @@ def _is_whole(number: Any) -> bool:
   return True
 
 
-def _are_known(array) -> bool:
+def are_known(array: Any) -> bool:
+  """Whether values can be looked at: not traced, and all in this process."""
   if isinstance(array, jax.core.Tracer):
     return False
   return getattr(array, "is_fully_addressable", True)

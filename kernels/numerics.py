@@ -14,6 +14,9 @@ from jaxtyping import Array, Float
 
 from . import checks
 
+# A setting, which may be traced.
+Scalar = float | Float[Array, ""]
+
 
 def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
   """The dtype in which sums over `arrays` are taken: float32 or wider."""

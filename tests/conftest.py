@@ -87,7 +87,12 @@ def data_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-  """Where binaries keep what they compiled; the workers share it."""
+  """Where binaries keep what they compiled; the workers share it.
+
+  JAX_COMPILATION_CACHE_DIR, if it is set, lasts longer than these tests.
+  """
+  if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    return pathlib.Path(folder)
   base = tmp_path_factory.getbasetemp()
   return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "xla"
 

@@ -38,6 +38,17 @@ class Dataset(NamedTuple):
   class_names: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
 
+  def __repr__(self) -> str:
+    """Names the number of images, their shape, and the classes."""
+    count, *shape = self.images.shape
+    known = ", ".join(self.class_names[:10])
+    more = ", ..." if len(self.class_names) > 10 else ""
+    classes = f"{self.num_classes or 'no'} classes{': ' if known else ''}"
+    return (
+      f"<Dataset: {count:,} images of {'x'.join(map(str, shape))}, "
+      f"{classes}{known}{more}>"
+    )
+
   @property
   def is_multi_hot(self) -> bool:
     """Whether an image can belong to several classes at once."""
@@ -67,8 +78,8 @@ def as_intensities(
   """
   if images.dtype != jnp.uint8:
     raise TypeError(
-      f"images hold {images.dtype}; give uint8, of 0..255, or divide them by "
-      "their largest possible value."
+      f"images hold {images.dtype}; give uint8 in 0..255. Floats in [0, 1] "
+      "need no conversion; divide others by their largest possible value."
     )
   return jnp.asarray(images, jnp.float32) / 255
 

@@ -103,8 +103,8 @@ def load(
     grayscale: Whether colours become intensities of grey.
     stream: Whether images stay in their files, as `StoredImages`. Images of
       `NAMES`, of an archive or of IDX files are in the host's memory in any
-      case, but then not on the device. None leaves images in files if twice
-      their size (once in the host's memory, once on the device) does not fit.
+      case, but then not on the device. None leaves images in files where they
+      do not fit: see `memory.shortage`.
 
   Returns:
     The split; data sets of `NAMES` keep the order of their source.

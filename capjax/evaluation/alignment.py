@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import geometry, rendering, sharding
+from capjax.kernels import checks, geometry, rendering, sharding
 
 _DAMPING = 1e-2  # damping of the first step
 
@@ -49,7 +49,13 @@ def align(
 
   Returns:
     The map.
+
+  Raises:
+    TypeError: if an image does not hold floating-point numbers.
+    ValueError: if the images are not [H W C], or their shapes differ.
   """
+  checks.floats({"picture": picture, "target": target})
+  checks.arrays({"picture": (picture, "H W C"), "target": (target, "H W C")})
   size = target.shape[:2]
   squares = jnp.sum(jnp.square(jnp.stack([target, picture])), axis=(1, 2, 3))
   weights = jax.lax.rsqrt(2 * jnp.where(squares > 0, squares, 1.0))

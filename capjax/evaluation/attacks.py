@@ -5,14 +5,16 @@ Intensities are in [0, 1] and stay there. Attacks follow the gradient of
 which the loss of an image must not depend on other images.
 """
 
-import numbers
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Integer, PRNGKeyArray
 
+from capjax import losses
 from capjax.kernels import checks, numerics
 
 Loss = Callable[[Float[Array, "B H W C"], Int[Array, " B"]], Float[Array, " B"]]
@@ -36,8 +38,9 @@ def fgsm(
     loss: losses of images, see the module.
     images: in [0, 1].
     labels: the true classes; with `targeted`, the classes to predict instead.
-    eps: the largest change of an intensity, at least 0; may be traced, so that
-      one compilation serves every eps.
+    eps: the largest change of an intensity, at least 0; one number, or one for
+      each image [B 1 1 1]. It may be traced, so that one compilation serves
+      every eps.
     targeted: whether to decrease the loss instead; may be traced too.
 
   Returns:
@@ -45,7 +48,10 @@ def fgsm(
     rounding of that dtype. Pixels with zero gradient are not changed.
 
   Raises:
-    ValueError: if `eps` is a negative number.
+    TypeError: if the images hold integers.
+    ValueError: if `eps` is known (not under jit) and not a finite number of at
+      least 0, an intensity is known and outside of [0, 1], or there is no
+      image.
 
   Differs from paper: nothing.
   """
@@ -81,8 +87,9 @@ def bim(
     As `fgsm`.
 
   Raises:
-    ValueError: if `eps` or `step_size` is a negative number, or `num_steps` is
-      below 1.
+    TypeError: as `fgsm`.
+    ValueError: as `fgsm`, for `eps` and `step_size`; or if `num_steps` is below
+      1.
 
   Differs from paper: the default step. Theirs is 1/255, taken about 255 eps
     times, so that eps could not be traced.
@@ -91,8 +98,10 @@ def bim(
   if step_size is None:
     step_size = eps / num_steps
   for name, size in (("eps", eps), ("step_size", step_size)):
-    if isinstance(size, numbers.Real) and size < 0:
-      raise ValueError(f"{name}={size}; pass 0 or more.")
+    if not isinstance(size, jax.core.Tracer):
+      for end in (np.min(size), np.max(size)):
+        checks.within(0.0, math.inf, **{name: end})
+  checks.images(images, images.shape[1:], intensities=True)
   # Steps are taken in float32 or wider: in bfloat16 small ones would be lost.
   dtype = numerics.accumulation_dtype(images)
   eps, step, start = (jnp.asarray(x, dtype) for x in (eps, step_size, images))
@@ -126,14 +135,21 @@ def log_odds_against(
 
   Args:
     scores: logits, or activations of capsules, of at least 2 classes.
-    labels: in 0..J-1.
+    labels: in 0..J-1. Where one is traced and outside, the result is NaN.
+
+  Raises:
+    TypeError: if the scores are no floats, or the labels no integers.
+    ValueError: if there is one class, or a known label is not one of them.
   """
-  checks.floats({"scores": scores})
+  checks.arrays({"scores": (scores, "B J")}, empty="B")
   checks.same_shape(scores.shape[:-1], labels=labels)
-  classes = jnp.arange(scores.shape[-1])
-  own = labels[:, None] == classes
+  checks.counts(at_least=2, num_classes=scores.shape[-1])
+  marks = losses.one_hot(labels, scores.shape[-1])
+  own = marks > 0
   others = numerics.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)
-  return others - jnp.sum(jnp.where(own, scores, 0), axis=-1)
+  # NaN for a label outside of the classes, whose marks are.
+  none = (0 * marks).astype(scores.dtype)
+  return others - jnp.sum(jnp.where(own, scores, none), axis=-1)
 
 
 def random_targets(

@@ -8,11 +8,11 @@ or infinities is refused.
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epy
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from scipy import optimize
@@ -73,8 +73,8 @@ def fit_means(
 
 
 def match(
-  clusters: Int[np.ndarray, " N"], labels: Int[np.ndarray, " N"]
-) -> dict[int, int]:
+  clusters: Int[np.ndarray, " N"], labels: Shaped[np.ndarray, " N"]
+) -> dict[int, Any]:
   """Gives each cluster a class of its own, so that most examples are right.
 
   The optimal one-to-one assignment, by the Hungarian method (Kuhn, 1955). If
@@ -83,7 +83,7 @@ def match(
 
   Args:
     clusters: cluster of each example.
-    labels: its class.
+    labels: its class, a whole number or a word.
 
   Returns:
     The class of each cluster that has one.
@@ -95,14 +95,14 @@ def match(
   chosen = zip(
     *optimize.linear_sum_assignment(shared, maximize=True), strict=True
   )
-  return {int(kinds[row]): int(classes[column]) for row, column in chosen}
+  return {int(kinds[row]): classes[column].item() for row, column in chosen}
 
 
 def match_accuracy(
   train_features: Float[np.ndarray, "N F"],
-  train_labels: Int[np.ndarray, " N"],
+  train_labels: Shaped[np.ndarray, " N"],
   test_features: Float[np.ndarray, "M F"],
-  test_labels: Int[np.ndarray, " M"],
+  test_labels: Shaped[np.ndarray, " M"],
   *,
   seed: int = 0,
 ) -> float:
@@ -113,7 +113,7 @@ def match_accuracy(
 
   Args:
     train_features: to cluster.
-    train_labels: used only to name the clusters.
+    train_labels: whole numbers or words, used only to name the clusters.
     test_features: put into the cluster of the nearest centre.
     test_labels: used only to compute the accuracy.
     seed: seed of the starts of k-means.
@@ -138,7 +138,7 @@ def match_accuracy(
 
 def refit_accuracy(
   features: Float[np.ndarray, "N F"],
-  labels: Int[np.ndarray, " N"],
+  labels: Shaped[np.ndarray, " N"],
   *,
   seed: int = 0,
 ) -> float:

@@ -26,7 +26,8 @@ class Iterations(NamedTuple):
   Attributes:
     votes: [B I J D], with the layer's bias or coordinates if these are added to
       votes.
-    activations: [B I], of the parts; 1 where the routing has none.
+    activations: [B I], of the parts; 1 where the routing is no mixture,
+      since activations do not scale its votes.
     coefficients: [R B I J], after each iteration.
     poses: [R B J D], of the classes.
     class_activations: [R B J].
@@ -96,7 +97,7 @@ def iterations(
 def own_iterations(model: nnx.Module) -> int:
   """The iterations of a network's last routing; 1 where it has none."""
   if isinstance(model, matrix_capsules.MatrixCapsules):
-    return len(model.classes.options["inverse_temperatures"])
+    return len(model.classes.em.inverse_temperatures)
   if not isinstance(model, capsnet.CapsNet):
     return 1
   found = _with_iterations(model.classes.route)
@@ -232,10 +233,12 @@ def _of_matrices(model, images) -> Iterations:
   layer = model.classes
   votes = layer.votes(poses)
   activations = activations.reshape(len(images), -1)
-  temperatures = layer.options["inverse_temperatures"]
+  temperatures = layer.em.inverse_temperatures
   outputs = []
   for r in range(len(temperatures)):
-    options = {**layer.options, "inverse_temperatures": temperatures[: r + 1]}
+    options = layer.em._replace(
+      inverse_temperatures=temperatures[: r + 1]
+    )._asdict()
 
     def route(votes, activations, options=options):
       betas = layer.beta_a[...], layer.beta_u[...]

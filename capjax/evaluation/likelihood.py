@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from capjax.energy import rbm
-from capjax.kernels import energy, numerics
+from capjax.kernels import checks, energy, numerics
 from capjax.kernels.energy import annealing, families
 
 
@@ -34,8 +34,9 @@ class LogPartition(NamedTuple):
 
 
 def gain(model: rbm.CapsuleRBM) -> Float[Array, ""]:
-  """The largest factor by which one sweep of Gibbs sampling enlarges units.
+  """The largest factor by which half a sweep of Gibbs sampling enlarges units.
 
+  Half a sweep samples one layer given the other; a sweep has the square.
   The largest singular value of Lx^-1/2 W Lh^-1/2, with W of all capsules and Lx
   and Lh the precisions of the units. If both layers are Gaussian, Z is finite
   only below 1 (the joint precision is then positive definite, whichever
@@ -73,7 +74,8 @@ def log_partition(
     model: the capsule RBM.
     base: natural parameters of the pixels where the path starts; best those of
       the data, as `rbm.independent_units` finds them.
-    num_temperatures: temperatures of the path, evenly spaced.
+    num_temperatures: inverse temperatures of the path, evenly spaced in
+      [0, 1].
     num_chains: chains whose weights are averaged; not used backwards.
     backwards_from: samples of the model; from each a chain walks back, for an
       estimate from above (Burda et al., 2015). The samples come from long Gibbs
@@ -84,10 +86,12 @@ def log_partition(
     which chains of finite length cannot show.
 
   Raises:
+    TypeError: if `num_temperatures` is no whole number.
     ValueError: if there are fewer than two chains, from which no error can be
-      estimated.
+      estimated, or fewer than two temperatures.
   """
-  if num_chains < 2 or (backwards_from is not None and len(backwards_from) < 2):
+  checks.counts(at_least=2, num_temperatures=num_temperatures)
+  if (num_chains if backwards_from is None else len(backwards_from)) < 2:
     raise ValueError(
       "one chain gives no estimate of the error; give at least 2"
     )

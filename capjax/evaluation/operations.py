@@ -29,7 +29,7 @@ _OF_RESULT = frozenset(
 # One operation for each number of the argument.
 _OF_ARGUMENT = frozenset(
   {
-    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin",
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod",
     "cumsum", "cumprod", "cumlogsumexp", "cummax", "cummin",
     "reduce_window_max", "reduce_window_min", "reduce_window_sum",
   }

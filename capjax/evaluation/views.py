@@ -5,13 +5,11 @@ pixels, so that rotations stay rigid on images that are not square;
 interpolation is bilinear, with zeros outside.
 """
 
-import numbers
-
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from capjax.kernels import geometry, rendering
+from capjax.kernels import checks, geometry, rendering
 
 
 def rotate(
@@ -63,10 +61,10 @@ def scale(
     [H, W, C]; what leaves the frame is lost.
 
   Raises:
-    ValueError: `factor` is a number, and not above 0.
+    TypeError: if `factor` is no number.
+    ValueError: if it is known (not under jit), and not a finite number above 0.
   """
-  if isinstance(factor, numbers.Real) and factor <= 0:
-    raise ValueError(f"factor={factor}; pass a number above 0.")
+  checks.positive(factor=factor)
   return rendering.transform(
     image, geometry.affine_matrix(factor, factor, 0.0, 0, 0, 0)
   )

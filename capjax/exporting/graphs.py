@@ -12,22 +12,17 @@ from typing import NamedTuple
 import jax
 import jax.export  # not a part of `jax` until it is imported
 import jax.numpy as jnp
-import jax.scipy.special
 from flax import nnx
 from jaxtyping import Array, Shaped
 
-from capjax import baselines, predictions, saved
+from capjax import predictions, saved
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
-from capjax.exporting import inner_graphs
+from capjax.exporting import decoders, inner_graphs
 from capjax.generative.guides import AmortisedCapsules
 from capjax.generative.model import GenerativeCapsules
-from capjax.kernels.matching.selection import Capsules
-from capjax.kernels.routing import Frames
 from capjax.matrix_capsules import MatrixCapsules
-from capjax.scae import SCAE, parts
-from capjax.slot_autoencoder import SlotAutoencoder
-from capjax.transforming import TransformingAutoencoder
+from capjax.scae import SCAE
 
 NAMES = ("model", "decoder", "routing", "parts", "sweep")
 
@@ -76,8 +71,9 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
   - "decoder" returns `images` [B H W C]. It takes `poses` [B J D] of class
     capsules, with zeros for all classes but those to decode; or `poses`
     [B I 3 3], `presences` [B I] and `features` [B I F] of parts (SCAE); or
-    `poses` [B I 6] and `presences` [B I] of parts (generative capsules);
-    or `latents` [B L] (`ConvVAE`); or `slots` [B J D] and, of invariant slots,
+    `poses` [B I 6] and `presences` [B I] of parts (generative capsules), for
+    which it also returns `shares` [B I H W C], of each part in each pixel; or
+    `latents` [B L] (`ConvVAE`); or `slots` [B J D] and, of invariant slots,
     `positions` and `scales` [B J 2] (`SlotAutoencoder`); or `poses` and
     `presences` (`TransformingAutoencoder`).
   - "routing" of a CapsNet: `inner_graphs.routing_by_iteration` of `images`,
@@ -96,7 +92,7 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
   if name == "model":
     one, inputs = _whole(trained)
   elif name == "decoder":
-    one, inputs = _decoder(trained.model)
+    one, inputs = decoders.decoder(trained.model)
   elif name == "routing":
     one, inputs = inner_graphs.routing_by_iteration(trained), _images(trained)
   elif name == "parts":
@@ -131,90 +127,55 @@ def _images(trained) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _besides(model: nnx.Module, images, num_labels) -> Arrays:
   """The outputs that `predictions.outputs` does not have."""
-  if isinstance(model, CapsNet | EfficientCapsNet):
-    output = model(images)
-    found = {"poses": output.poses}
-    if model.decoder is not None and num_labels == 1:
-      best = jnp.argmax(output.activations, axis=1)
-      found["reconstructions"] = model.decode(output.poses, best)
-    return found
-  if isinstance(model, MatrixCapsules):
-    return {"poses": model(images).poses}
-  if isinstance(model, SCAE):
-    explained, targets = model(images), model.targets(images)
-    return {
-      "part_poses": explained.parts.poses,
-      "part_features": explained.parts.features,
-      "object_poses": explained.objects.poses,
-      "reconstructions": model.decoder.explain(targets, explained.parts).mean,
-    }
-  if isinstance(model, AmortisedCapsules):
-    _, layers = model.guide(images)
-    found = {"part_poses": layers[0].poses}
-    if len(layers) > 1:
-      found["object_poses"] = layers[1].poses
-      found["routing"] = model.capsules.select(layers)[0].routing
-    return found
+  for known, read in _BESIDES.items():
+    if isinstance(model, known):
+      return read(model, images, num_labels)
   return {}
 
 
-def _decoder(model: nnx.Module):
-  """The decoder of one example, and its inputs."""
-  if isinstance(model, AmortisedCapsules):
-    model = model.capsules
-  if isinstance(model, GenerativeCapsules):
-    count = model.num_capsules[0]
-    return _of_generative(model), _floats(poses=(count, 6), presences=(count,))
-  if isinstance(model, CapsNet | EfficientCapsNet) and model.decoder:
-    decoder = model.decoder
-    poses = jax.eval_shape(model, _blank(model)).poses
-    inputs = _floats(poses=poses.shape[1:])
-    return lambda poses: {"images": decoder(poses[None])[0]}, inputs
-  if isinstance(model, SCAE):
-    count = model.encoder.num_parts
-    features = model.decoder.num_features
-    inputs = _floats(
-      poses=(count, 3, 3), presences=(count,), features=(count, features)
-    )
-    return _of_scae(model), inputs
-  if isinstance(model, baselines.ConvVAE):
-
-    def draw(latents):
-      return {"images": jax.nn.sigmoid(model.decode(latents[None]))[0]}
-
-    means, _ = jax.eval_shape(model.encode, _blank(model))
-    return draw, _floats(latents=means.shape[1:])
-  if isinstance(model, SlotAutoencoder):
-
-    def render(slots, *frames):
-      frames = Frames(*(x[None] for x in frames)) if frames else None
-      return {"images": model.decode(slots[None], frames)[0][0]}
-
-    found = jax.eval_shape(model.encode, _blank(model))
-    frames = found.frames._asdict() if found.frames else {}
-    shapes = {"slots": found.contents, **frames}
-    return render, _floats(**{n: x.shape[1:] for n, x in shapes.items()})
-  if isinstance(model, TransformingAutoencoder):
-
-    def generate(poses, presences):
-      return {"images": model.generate(poses[None], presences[None])[0]}
-
-    found = jax.eval_shape(model.recognise, _blank(model))
-    shapes = {"poses": found[0].shape[1:], "presences": found[1].shape[1:]}
-    return generate, _floats(**shapes)
-  raise ValueError(
-    f"this {type(model).__name__} has no decoder that takes poses or latents; "
-    "export the graph 'model'."
-  )
+def _beside_classes(model, images, num_labels):
+  output = model(images)
+  found = {"poses": output.poses}
+  if model.decoder is not None and num_labels == 1:
+    best = jnp.argmax(output.activations, axis=1)
+    found["reconstructions"] = model.decode(output.poses, best)
+  return found
 
 
-def _of_generative(model):
-  def one(poses, presences):
-    logits = jax.scipy.special.logit(presences)
-    shares = model.shares(Capsules(logits[None], poses[None]))[0]
-    return {"images": jnp.sum(shares, axis=0), "shares": shares}
+def _beside_matrices(model, images, num_labels):
+  del num_labels
+  return {"poses": model(images).poses}
 
-  return one
+
+def _beside_scae(model, images, num_labels):
+  del num_labels
+  explained, targets = model(images), model.targets(images)
+  return {
+    "part_poses": explained.parts.poses,
+    "part_features": explained.parts.features,
+    "object_poses": explained.objects.poses,
+    "reconstructions": model.decoder.explain(targets, explained.parts).mean,
+  }
+
+
+def _beside_generative(model, images, num_labels):
+  del num_labels
+  _, layers = model.guide(images)
+  found = {"part_poses": layers[0].poses}
+  if len(layers) > 1:
+    found["object_poses"] = layers[1].poses
+    found["routing"] = model.capsules.select(layers)[0].routing
+  return found
+
+
+# `(model, images, labels of an image) -> outputs`.
+_BESIDES = {
+  CapsNet: _beside_classes,
+  EfficientCapsNet: _beside_classes,
+  MatrixCapsules: _beside_matrices,
+  SCAE: _beside_scae,
+  AmortisedCapsules: _beside_generative,
+}
 
 
 def _parts(model: nnx.Module):
@@ -227,37 +188,16 @@ def _parts(model: nnx.Module):
     )
   one = inner_graphs.parts_of_objects(model)
   count = model.num_capsules[1]
-  return one, _floats(poses=(count, 6), presences=(count,))
+  return one, decoders.floats(poses=(count, 6), presences=(count,))
 
 
 def _sweep(model):
   one = inner_graphs.gibbs_sweep(model)
   image, (_, *hidden) = model.image_shape, model.hidden.shape
-  return one, _floats(
+  return one, decoders.floats(
     images=image,
     known=image,
     switch_uniforms=tuple(hidden[:1]),
     hidden_uniforms=tuple(hidden),
     image_uniforms=image,
   )
-
-
-def _of_scae(model):
-  def one(poses, presences, features):
-    found = parts.Parts(poses[None], presences[None], features[None])
-    canvas = jnp.zeros((1, *model.image_shape))  # only the likelihood reads it
-    return {"images": model.decoder.explain(canvas, found).mean[0]}
-
-  return one
-
-
-def _blank(model) -> jax.ShapeDtypeStruct:
-  """A batch of one image, as shape and dtype."""
-  return jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
-
-
-def _floats(**shapes: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
-  return {
-    name: jax.ShapeDtypeStruct(shape, jnp.float32)
-    for name, shape in shapes.items()
-  }

@@ -307,10 +307,10 @@ def elbo(
   Gaussian poses it is the ELBO, a bound on log p(x). With point estimates of
   poses it is not: log q of a pose counts as 0 instead of infinity, so that the
   objective only bounds max_A log p(x, A), a density with respect to poses. It
-  depends on the unit of poses (it grows by 6 log c for each child if poses are
-  expressed in numbers c times as small) and grows without limit as scales of
-  poses decrease. Use it to compare models with the same scales and numbers of
-  capsules, not to choose floors or priors of scales or numbers of capsules.
+  depends on the unit of poses (it grows by 6 log c for each capsule if poses
+  are expressed in numbers c times as small) and grows without limit as scales
+  of poses decrease. Use it to compare models with the same scales and numbers
+  of capsules, not to choose floors or priors of scales or numbers of capsules.
 
   Args:
     capsules: the model.
@@ -351,8 +351,8 @@ class AmortisedCapsules(nnx.Module):
 
   def elbo(
     self,
-    images: Float[Array, "B H W C"],
     key: Key[Array, ""],
+    images: Float[Array, "B H W C"],
     *,
     temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:

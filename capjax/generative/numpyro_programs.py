@@ -121,7 +121,7 @@ def guide(
 def _sample_children(capsules, layer, parents):
   """Samples s, then t and A of a layer."""
   relations = capsules.relations[layer - 1]()
-  off_scale, dummy_scale = capsules.wide_scales.values()
+  off_scale, dummy_scale = capsules.off_scale, capsules.dummy_scale
   logits = jax.vmap(selection.selection_logits, (0, None))(
     parents.logits, relations.log_affinities
   )
@@ -167,7 +167,8 @@ def _declare_children(capsules, layer, parents):
       parents,
       capsules.relations[layer - 1](),
       temperature=capsules.temperature,
-      **capsules.wide_scales,
+      off_scale=capsules.off_scale,
+      dummy_scale=capsules.dummy_scale,
     )
 
   selected = jax.vmap(one)(children, parents)

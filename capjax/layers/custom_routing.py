@@ -56,7 +56,8 @@ class FromFunction(nnx.Module):
     if missing:
       raise TypeError(
         f"routing {_name(function)} needs {', '.join(missing)}, which layers "
-        "do not give; bind them by functools.partial."
+        "do not give; bind them by functools.partial, or give the name of a "
+        "routing, such as 'em', for parameters that are learnt."
       )
     if not (self.takes_votes or "poses" in self.names):
       raise TypeError(

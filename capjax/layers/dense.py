@@ -43,7 +43,11 @@ class Linear(nnx.Linear):
       dtype: dtype of the product, such as bfloat16; None for that of the inputs
         and the kernel.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      TypeError: if `rngs` are no streams.
     """
+    checks.rngs(rngs)
     super().__init__(
       in_features,
       out_features,

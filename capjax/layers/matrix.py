@@ -5,16 +5,16 @@ Axes: B batch, H W positions, I types below, J types above, P Q pose matrix.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 from capjax.kernels.routing import em, em_convolution, windows
-from capjax.layers import platforms
+from capjax.layers import em_forms, platforms
 from capjax.layers.capsules import Conv, Fixed
 
 # Numbers of the votes of an example that accelerators hold at once: with 2**22
@@ -24,6 +24,7 @@ IMPLEMENTATIONS = ("loops", "at_once")
 
 # In the authors' code: class capsules have more children than the others.
 _CLASS_MASS_FLOOR = 1e-5
+_INVERSE_TEMPERATURES = em.inverse_temperature_schedule(3)
 
 
 class Start(NamedTuple):
@@ -83,7 +84,14 @@ class PrimaryMatrixCaps(nnx.Module):
       pose_shape: P, Q.
       start: scales of the kernels.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      TypeError: if a size is no whole number, or `start` or `rngs` are of
+        another type.
+      ValueError: if a size is below 1.
     """
+    _require(pose_shape, start, rngs)
+    checks.counts(in_features=in_features, num_types=num_types)
     size = pose_shape[0] * pose_shape[1]
     self.poses, self.activations = (
       Conv(in_features, outputs, 1, kernel_init=kernel_init(scale), rngs=rngs)
@@ -120,14 +128,14 @@ class ConvMatrixCaps(nnx.Module):
     num_types: int,
     kernel_size: int,
     *,
-    stride: int,
-    padding: str,
-    pose_shape: tuple[int, int],
-    inverse_temperatures: Sequence[float],
-    form: em.Form,
-    gradient: str,
-    betas: tuple[float, float],
-    start: Start,
+    stride: int = 1,
+    padding: str = "VALID",
+    pose_shape: tuple[int, int] = (4, 4),
+    inverse_temperatures: Sequence[float] = _INVERSE_TEMPERATURES,
+    form: em.Form | None = None,
+    routing_gradient: str = "all",
+    betas: tuple[float, float] = em_forms.BETAS,
+    start: Start = STARTS["identity"],
     implementation: str | None = None,
     rngs: nnx.Rngs,
   ):
@@ -140,9 +148,11 @@ class ConvMatrixCaps(nnx.Module):
       stride: between windows.
       padding: "VALID" or "SAME".
       pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: lambda of each iteration.
-      form: form of EM routing.
-      gradient: "all" or "last", as for `em.em_routing`.
+      inverse_temperatures: lambda of each iteration; by default as in
+        `MatrixCapsules`.
+      form: form of EM routing; None for the one of `MatrixCapsules`:
+        `em_forms.paper_form`, with costs scaled to 100 children.
+      routing_gradient: "all" or "last", as for `em.em_routing`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       implementation: "loops", "at_once" as above, or None for the one that
@@ -151,8 +161,18 @@ class ConvMatrixCaps(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if the implementation is unknown.
+      TypeError: if a size is no whole number, or `form`, `start` or `rngs` are
+        of another type.
+      ValueError: if a size is below 1, or an option is unknown.
     """
+    _require(pose_shape, start, rngs)
+    checks.counts(
+      num_below=num_below,
+      num_types=num_types,
+      kernel_size=kernel_size,
+      stride=stride,
+    )
+    checks.padding(padding)
     if implementation not in (None, *IMPLEMENTATIONS):
       raise ValueError(
         f"implementation is {implementation!r}; give None, 'loops' or "
@@ -166,20 +186,33 @@ class ConvMatrixCaps(nnx.Module):
     self.beta_a, self.beta_u = (
       nnx.Param(jnp.full(num_types, start, float)) for start in betas
     )
-    self.options: dict[str, Any] = {
-      "inverse_temperatures": tuple(inverse_temperatures),
-      "stride": stride,
-      "padding": padding,
-      "form": form,
-      "gradient": gradient,
-    }
+    self.pose_shape = tuple(pose_shape)
+    self.stride = stride
+    self.padding = padding
+    self.em = em_forms.Options.of(
+      kernel_size**2 * num_below,
+      num_types,
+      inverse_temperatures,
+      form,
+      routing_gradient,
+    )
 
   def __call__(
     self,
     poses: Float[Array, "B H W I P Q"],
     activations: Float[Array, "B H W I"],
   ) -> em.EMOutput:
-    """Returns capsules with leading axes [B oH oW]."""
+    """Returns capsules with leading axes [B oH oW].
+
+    Args:
+      poses: P, Q as in `pose_shape`.
+      activations: in [0, 1].
+
+    Raises:
+      TypeError: if they are no floating-point numbers.
+      ValueError: if they have other shapes than the layer was made for.
+    """
+    _check(poses, activations, self.transforms.shape[2], self.pose_shape)
     implementation = self.implementation
     if implementation is None:
       on_cpu = platforms.platform() == "cpu"
@@ -195,8 +228,10 @@ class ConvMatrixCaps(nnx.Module):
         transforms,
         beta_a,
         beta_u,
+        stride=self.stride,
+        padding=self.padding,
         types_at_once=types_at_once,
-        **self.options,
+        **self.em._asdict(),
       )
 
     return jax.vmap(route, (0, 0, None, None, None))(
@@ -213,8 +248,8 @@ class ConvMatrixCaps(nnx.Module):
     seen = windows.over(
       poses.shape[1:3],
       kernel,
-      stride=self.options["stride"],
-      padding=self.options["padding"],
+      stride=self.stride,
+      padding=self.padding,
     )
     of_type = math.prod(seen.shape) * num_types * rows * columns
     return max(_AT_ONCE // of_type, 1)
@@ -232,12 +267,12 @@ class ClassMatrixCaps(nnx.Module):
     num_classes: int,
     offsets: Float[Array, "H W D"],
     *,
-    pose_shape: tuple[int, int],
-    inverse_temperatures: Sequence[float],
-    form: em.Form,
-    gradient: str,
-    betas: tuple[float, float],
-    start: Start,
+    pose_shape: tuple[int, int] = (4, 4),
+    inverse_temperatures: Sequence[float] = _INVERSE_TEMPERATURES,
+    form: em.Form | None = None,
+    routing_gradient: str = "all",
+    betas: tuple[float, float] = em_forms.BETAS,
+    start: Start = STARTS["identity"],
     rngs: nnx.Rngs,
   ):
     """Initialises the parameters.
@@ -247,13 +282,21 @@ class ClassMatrixCaps(nnx.Module):
       num_classes: J.
       offsets: coordinates, added to the votes from each position.
       pose_shape: P, Q of the poses below; those above are as large.
-      inverse_temperatures: lambda of each iteration.
-      form: form of EM routing.
-      gradient: "all" or "last", as for `em.em_routing`.
+      inverse_temperatures: as for `ConvMatrixCaps`.
+      form: as for `ConvMatrixCaps`.
+      routing_gradient: as for `ConvMatrixCaps`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      TypeError: as for `ConvMatrixCaps`.
+      ValueError: as for `ConvMatrixCaps`, or if the offsets are not as long as
+        a pose.
     """
+    _require(pose_shape, start, rngs)
+    checks.counts(num_below=num_below, num_classes=num_classes)
+    checks.arrays({"offsets": (offsets, "H W D")}, D=math.prod(pose_shape))
     shape = (num_below, num_classes)
     self.transforms = nnx.Param(
       _transforms(rngs, shape, pose_shape[1], start.identity, start.classes)
@@ -262,18 +305,35 @@ class ClassMatrixCaps(nnx.Module):
       nnx.Param(jnp.full(num_classes, start, float)) for start in betas
     )
     self.offsets = Fixed(offsets)
-    self.options: dict[str, Any] = {
-      "inverse_temperatures": tuple(inverse_temperatures),
-      "form": form._replace(mass_floor=_CLASS_MASS_FLOOR),
-      "gradient": gradient,
-    }
+    self.pose_shape = tuple(pose_shape)
+    own = em_forms.Options.of(
+      math.prod(offsets.shape[:2]) * num_below,
+      num_classes,
+      inverse_temperatures,
+      form,
+      routing_gradient,
+    )
+    self.em = own._replace(form=own.form._replace(mass_floor=_CLASS_MASS_FLOOR))
 
   def __call__(
     self,
     poses: Float[Array, "B H W I P Q"],
     activations: Float[Array, "B H W I"],
   ) -> em.EMOutput:
-    """Returns the classes with leading axis [B]."""
+    """Returns the classes with leading axis [B].
+
+    Args:
+      poses: at as many positions as the offsets.
+      activations: in [0, 1].
+
+    Raises:
+      TypeError: as for `ConvMatrixCaps`.
+      ValueError: as for `ConvMatrixCaps`.
+    """
+    height, width, _ = self.offsets.shape
+    num_below = self.transforms.shape[0]
+    shape = self.pose_shape
+    _check(poses, activations, num_below, shape, H=height, W=width)
 
     def route(poses, activations):
       return em.em_routing(
@@ -281,7 +341,7 @@ class ClassMatrixCaps(nnx.Module):
         activations.ravel(),
         self.beta_a[...],
         self.beta_u[...],
-        **self.options,
+        **self.em._asdict(),
       )
 
     return jax.vmap(route)(poses, activations)
@@ -298,6 +358,31 @@ class ClassMatrixCaps(nnx.Module):
     offsets = jax.lax.stop_gradient(self.offsets[...])
     votes += offsets[:, :, None, None]
     return votes.reshape(-1, *votes.shape[-2:])
+
+
+def _require(pose_shape, start, rngs):
+  """Checks arguments that all layers have."""
+  checks.rngs(rngs)
+  checks.sequences(pose_shape=pose_shape)
+  if len(pose_shape) != 2:
+    raise ValueError(f"pose_shape is {pose_shape}; give rows and columns.")
+  if not isinstance(start, Start):
+    raise TypeError(f"start is {start!r}; give one of STARTS.values().")
+
+
+def _check(poses, activations, num_below, pose_shape, **grid):
+  rows, columns = pose_shape
+  checks.arrays(
+    {
+      "poses": (poses, "B H W I P Q"),
+      "activations": (activations, "B H W I"),
+    },
+    empty="B",
+    I=num_below,
+    P=rows,
+    Q=columns,
+    **grid,
+  )
 
 
 def kernel_init(scale):

@@ -33,6 +33,7 @@ from capjax.layers import (
   agreement,
   attention_routers,
   custom_routing,
+  em_forms,
   heinsen_routers,
   routing_inputs,
 )
@@ -205,12 +206,12 @@ class EM(nnx.Module):
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
-    self.beta_a = nnx.Param(jnp.full(num_objects, -1.0, float))
-    self.beta_u = nnx.Param(jnp.zeros(num_objects))
+    self.beta_a, self.beta_u = (
+      nnx.Param(jnp.full(num_objects, value, float)) for value in em_forms.BETAS
+    )
     self.inverse_temperatures = em.inverse_temperature_schedule(num_iterations)
-    self.form = em.PAPER._replace(
-      beta_a_scale=1 / self.inverse_temperatures[-1],
-      cost_scale=em.amount_of_data_scale(num_parts, num_objects),
+    self.form = em_forms.scale_costs(
+      em_forms.paper_form(self.inverse_temperatures), num_parts, num_objects
     )
 
   def __call__(

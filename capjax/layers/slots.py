@@ -120,8 +120,10 @@ class SlotAttention(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
+      TypeError: if a count is no whole number, or `rngs` are no streams.
       ValueError: if a count is below 1 or `start` is neither of the two.
     """
+    checks.rngs(rngs)
     hidden = 2 * size if hidden is None else hidden
     checks.counts(
       num_slots=num_slots,
@@ -161,7 +163,7 @@ class SlotAttention(nnx.Module):
   def __call__(
     self,
     members: Float[Array, "B I F"],
-    presence: Float[Array, "B I"],
+    presence: Float[Array, "B I"] | None = None,
     *,
     points: Float[Array, "B I 2"] | None = None,
     key: PRNGKeyArray | None = None,
@@ -170,16 +172,29 @@ class SlotAttention(nnx.Module):
 
     Args:
       members: members of the sets, in any order.
-      presence: in [0, 1], how much each is there.
+      presence: in [0, 1], how much each is there; None for all of them.
       points: their places (x, y), mostly in [-1, 1]; needed for frames only.
       key: samples the initial slots; without it they are the same in all sets.
 
     Raises:
-      ValueError: if slots have frames, and there are no points.
+      TypeError: if the members are no floating-point numbers.
+      ValueError: if the shapes do not fit, or slots have frames, and there are
+        no points.
     """
+    self._check(members, presence, points)
     contents, frames = self.start(len(members), key=key)
     return self.refine(
       contents, members, presence, points=points, frames=frames
+    )
+
+  def _check(self, members, presence, points):
+    checks.arrays(
+      {
+        "members": (members, "B I F"),
+        "presence": (presence, "B I"),
+        "points": (points, "B I 2"),
+      },
+      F=self.key.in_features,
     )
 
   def start(
@@ -213,7 +228,7 @@ class SlotAttention(nnx.Module):
     self,
     contents: Float[Array, "B J D"],
     members: Float[Array, "B I F"],
-    presence: Float[Array, "B I"],
+    presence: Float[Array, "B I"] | None = None,
     *,
     points: Float[Array, "B I 2"] | None = None,
     frames: routing.Frames | None = None,
@@ -228,8 +243,12 @@ class SlotAttention(nnx.Module):
       frames: the frames before the first round, for slots that have frames.
 
     Raises:
+      TypeError: as the call.
       ValueError: as the call.
     """
+    self._check(members, presence, points)
+    if presence is None:
+      presence = jnp.ones(members.shape[:2], members.dtype)
     if self.place is not None and points is None:
       raise ValueError(
         "these slots have frames of reference; give points [B I 2], the places "

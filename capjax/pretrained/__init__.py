@@ -70,11 +70,13 @@ def load_any(path_or_name: str | os.PathLike[str]) -> saved.TrainedModel:
     return load(text)
   try:
     return saved.load(text)
-  except FileNotFoundError as error:
+  except FileNotFoundError:
     if pathlib.Path(text).expanduser().exists() or os.path.dirname(text):
       raise
-    known = ", ".join(names())
-    raise FileNotFoundError(f"{error} Pretrained: {known}.") from None
+    raise FileNotFoundError(
+      f"{text} does not exist; give the folder of a run, a file that "
+      f"capjax.save wrote, or one of {', '.join(names())}."
+    ) from None
 
 
 def measure(
@@ -87,7 +89,8 @@ def measure(
   Args:
     trained: the model.
     images: uint8 [N H W C].
-    labels: [N]; or [N J] of 0 and 1, where images have any number of labels.
+    labels: [N]; or [N 2], in any order, where images have two labels; or [N J]
+      of 0 and 1, where they have any number.
 
   Returns:
     `accuracy` for models that know classes: with several labels, the share of
@@ -98,14 +101,22 @@ def measure(
     reconstructions.
 
   Raises:
-    ValueError: if the model has neither, as an SCAE trained without labels.
+    ValueError: if the model has neither, as an SCAE trained without labels, or
+      the labels have another shape.
   """
   if trained.card["num_labels"] == 2 and np.ndim(labels) == 1:
     return {"accuracy": _accuracy_of_pairs(trained, images, labels)}
   found = trained.predict(images)
   if found.classes is not None:
-    right = found.classes == np.asarray(labels)
-    right = right.reshape(len(right), -1).all(axis=1)
+    classes, labels = found.classes, np.asarray(labels)
+    if labels.shape != classes.shape:
+      raise ValueError(
+        f"labels are {list(labels.shape)}; give {list(classes.shape)}, as the "
+        "classes that this model predicts."
+      )
+    if trained.card["num_labels"] == 2:  # predicted in the order of the scores
+      classes, labels = np.sort(classes), np.sort(labels)
+    right = (classes == labels).reshape(len(labels), -1).all(axis=1)
     return {"accuracy": float(np.mean(right))}
   if "reconstructions" not in found.outputs:
     raise ValueError(

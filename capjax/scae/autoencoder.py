@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -242,14 +243,19 @@ def loss(
   Returns:
     The loss, and its terms by name.
 
+  Raises:
+    ValueError: if an image has a class twice, where labels are known (not under
+      jit).
+
   Differs from paper: for constellations the authors' code uses the weight
   prior_within for another term too, and does not use the constant that it has
   for that term.
   """
-  output = model(images, key=key)
-  objects = output.objects
   if labels is not None:
     labels = labels.reshape(len(labels), -1)
+    _check_several(labels)
+  output = model(images, key=key)
+  objects = output.objects
   num_labels = 1 if labels is None else labels.shape[1]
   num_classes = output.prior_logits.shape[-1] / num_labels
   prior, posterior = objects.prior_presence(), objects.posterior_presence()
@@ -336,3 +342,15 @@ def object_masks(
   )
   masks = numerics.einsum("bkm,bmhw->bkhw", won, coefficients)
   return explained.mean, masks
+
+
+def _check_several(labels):
+  """Checks that the classes of each image differ, where they are known."""
+  if not checks.are_known(labels):
+    return
+  for image, classes in enumerate(np.asarray(labels)):
+    if len(set(classes.tolist())) < len(classes):
+      raise ValueError(
+        f"labels of image {image} are {classes.tolist()}; give different "
+        "classes, one for each object, not marks of 0 and 1."
+      )

@@ -102,7 +102,8 @@ class PartEncoder(nnx.Module):
     if min(size) < 1:
       raise checks.ImageShapeError(
         f"image_shape={tuple(image_shape)}; the part encoder needs images of "
-        "at least 23x23."
+        "at least 23x23: enlarge them, or place them on a larger canvas "
+        "(--image_size=32 or --canvas=32)."
       )
     # For each part: attention map, if any, pose, presence and features.
     numbers = num_parts * ((kind == "attention") + _POSE + 1 + num_features)

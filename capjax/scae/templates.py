@@ -63,13 +63,10 @@ class Templates(nnx.Module):
     """
     checks.image_shape(image_shape)
     checks.counts(num_parts=num_parts, size=size)
-    if nonlinearity not in ("sigmoid", "relu1"):
-      raise ValueError(
-        f"nonlinearity={nonlinearity!r}; pass 'sigmoid' or 'relu1'."
-      )
-    if mixing not in ("alpha", "coupled"):
-      raise ValueError(f"mixing={mixing!r}; pass 'alpha' or 'coupled'.")
-    *self.canvas, channels = image_shape
+    checks.choice(("sigmoid", "relu1"), nonlinearity=nonlinearity)
+    checks.choice(("alpha", "coupled"), mixing=mixing)
+    *canvas, channels = image_shape
+    self.canvas = tuple(canvas)
     self.nonlinearity = nonlinearity
     shape = (num_parts, size, size, channels)
     self.raw = nnx.Param(_initial_templates(rngs.params(), shape))

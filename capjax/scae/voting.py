@@ -6,7 +6,7 @@ K objects, N votes of an object.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +130,7 @@ class Voters(nnx.Module):
     )
     checks.counts(at_least=0, num_blocks=num_blocks)
     checks.choice(geometry.KINDS, kind=kind)
+    checks.choice(get_args(attention.Masking), masking=masking)
     self.transformer: set_transformer.SetTransformer | slots.PointSlots | _OfAll
     if num_members is not None:
       self.transformer = _OfAll(

@@ -17,7 +17,7 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -83,7 +83,7 @@ def _direct(layer: capjax.layers.Conv, images: jax.Array) -> jax.Array:
 
 
 def time_step(
-  form: type[nnx.Module], batch: int, num_steps: int, side: int = 28
+  form: Callable[..., nnx.Module], batch: int, num_steps: int, side: int = 28
 ) -> step_cost.StepCost:
   """Trains a network on shifted noise of SIDE x SIDE pixels."""
 

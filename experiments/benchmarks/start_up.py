@@ -7,6 +7,7 @@ preset digits until its first update is done, which includes imports, data and
 compilation; and the same again with the compilation cache of the one before.
 """
 
+import collections
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ _ROUNDS = flags.DEFINE_integer(
 )  # fmt: skip
 _BINARY = f"{__package__.rpartition('.')[0]}.train_capsnet"
 _SAID = "first update after"
+_LINES_TOLD = 3  # of the output of a binary that failed
 
 
 def seconds_until(words: Sequence[str], text: str | None) -> float:
@@ -43,14 +45,16 @@ def seconds_until(words: Sequence[str], text: str | None) -> float:
     stderr=subprocess.STDOUT,
     text=True,
   ) as process:
-    last = ""
-    for last in process.stdout:
-      if text is not None and last.startswith(text):
+    last: collections.deque[str] = collections.deque(maxlen=_LINES_TOLD)
+    for line in process.stdout:
+      last.append(line)
+      if text is not None and line.startswith(text):
         taken = time.perf_counter() - start
         process.kill()
         return taken
     if text is not None or process.wait():
-      raise ValueError(f"{' '.join(words)} ended too early: {last.strip()}")
+      told = "".join(last).strip()
+      raise ValueError(f"{' '.join(words)} ended too early:\n{told}")
     return time.perf_counter() - start
 
 

@@ -7,6 +7,7 @@ of the runs that the user compares with.
 import functools
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,9 +140,13 @@ def views(run: directory.Run, trained: Trained, options: Options) -> Scores:
     ]
     panels.append((axis, name, f"{name}_accuracy"))
     for value in values[:: (len(values) - 1) // 4]:
-      first = (jnp.asarray(x[:_NUM_SHOWN]) for x in (images, labels))
+      first, their_labels = images[:_NUM_SHOWN], labels[:_NUM_SHOWN]
       moved, _ = jax.vmap(sample, (None, 0, None, None, None))(
-        None, jnp.arange(len(labels))[:_NUM_SHOWN], *first, value
+        None,
+        jnp.arange(len(first)),
+        jnp.asarray(first),
+        jnp.asarray(their_labels),
+        value,
       )
       shown.append(moved)
       names.append(f"{name} {value:g}")
@@ -186,22 +191,7 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
     jax.random.key(0), jnp.asarray(labels), trained.test.num_classes
   )
 
-  @functools.partial(jax.jit, static_argnums=(0, 1))
-  def attack(name, losses, attacked, model, images, aims, eps, targeted):
-    loss = functools.partial(losses, attacked)
-    moved = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
-    classes = jnp.argmax(trained.task.scores(model, moved), axis=-1)
-    return moved, classes == aims
-
-  def rate(name, source, aims, eps, targeted):
-    hits = [
-      attack(name, *source, trained.model, *batch, jnp.float32(eps), targeted)[
-        1
-      ]
-      for batch in zip(_batches(images), _batches(aims), strict=True)
-    ]
-    return float(np.mean(np.concatenate(hits)))
-
+  attack = _make_attack(trained)
   own = trained.task.attack_loss, trained.model
   sources = {"": own}
   if options.source is not None:
@@ -215,50 +205,12 @@ def attacks(run: directory.Run, trained: Trained, options: Options) -> Scores:
         ("accuracy", jnp.asarray(labels), False),
         ("targeted_success", targets, True),
       ):
-        scores[f"{prefix}{name}_{kind}"] = [
-          rate(name, source, aims, eps, targeted) for eps in _EPSILONS
-        ]
-  # The same batch as before, which is compiled already.
-  first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
-  shown = [
-    attack("bim", *own, trained.model, *first, jnp.float32(eps), False)[0]
-    for eps in _EPSILONS
-  ]
-  shown = [attacked[:_NUM_SHOWN] for attacked in shown]
-  names = [f"eps {eps:g}" for eps in _EPSILONS]
-  repeated = np.tile(labels[:_NUM_SHOWN], len(names))
-  _sheet(run, trained, "attacks_sheet", jnp.concatenate(shown), repeated, names)
-  lines = compared(run, options, "attacks", scores)
-  panels = [
-    curves.Panel(
-      f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
-      "eps (pixels in [0, 1])",
-      "success (%)" if "target" in kind else "accuracy (%)",
-      lines_of(lines, "eps", f"{name}_{kind}"),
-      counts_of(lines),
-    )
-    for kind in ("accuracy", "targeted_success")
-    for name in _ATTACKS
-  ]
-  curves.accuracy_curves(panels, run.figure("attacks"))
-  if options.source is not None:
-    made = {"own network": "", "other network": "transfer_"}
-    transferred = [
-      curves.Panel(
-        f"{name.upper()}, made on",
-        "eps (pixels in [0, 1])",
-        "accuracy (%)",
-        {
-          text: dict(
-            zip(_EPSILONS, scores[f"{prefix}{name}_accuracy"], strict=True)
-          )
-          for text, prefix in made.items()
-        },
-        dict.fromkeys(made, len(images)),
-      )
-      for name in _ATTACKS
-    ]
-    curves.accuracy_curves(transferred, run.figure("attacks_transfer"))
+        rate = functools.partial(
+          _rate, attack, name, source, images, aims, targeted=targeted
+        )
+        scores[f"{prefix}{name}_{kind}"] = list(map(rate, _EPSILONS))
+  _show_attacks(run, trained, attack, images, labels)
+  _plot_attacks(run, scores, compared(run, options, "attacks", scores))
   return scores
 
 
@@ -278,6 +230,103 @@ def _evaluator(trained: Trained, sample: train_step.Sample):
   return tasks.make_evaluate(measure, sample, trained.config.batch_size)
 
 
+def _make_attack(trained: Trained):
+  """A compiled attack: `(name, (loss, model), images, aims, eps, targeted)`.
+
+  It returns the moved images, and whether this model gives them the class of
+  their aims. The loss and its model may be those of another network.
+  """
+
+  @functools.partial(jax.jit, static_argnums=(0, 1))
+  def compiled(name, losses, attacked, model, images, aims, eps, targeted):
+    loss = functools.partial(losses, attacked)
+    moved = _ATTACKS[name](loss, images, aims, eps, targeted=targeted)
+    classes = jnp.argmax(trained.task.scores(model, moved), axis=-1)
+    return moved, classes == aims
+
+  def attack(name, source, images, aims, eps, targeted):
+    eps = jnp.float32(eps)
+    return compiled(name, *source, trained.model, images, aims, eps, targeted)
+
+  return attack
+
+
+def _rate(attack, name, source, images, aims, eps, *, targeted) -> float:
+  """The share of images that get the class of their aims under an attack."""
+  hits = [
+    attack(name, source, *batch, eps, targeted)[1]
+    for batch in zip(_batches(images), _batches(aims), strict=True)
+  ]
+  return float(np.mean(np.concatenate(hits)))
+
+
+def _show_attacks(
+  run: directory.Run,
+  trained: Trained,
+  attack: Any,
+  images: jax.Array,
+  labels: np.ndarray,
+) -> None:
+  """Plots a few images after BIM, for each eps."""
+  own = trained.task.attack_loss, trained.model
+  # The same batch as before, which is compiled already.
+  first = _batches(images)[0], _batches(jnp.asarray(labels))[0]
+  shown = [
+    attack("bim", own, *first, eps, False)[0][:_NUM_SHOWN] for eps in _EPSILONS
+  ]
+  names = [f"eps {eps:g}" for eps in _EPSILONS]
+  _sheet(
+    run,
+    trained,
+    "attacks_sheet",
+    jnp.concatenate(shown),
+    np.tile(labels[:_NUM_SHOWN], len(names)),
+    names,
+    title="BIM, untargeted; ",
+  )
+
+
+def _plot_attacks(
+  run: directory.Run, scores: Scores, lines: dict[str, Scores]
+) -> None:
+  """Plots the scores of attacks against eps, beside those of other runs.
+
+  Those of attacks on another network are in a figure of their own.
+  """
+  axis = "eps (pixels in [0, 1])"
+  panels = [
+    curves.Panel(
+      f"{name.upper()}, {'targeted' if 'target' in kind else 'untargeted'}",
+      axis,
+      "success (%)" if "target" in kind else "accuracy (%)",
+      lines_of(lines, "eps", f"{name}_{kind}"),
+      counts_of(lines),
+    )
+    for kind in ("accuracy", "targeted_success")
+    for name in _ATTACKS
+  ]
+  curves.accuracy_curves(panels, run.figure("attacks"))
+  if not any(name.startswith("transfer_") for name in scores):
+    return
+  made = {"own network": "", "other network": "transfer_"}
+  transferred = [
+    curves.Panel(
+      f"{name.upper()}, made on",
+      axis,
+      "accuracy (%)",
+      {
+        text: dict(
+          zip(_EPSILONS, scores[f"{prefix}{name}_accuracy"], strict=True)
+        )
+        for text, prefix in made.items()
+      },
+      dict.fromkeys(made, scores["num_images"]),
+    )
+    for name in _ATTACKS
+  ]
+  curves.accuracy_curves(transferred, run.figure("attacks_transfer"))
+
+
 def _batches(array: jax.Array) -> list[jax.Array]:
   return [
     array[start : start + _ATTACKED_AT_ONCE]
@@ -292,6 +341,7 @@ def _sheet(
   images: jax.Array,
   labels: np.ndarray,
   row_labels: Sequence[str],
+  title: str = "",
 ) -> None:
   """Plots rows of images with the predicted classes."""
   scores = jax.jit(trained.task.scores)(trained.model, images)
@@ -305,6 +355,7 @@ def _sheet(
     predictions=trained.test.named(
       np.reshape(np.argmax(scores, axis=-1), shape)
     ),
+    title=f"{title}red: label → prediction",
   )
 
 

@@ -62,6 +62,43 @@ def diagnostics(
     `inspection`.
   """
   images, labels = models.first(trained, options.images or _NUM_PARSED)
+  whole = tasks.summarise(trained.measures)
+  scores = {
+    "routing_entropy": whole["routing_entropy"],
+    "dead_parents": whole["dead_parents"],
+    "least_peak": whole["least_peak"],
+    "num_rotated": len(images),
+    "rotation": [float(angle) for angle in _ANGLES],
+    **_rotated(trained, images, labels),
+  }
+  scores |= _layers(trained, images) | _iterations(run, trained)
+  curves.activation_histograms(
+    trained.measures["activations"],
+    trained.test.labels,
+    trained.test.named(np.arange(trained.test.num_classes)),
+    run.figure("activations"),
+  )
+  lines = compared(run, options, "diagnostics", scores)
+  turned = [
+    curves.Panel(
+      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
+    )
+    for name, text in (
+      ("rotated_kappa", "agreement of parses (kappa)"),
+      ("rotated_routing_entropy", "routing entropy"),
+    )
+  ]
+  curves.diagnostic_curves([*turned, *_during(run)], run.figure("diagnostics"))
+  return scores
+
+
+SUITES = (diagnostics,)
+
+
+def _rotated(
+  trained: Trained, images: np.ndarray, labels: np.ndarray
+) -> Scores:
+  """Agreement with the parses of upright images, by the angle of rotation."""
   num_types = inspection.positioned_types(trained.model)
   steps = trained.task.steps(images.shape[1:])
 
@@ -90,39 +127,19 @@ def diagnostics(
     train_step.means(evaluate(trained.model, images, labels, np.float32(angle)))
     for angle in _ANGLES
   ]
-  whole = tasks.summarise(trained.measures)
-  scores = {
-    "routing_entropy": whole["routing_entropy"],
-    "dead_parents": whole["dead_parents"],
-    "least_peak": whole["least_peak"],
-    "num_rotated": len(images),
-    "rotation": [float(angle) for angle in _ANGLES],
-    **{f"rotated_{name}": [m[name] for m in means] for name in means[0]},
-  }
-  scores |= _layers(trained, images) | _iterations(run, trained)
-  curves.activation_histograms(
-    trained.measures["activations"],
-    trained.test.labels,
-    run.figure("activations"),
-  )
-  lines = compared(run, options, "diagnostics", scores)
-  turned = [
-    curves.Panel(
-      "", "rotation (degrees)", text, lines_of(lines, "rotation", name)
-    )
-    for name, text in (
-      ("rotated_kappa", "agreement of parses (kappa)"),
-      ("rotated_routing_entropy", "routing entropy"),
-    )
-  ]
-  during = []
+  return {f"rotated_{name}": [m[name] for m in means] for name in means[0]}
+
+
+def _during(run: directory.Run) -> list[curves.Panel]:
+  """Panels of what validation measured during training."""
+  panels = []
   for ylabel, names in (
     ("routing entropy", {"routing_entropy": "validation"}),
     (
-      "validation, shares",
+      "on validation images",
       {
         "dead_parents": "dead capsules",
-        "least_peak": "highest activation of the least capsule",
+        "least_peak": "highest activation of the weakest capsule",
       },
     ),
   ):
@@ -132,17 +149,14 @@ def diagnostics(
     }
     found = {text: line for text, line in found.items() if line}
     if found:
-      during.append(curves.Panel("", "step of training", ylabel, found))
-  curves.diagnostic_curves([*turned, *during], run.figure("diagnostics"))
-  return scores
-
-
-SUITES = (diagnostics,)
+      panels.append(curves.Panel("", "step of training", ylabel, found))
+  return panels
 
 
 def _layers(trained: Trained, images: np.ndarray) -> Scores:
   """Capsules that are never active, layer by layer."""
-  layers = models.measure_layers(trained, images, inspection.layer_activations)
+  found = models.measure_layers(trained, images, inspection.layer_activations)
+  layers = [jnp.asarray(x) for x in found]
   return {
     "layer_dead": [float(diagnosing.dead_parents(x)) for x in layers],
     "layer_least_peak": [

@@ -88,7 +88,7 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
     images, _ = models.first(trained, _NUM_DECOMPOSED)
     images = train_step.as_intensities(jnp.asarray(images))
     energy_models.decompositions(
-      images, *_decompose(model, images), run.figure("decompositions")
+      images, *_decompose(model, images), path=run.figure("decompositions")
     )
   what = "hidden units" if model.switches is None else "capsules"
   energy_models.tiles(
@@ -178,7 +178,7 @@ def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }
   low, high = _SANE
   tests = np.asarray(trained.test.images)
-  scores = {"images_mean": float(np.mean(tests / 255))}
+  scores = {"images_mean": float(np.mean(tests)) / 255}
   for name, images in kinds.items():
     energy_models.tiles(
       images,

@@ -62,7 +62,7 @@ def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
     trained, trained.task.sample_test, np.arange(_NUM_SHOWN)
   )
   energy_models.decompositions(
-    images, *_decompose(model, images), run.figure("decompositions")
+    images, *_decompose(model, images), path=run.figure("decompositions")
   )
   seen, _ = models.make_examples(
     trained, trained.task.sample_test, np.arange(_NUM_COUNTED)

@@ -105,6 +105,8 @@ def duplicates(
     residuals = plot_duplicates(templates, run.figure("duplicates"))
     found = _nearest(_strokes(templates.shape))
     control = np.array([one.residual for _, one in found])
+  else:
+    print("no figure of duplicates: fewer than two templates have a pattern")
   return {
     "patterned_templates": float(len(templates)),
     "near_duplicates": float(np.mean(residuals < _NEAR)),

@@ -1,5 +1,6 @@
 """Suites for models with latent variables: unit activities, and bounds."""
 
+import io
 import zipfile
 
 import jax
@@ -11,7 +12,7 @@ from capjax.energy import helmholtz, rbm
 from capjax.evaluation import clustering
 
 from ..figures import energy_models
-from ..run import directory
+from ..run import atomic_files, directory
 from ..training import task as tasks
 from ..training import train_step
 from . import models
@@ -43,6 +44,7 @@ def errors(run: directory.Run, trained: Trained, options: Options) -> Scores:
     "best_information": "num_informative",
   },
   labelled=True,
+  require=lambda run, trained, options: _all_kept_spectra(options),
 )
 def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots unit activities by class; measures how well they tell the class.
@@ -58,7 +60,7 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     where activities are probabilities, the mutual information between the class
     and a binary sample of the unit.
   """
-  others = [_kept_spectra(other) for other in options.compare_with]
+  others = _all_kept_spectra(options)
   labels = trained.test.labels
   train = trained.load_train()
   learnt, tested = (
@@ -73,11 +75,14 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
     "num_tested": len(labels),
     "num_informative": min(_NUM_INFORMATIVE, len(labels)),
   }
+  class_names = trained.test.named(np.arange(len(shown)))
   plotted = {}
   for number, name in enumerate(learnt):
     suffix = f"_layer_{number + 1}" if len(learnt) > 1 else ""
     plotted[suffix] = [tested[name][rows] for rows in shown]
-    energy_models.spectra(plotted[suffix], run.figure(f"spectra{suffix}"))
+    energy_models.spectra(
+      plotted[suffix], class_names, run.figure(f"spectra{suffix}")
+    )
     for key, value in _knowledge(
       learnt[name], train.labels, tested[name], labels
     ).items():
@@ -92,6 +97,7 @@ def spectra(run: directory.Run, trained: Trained, options: Options) -> Scores:
         for name, layers in zip(names, [plotted, *others], strict=True)
         for layer, classes in layers.items()
       },
+      class_names,
       run.figure("spectra_compared"),
     )
   return scores
@@ -113,10 +119,11 @@ def bound(run: directory.Run, trained: Trained, options: Options) -> Scores:
     in wake-sleep training.
   """
   if has_gaussian_pixels(trained.model):
-    images = train_step.as_intensities(jnp.asarray(trained.test.images))
+    images = train_step.as_intensities(
+      jnp.asarray(trained.test.images[: options.images])
+    )
   else:
-    images = binary_images(trained, jax.random.key(1))
-  images = images[: options.images]
+    images = binary_images(trained, jax.random.key(1))[: options.images]
   scores = {"num_samples": _NUM_SAMPLES, "num_images": len(images)}
   scores |= _bounds(trained.model, images, "")
   if isinstance(trained.model, helmholtz.CapsuleHM):
@@ -236,7 +243,13 @@ def _keep_spectra(run, plotted):
   }
   path = _spectra_file(run)
   path.parent.mkdir(exist_ok=True)
-  np.savez(path, **arrays)
+  buffer = io.BytesIO()
+  np.savez(buffer, **arrays)
+  atomic_files.write_whole(path, buffer.getvalue())
+
+
+def _all_kept_spectra(options):
+  return [_kept_spectra(other) for other in options.compare_with]
 
 
 def _kept_spectra(run):

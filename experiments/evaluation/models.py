@@ -1,5 +1,6 @@
 """The inputs of a suite: a trained model, its data, and the user's options."""
 
+import fnmatch
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,9 @@ from ..training import task as tasks
 from ..training.loop_config import LoopConfig
 
 Scores = dict[str, float | list[float]]
+
+
+_POOL = 1000  # first test images, of which pictures show some
 
 
 class Options(NamedTuple):
@@ -110,7 +114,11 @@ def images_of(
   for name in scores:
     if name.removeprefix("raw_").startswith("validation_"):
       continue
-    holders = (counts[start] for start in counts if name.startswith(start))
+    holders = (
+      counts[start]
+      for start in counts
+      if fnmatch.fnmatchcase(name, f"{start}*")
+    )
     holder = next(holders, None)
     found[name] = int(scores[holder] if holder else common)
   return found
@@ -341,15 +349,26 @@ def mean_and_error(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def make_examples(
-  trained: Trained, sample: train_step.Sample, indices: np.ndarray
+  trained: Trained,
+  sample: train_step.Sample,
+  indices: np.ndarray,
+  *,
+  count: int | None = None,
 ) -> tuple[Any, Any]:
   """Makes chosen test examples, with the random keys of `make_evaluate`.
 
-  Indices beyond the test set are left out.
+  Args:
+    trained: the model, and its data.
+    sample: makes an example.
+    indices: of the examples; those beyond the images are left out.
+    count: of the first test images, from which a sample may draw others; those
+      that were measured. None for 1,000, or as many as the indices need.
   """
-  indices = indices[indices < len(trained.test.labels)]
+  if count is None:
+    count = max(_POOL, int(np.max(indices, initial=0)) + 1)
+  images, labels = map(jnp.asarray, first(trained, count))
+  indices = indices[indices < len(labels)]
   keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), indices)
-  images, labels = map(jnp.asarray, first(trained, None))
   return jax.jit(jax.vmap(sample, (0, 0, None, None)))(
     keys, indices, images, labels
   )

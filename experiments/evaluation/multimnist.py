@@ -82,7 +82,7 @@ def multimnist(
   measures = evaluate(trained.model, images, labels)
   decodes = getattr(trained.model, "decoder", None) is not None
   if decodes and models.canvas(trained)[2] == 1:  # two colours show two digits
-    _picture(run, trained, sample_on_canvas, measures["accuracy"])
+    _picture(run, trained, sample_on_canvas, measures["accuracy"], len(images))
   exact = float(np.mean(measures["accuracy"]))
   return {
     "multimnist_accuracy": exact,
@@ -102,6 +102,7 @@ def _picture(
   trained: Trained,
   sample: train_step.Sample,
   accuracy: np.ndarray,
+  count: int,
 ) -> None:
   """Plots a few images, reconstructed from the two most active capsules."""
   right, wrong = (
@@ -109,7 +110,7 @@ def _picture(
     for kind, count in zip((1, 0), _NUM_SHOWN, strict=True)
   )
   shown = np.concatenate([right, wrong])
-  images, objects = models.make_examples(trained, sample, shown)
+  images, objects = models.make_examples(trained, sample, shown, count=count)
 
   @jax.jit
   def reconstruct(model, images, labels):
@@ -129,8 +130,8 @@ def _picture(
     images,
     reconstructions[:, :2],
     reconstructions[:, 2],
-    objects.labels,
-    classes[:, :2],
-    classes[:, 2],
+    trained.test.named(objects.labels),
+    trained.test.named(classes[:, :2]),
+    trained.test.named(classes[:, 2]),
     run.figure("multimnist"),
   )

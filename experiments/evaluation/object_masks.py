@@ -71,7 +71,7 @@ def object_masks(
     scored = segmentation.score(found["objects"], truth, np.float32(there))
     scores |= {f"{name}_{key}": x for key, x in scored._asdict().items()}
     scores[f"{name}_reconstruction_error"] = float(np.mean(found["error"]))
-    _picture(run, trained, sample, name)
+    _picture(run, trained, sample, name, count)
   return {**scores, "num_images": min(count, len(trained.test.labels))}
 
 
@@ -98,12 +98,19 @@ def _measure(
 
 
 def _picture(
-  run: directory.Run, trained: Trained, sample: train_step.Sample, name: str
+  run: directory.Run,
+  trained: Trained,
+  sample: train_step.Sample,
+  name: str,
+  count: int,
 ) -> None:
-  count = min(_NUM_SHOWN, len(trained.test.labels))
-  images, objects = models.make_examples(trained, sample, np.arange(count))
+  shown = np.arange(_NUM_SHOWN)
+  images, objects = models.make_examples(trained, sample, shown, count=count)
   explained = jax.jit(trained.task.explain)(trained.model, images)
   owners = jax.vmap(overlap.owners)(objects.parts)
   mask_figures.object_masks(
-    images, *explained, owners, run.figure(f"object_masks_{name}")
+    images,
+    *explained,
+    owners=owners,
+    path=run.figure(f"object_masks_{name}"),
   )

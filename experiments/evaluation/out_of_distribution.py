@@ -55,6 +55,7 @@ def _require(name):
     "reconstruction_error_auroc", "AUROC of another data set, by reconstruction"
   ),
   other_data=_other_data,
+  counts={"*_other_mean": "num_other"},
   require=_require(_other_data),
 )
 def out_of_distribution(
@@ -88,6 +89,7 @@ def out_of_distribution(
     "reconstruction_error_auroc", "AUROC of letters, by reconstruction"
   ),
   other_data=_font_letters,
+  counts={"*_other_mean": "num_other"},
   require=_require(_font_letters),
 )
 def letters(run: directory.Run, trained: Trained, options: Options) -> Scores:
@@ -139,7 +141,7 @@ def _detect(
     for x in (images, others)
   )
   scores: Scores = {"num_images": len(images), "num_other": len(others)}
-  lines = {"random": {0.0: 0.0, 1.0: 1.0}}
+  lines = {"random": {0.0: 0.0, 100.0: 1.0}}
   for score, values in own.items():
     sign = -1 if score in _LOW else 1
     both = detection.detection(sign * values, sign * foreign[score])
@@ -153,8 +155,10 @@ def _detect(
       ).false_positive_rate
       for kept in _KEPT
     }
-    lines[score.replace("_", " ")] = {x: kept for kept, x in found.items()}
-  axes = "other images that pass (share)", "own test images that pass (%)"
+    lines[score.replace("_", " ")] = {
+      100 * x: kept for kept, x in found.items()
+    }
+  axes = "other images that pass (%)", "own test images that pass (%)"
   curves.accuracy_curves([curves.Panel("", *axes, lines)], run.figure(figure))
   return scores
 

@@ -103,20 +103,21 @@ def objects(run: directory.Run, trained: Trained, options: Options) -> Scores:
   del options
   features = _features(trained, trained.task.sample_test, trained.test.images)
   labels = trained.test.labels
+  classes = np.unique(labels)
+  members = [labels == c for c in classes]
   object_figures.presences(
-    [
-      np.stack(
-        [features[kind][labels == c].mean(axis=0) for c in np.unique(labels)]
-      )
+    {
+      kind: np.stack([features[kind][rows].mean(axis=0) for rows in members])
       for kind in _KINDS
-    ],
-    _KINDS,
+    },
+    trained.test.named(classes),
     run.figure("presences"),
   )
   few = slice(None, _NUM_EMBEDDED)
   object_figures.embedding(
     embedding.embed(features["posterior"][few]),
     labels[few],
+    trained.test.named(np.arange(trained.test.num_classes)),
     run.figure("embedding"),
   )
   return {

@@ -25,10 +25,18 @@ def rbm_images() -> tuple[np.ndarray, np.ndarray]:
   return np.asarray(model.reconstruct(capsules)), np.asarray(fields)
 
 
-def perturbed(classes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
-  """Reconstructions [K D S 8 8 1] of digits with one dimension changed."""
-  model = pretrained.load("digits").model
-  test = data.load("digits", "test")
+def perturbed(
+  classes: Sequence[int], offsets: np.ndarray, data_dir: str | None
+) -> np.ndarray:
+  """Reconstructions [K D S 28 28 1] of digits with one dimension changed.
+
+  Args:
+    classes: the digits.
+    offsets: [S], added to a dimension of the pose of the digit's capsule.
+    data_dir: the folder that holds mnist/.
+  """
+  model = pretrained.load("mnist_quarter").model
+  test = data.load("mnist", "test", data_dir)
   rows = [int(np.flatnonzero(test.labels == c)[1]) for c in classes]
   poses = model(data.as_intensities(test.images[rows])).poses
   return np.stack(

@@ -35,7 +35,7 @@ class Suite(NamedTuple):
     main: its main score, if it has one.
     counts: for scores that are measured on fewer images than the others:
       `{prefix of their names: name of the score that holds the number of
-      images}`; the first prefix that fits is used.
+      images}`; the first prefix that fits is used, and `*` in it is any text.
     labelled: whether it needs the labels of the images.
     other_data: `(run, options) -> name`, the name or path of the other data set
       that it loads; None if it loads none. Raises a ValueError if the user must

@@ -1,7 +1,7 @@
 """The list of all evaluation suites, and which of them a model can take."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from flax import nnx
 
@@ -108,10 +108,21 @@ def fitting(trained: Trained) -> list[str]:
   return [name for name in names if known or not SUITES[name].labelled]
 
 
-def of_classifier(model: nnx.Module) -> list[str]:
-  """The names of the suites that apply to a classifier."""
+def of_classifier(
+  model: nnx.Module,
+  *,
+  scored_by: str = "accuracy",
+  unfit: Collection[str] = (),
+) -> list[str]:
+  """The names of the suites that apply to a classifier.
+
+  Args:
+    model: the classifier.
+    scored_by: the suite of its scores, which depends on its test images.
+    unfit: suites that do not apply to its images.
+  """
   names = [
-    "accuracy",
+    scored_by,
     "multimnist",
     "affnist_like",
     "attacks",
@@ -127,6 +138,6 @@ def of_classifier(model: nnx.Module) -> list[str]:
   ]
   if predictions.has_class_capsules(model):
     names += ["diagnostics", "parse_tree", "starvation", "more_routing"]
-    if model.decoder is not None:
+    if getattr(model, "decoder", None) is not None:
       names += ["reconstructions", "perturbations"]
-  return names
+  return [name for name in names if name not in unfit]

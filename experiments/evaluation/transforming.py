@@ -50,11 +50,12 @@ def coordinates(
     R^2 of x and of y on test images: `r2` from the coordinates and presences of
     all capsules and their products; `r2_coordinates` from coordinates alone;
     `r2_weighted` from the mean coordinate, weighted by presence; `r2_capsules`
-    from the coordinate of each capsule alone, in falling order; `r2_mass` from
-    the centre of mass of the image, as a baseline without capsules.
-    `slope_capsules`, in the order of `r2_capsules`: the change of a capsule's
-    coordinate for each pixel of shift, which is 1 for a capsule that stays on
-    the same entity. For affine poses also `r2` of the matrix.
+    from the coordinate of each capsule alone, in falling order of R^2 on the
+    training images; `r2_mass` from the centre of mass of the image, as a
+    baseline without capsules. `slope_capsules`, in the order of `r2_capsules`:
+    the change of a capsule's coordinate for each pixel of shift, which is 1 for
+    a capsule that stays on the same entity. For affine poses also `r2` of the
+    matrix.
   """
   learnt = _outputs(trained, _train_images(trained), trained.task.sample_test)
   images = trained.test.images[: options.images]
@@ -71,35 +72,15 @@ def coordinates(
     )
     if name not in _PLACE:
       continue
-    own, others = (_coordinate(x, name) for x in (learnt, tested))
-    weighted = [
-      np.average(x, axis=1, weights=output["presences"] + 1e-6)[:, None]
-      for x, output in ((own, learnt), (others, tested))
-    ]
-    alone = np.array(
-      [
-        _regress(own[:, [n]], truth, others[:, [n]], seen)[1]
-        for n in range(own.shape[1])
-      ]
-    )
-    axis = [list(_PLACE).index(name)]
-    masses = learnt["mass"][:, axis], truth, tested["mass"][:, axis], seen
-    order = np.argsort(-alone)
-    slopes = np.polyfit(truth, own, 1)[0]
-    scores |= {
-      f"r2_coordinates_{name}": _regress(own, truth, others, seen)[1],
-      f"r2_weighted_{name}": _regress(weighted[0], truth, weighted[1], seen)[1],
-      f"r2_mass_{name}": _regress(*masses)[1],
-      f"r2_capsules_{name}": alone[order].tolist(),
-      f"slope_capsules_{name}": slopes[order].tolist(),
-    }
+    of_one, best = _by_capsules(name, learnt, tested, truth, seen)
+    scores |= of_one
     still, shifted = (
       _coordinate(
         _outputs(trained, images, _sample_shifted(trained, name, far)), name
       )
       for far in (0, distance)
     )
-    best = order[0]
+    others = _coordinate(tested, name)
     panels.append(
       transforming.Axis(
         name, seen, readout, others[:, best], still[:, best], shifted[:, best]
@@ -121,7 +102,7 @@ def unseen_shifts(
   Returns:
     For each distance in pixels, the squared error divided by the sum of squares
     of the target, of the model's output and of the unshifted image; the means
-    of both over the distances in training and over larger ones.
+    of the first over the distances in training and over larger ones.
   """
   movements = trained.task.options["movements"]
   known, jitter = movements.max_shift, movements.max_jitter
@@ -201,6 +182,54 @@ SUITES = (
   unseen_shifts,
   few_labels,
 )
+
+
+def _by_capsules(
+  name: str,
+  learnt: dict[str, np.ndarray],
+  tested: dict[str, np.ndarray],
+  truth: np.ndarray,
+  seen: np.ndarray,
+) -> tuple[Scores, int]:
+  """R^2 of a coordinate from simpler readouts, and from each capsule alone.
+
+  Args:
+    name: of the coordinate, one of `_PLACE`.
+    learnt: outputs for training images.
+    tested: outputs for test images.
+    truth: [N], the shifts of the training images.
+    seen: [M], those of the test images.
+
+  Returns:
+    The scores, and the capsule with the highest R^2 on training images.
+  """
+  own, others = (_coordinate(x, name) for x in (learnt, tested))
+  weighted = [
+    np.average(x, axis=1, weights=output["presences"] + 1e-6)[:, None]
+    for x, output in ((own, learnt), (others, tested))
+  ]
+  alone = np.array(
+    [
+      _regress(own[:, [n]], truth, others[:, [n]], seen)[1]
+      for n in range(own.shape[1])
+    ]
+  )
+  axis = [list(_PLACE).index(name)]
+  masses = learnt["mass"][:, axis], truth, tested["mass"][:, axis], seen
+  learnt_alone = [
+    _regress(own[:, [n]], truth, own[:, [n]], truth)[1]
+    for n in range(own.shape[1])
+  ]
+  order = np.argsort(-np.array(learnt_alone))
+  slopes = np.polyfit(seen, others, 1)[0]
+  scores = {
+    f"r2_coordinates_{name}": _regress(own, truth, others, seen)[1],
+    f"r2_weighted_{name}": _regress(weighted[0], truth, weighted[1], seen)[1],
+    f"r2_mass_{name}": _regress(*masses)[1],
+    f"r2_capsules_{name}": alone[order].tolist(),
+    f"slope_capsules_{name}": slopes[order].tolist(),
+  }
+  return scores, order[0]
 
 
 def _few_labels(features, labels, tests, test_labels) -> Scores:

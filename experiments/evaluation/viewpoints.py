@@ -18,7 +18,15 @@ from .suite import suite
 _ANGLES = {"azimuth": (20, 0), "elevation": (5, 30)}
 
 
-@suite(compares=True)
+@suite(
+  compares=True,
+  counts={
+    "test_familiar": "num_familiar",
+    "familiar": "num_familiar",
+    "test_novel": "num_novel",
+    "novel_error": "num_novel",
+  },
+)
 def viewpoints(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -30,12 +38,15 @@ def viewpoints(
   Returns:
     Both accuracies, both errors in percent, their difference
     (`novel_gap_percent`, which compares networks of the same familiar
-    accuracy), and the accuracy by azimuth and by elevation in degrees.
+    accuracy), the numbers of images, and the accuracy by azimuth and by
+    elevation in degrees.
   """
   right = trained.measures["accuracy"]
   factors = trained.test.factors
   known = trained.task.familiar(factors)
   scores = {
+    "num_familiar": int(np.sum(known)),
+    "num_novel": int(np.sum(~known)),
     "test_familiar_accuracy": float(np.mean(right[known])),
     "test_novel_accuracy": float(np.mean(right[~known])),
     "familiar_error_percent": 100 * float(1 - np.mean(right[known])),
@@ -70,6 +81,9 @@ def multi_crop(
 ) -> Scores:
   """Measures accuracy with scores averaged over 13 crops of each test image.
 
+  Only images that did not choose the checkpoint: those of novel viewpoints,
+  where the network was trained for these.
+
   Returns:
     This accuracy, and the accuracy of the central crop on the same images.
   """
@@ -90,6 +104,7 @@ def multi_crop(
       )
     }
 
+  trained = models.unseen(trained)
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   images, labels = models.first(trained, options.images)
   scores = train_step.means(evaluate(trained.model, images, labels))

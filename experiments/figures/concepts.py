@@ -70,6 +70,7 @@ def agreement(
   votes: ArrayLike,
   poses: ArrayLike,
   coefficients: ArrayLike,
+  counts: Sequence[int],
   path: str | os.PathLike,
 ) -> pathlib.Path:
   """Plots votes in the plane, and how the parts are shared among parents.
@@ -78,13 +79,14 @@ def agreement(
     votes: [I J 2].
     poses: [T J 2], those of the parents after each number of iterations.
     coefficients: [T I J], the shares of the parts; the area of a vote.
+    counts: [T], of iterations.
     path: file to write.
   """
   votes, poses = np.asarray(votes), np.asarray(poses)
   shares = np.asarray(coefficients)
   sheet = grids.new_sheet((2.5 * len(poses), 2.7))
   places = sheet.subplots(1, len(poses), sharex=True, sharey=True)
-  for number, place in enumerate(places):
+  for number, (count, place) in enumerate(zip(counts, places, strict=True)):
     for parent in range(votes.shape[1]):
       color = f"C{parent}"
       place.scatter(
@@ -98,9 +100,7 @@ def agreement(
     place.add_patch(
       patches.Circle((0, 0), 1, fill=False, linestyle=":", color=grids.GREY)
     )
-    place.set_title(
-      f"{number + 1} iteration{'s' if number else ''}", fontsize=9
-    )
+    place.set_title(f"{count} iteration{'s' if count > 1 else ''}", fontsize=9)
     place.set_aspect("equal")
     place.tick_params(labelsize=7)
   return grids.save(sheet, path)

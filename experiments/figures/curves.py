@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epy
@@ -24,7 +24,7 @@ from .grids import (
 )
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
-  from matplotlib import patches, ticker
+  from matplotlib import axes, patches, ticker
 
 _MARKERS = "os^Dvp*X"
 _MOST_MARKERS = 25  # With more points the markers would overlap.
@@ -98,6 +98,7 @@ def diagnostic_curves(
 def activation_histograms(
   activations: ArrayLike,
   labels: ArrayLike,
+  names: Sequence[str],
   path: str | os.PathLike,
 ) -> pathlib.Path:
   """Plots histograms of class activations, with the class present and absent.
@@ -107,6 +108,7 @@ def activation_histograms(
   Args:
     activations: [N J] in [0, 1].
     labels: [N].
+    names: [J], of the classes.
     path: file to write.
   """
   activations, labels = np.asarray(activations), np.asarray(labels)
@@ -127,7 +129,7 @@ def activation_histograms(
       shares = 100 * counts / max(1, members.sum())
       style = dict(color=color, alpha=0.6, fill=True, baseline=1e-3)
       place.stairs(shares, _BINS, label=name, **style)
-    place.set_title(j, fontsize=8, pad=2)
+    place.set_title(names[j], fontsize=8, pad=2, parse_math=False)
     place.set_yscale("log")
     place.set(xlim=(0, 1), ylim=(0.1, 100))
     place.yaxis.set_major_formatter("{x:g}")
@@ -154,6 +156,7 @@ def contact_sheet(
   *,
   labels: ArrayLike | None = None,
   predictions: ArrayLike | None = None,
+  title: str = "",
 ) -> pathlib.Path:
   """Plots a table of images with the classes that a model predicts.
 
@@ -167,6 +170,7 @@ def contact_sheet(
     labels: [S] or [R S], the classes; without them images have no captions.
     predictions: [R S]; where they differ from `labels` the caption is label →
       prediction, in red.
+    title: what the images are, above them; may be empty.
 
   Raises:
     ValueError: if there are not as many row or column labels as images, or
@@ -192,9 +196,11 @@ def contact_sheet(
   longest = max(len(str(label)) for label in row_labels)
   size = (
     unit * paper.shape[1] + 0.08 * longest + 0.4,
-    unit * paper.shape[0] + 0.5,
+    unit * paper.shape[0] + (0.7 if title else 0.5),
   )
   sheet = new_sheet(size)
+  if title:
+    sheet.suptitle(title, fontsize=7)
   place = sheet.subplots()
   place.imshow(paper)
   place.spines[:].set_visible(False)
@@ -255,60 +261,16 @@ def _plot(
   handles, counts = {}, {}
   for place, panel in zip(grid, panels, strict=True):
     for label, points in panel.lines.items():
-      n, xs = labels.index(label), sorted(points)
-      (handles[label],) = place.plot(
-        xs,
-        [unit * points[x] for x in xs],
-        color=f"C{n}",
-        marker=_MARKERS[n % len(_MARKERS)] if len(xs) <= _MOST_MARKERS else "",
-        markersize=3.5,
-        linewidth=1.4,
-        clip_on=False,
-        zorder=3,
-      )
-      if panel.counts.get(label):
-        counts[label] = panel.counts[label]
-        ends = [interval(points[x], counts[label]) for x in xs]
-        low, high = zip(*ends, strict=True) if ends else ((), ())
-        place.vlines(
-          xs,
-          unit * np.array(low),
-          unit * np.array(high),
-          color=f"C{n}",
-          linewidth=1,
-          clip_on=False,
-        )
+      count = panel.counts.get(label)
+      number = labels.index(label)
+      handles[label] = _draw_line(place, points, number, unit, count)
+      if count:
+        counts[label] = count
     if chance is not None:
       handles["chance"] = place.axhline(
         unit * chance, color=GREY, linestyle=":", linewidth=1
       )
-    lowest = min(
-      (min(p.values()) for p in panel.lines.values() if p), default=0
-    )
-    highest = max(
-      (max(p.values()) for p in panel.lines.values() if p), default=0
-    )
-    # From 0 to 1, and whole quarters beyond.
-    bottom = min(0, math.floor(4 * lowest + _ROUNDING) / 4)
-    top = max(1, math.ceil(4 * highest - _ROUNDING) / 4)
-    if closer and 1e-6 < highest - lowest < 0.25:
-      space = 0.1 * (highest - lowest)
-      bottom, top = lowest - space, min(top, highest + space)
-      place.ticklabel_format(axis="y", useOffset=False)
-    place.set_ylim(unit * bottom, unit * top)
-    values = [x for points in panel.lines.values() for x in points]
-    long = max(values, default=0) >= 1000
-    locator = ticker.MaxNLocator(
-      4 if long else 7,
-      steps=[1, 2, 3, 5, 10],
-      integer=all(float(x).is_integer() for x in values),
-    )
-    place.xaxis.set_major_locator(locator)
-    if long:
-      place.xaxis.set_major_formatter("{x:,.0f}")
-    place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-    place.set_title(panel.title, fontsize=9)
-    bare(place)
+    _set_axes(place, panel, unit, closer)
   names = labels if chance is None else [*labels, "chance"]
   texts = [
     f"{name}, {counts[name]:,} images" if name in counts else name
@@ -327,6 +289,73 @@ def _plot(
     frameon=False,
   )
   return save(sheet, path)
+
+
+def _draw_line(
+  place: "axes.Axes",
+  points: Mapping[float, float],
+  number: int,
+  unit: float,
+  count: int | None,
+) -> Any:
+  """Plots a line, with 95% intervals if it is of shares of `count` images.
+
+  Returns:
+    The line, for the legend.
+  """
+  color, xs = f"C{number}", sorted(points)
+  (line,) = place.plot(
+    xs,
+    [unit * points[x] for x in xs],
+    color=color,
+    marker=_MARKERS[number % len(_MARKERS)] if len(xs) <= _MOST_MARKERS else "",
+    markersize=3.5,
+    linewidth=1.4,
+    clip_on=False,
+    zorder=3,
+  )
+  if count:
+    ends = [interval(points[x], count) for x in xs]
+    low, high = zip(*ends, strict=True) if ends else ((), ())
+    place.vlines(
+      xs,
+      unit * np.array(low),
+      unit * np.array(high),
+      color=color,
+      linewidth=1,
+      clip_on=False,
+    )
+  return line
+
+
+def _set_axes(
+  place: "axes.Axes", panel: Panel, unit: float, closer: bool
+) -> None:
+  """Sets the range, the ticks and the labels of both axes."""
+  shown = [points for points in panel.lines.values() if points]
+  lowest = min((min(points.values()) for points in shown), default=0)
+  highest = max((max(points.values()) for points in shown), default=0)
+  # From 0 to 1, and whole quarters beyond.
+  bottom = min(0, math.floor(4 * lowest + _ROUNDING) / 4)
+  top = max(1, math.ceil(4 * highest - _ROUNDING) / 4)
+  if closer and 1e-6 < highest - lowest < 0.25:
+    space = 0.1 * (highest - lowest)
+    bottom, top = lowest - space, min(top, highest + space)
+    place.ticklabel_format(axis="y", useOffset=False)
+  place.set_ylim(unit * bottom, unit * top)
+  values = [x for points in shown for x in points]
+  long = max(values, default=0) >= 1000
+  locator = ticker.MaxNLocator(
+    4 if long else 7,
+    steps=[1, 2, 3, 5, 10],
+    integer=all(float(x).is_integer() for x in values),
+  )
+  place.xaxis.set_major_locator(locator)
+  if long:
+    place.xaxis.set_major_formatter("{x:,.0f}")
+  place.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+  place.set_title(panel.title, fontsize=9)
+  bare(place)
 
 
 def interval(share: float, count: int) -> tuple[float, float]:

@@ -78,12 +78,15 @@ def tiles(
 
 
 def spectra(
-  activities: Sequence[ArrayLike], path: str | os.PathLike
+  activities: Sequence[ArrayLike],
+  names: Sequence[str],
+  path: str | os.PathLike,
 ) -> pathlib.Path:
   """Plots a strip of capsule activities for each image, by class.
 
   Args:
     activities: for each class [N K], an image in each row.
+    names: of the classes.
     path: file to write.
   """
   columns = min(5, len(activities))
@@ -93,42 +96,45 @@ def spectra(
   for place in places:
     place.set_axis_off()
   picture = _strips(sheet.axes, activities)
-  for number in range(len(activities)):
-    sheet.axes[number].set_title(f"class {number}", fontsize=8)
-    sheet.axes[number].set(xticks=[], yticks=[])
-    sheet.axes[number].set_axis_on()
+  for place, name in zip(sheet.axes, names, strict=False):
+    place.set_title(name, fontsize=8, parse_math=False)
+    place.set(xticks=[], yticks=[])
+    place.set_axis_on()
   bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
   bar.set_label("activity", fontsize=8)
   count, size = np.max([np.shape(x) for x in activities], axis=0)
-  sheet.supxlabel(f"{size} capsules or latents, in one order", fontsize=8)
+  sheet.supxlabel(f"{size} capsules or latents, in the same order", fontsize=8)
   sheet.supylabel(f"{count} test images of each class", fontsize=8)
   return grids.save(sheet, path)
 
 
 def compared_spectra(
-  models: Mapping[str, Sequence[ArrayLike]], path: str | os.PathLike
+  models: Mapping[str, Sequence[ArrayLike]],
+  names: Sequence[str],
+  path: str | os.PathLike,
 ) -> pathlib.Path:
   """Plots strips of capsule activities of several models, for the same images.
 
   Args:
     models: by the name of each model, its activities [N K] of each class;
       models with fewer classes leave the last columns white.
+    names: of the classes.
     path: file to write.
   """
   columns = max(len(classes) for classes in models.values())
   sheet = grids.new_sheet((1.2 * columns + 1, 1.2 * len(models)))
   places = sheet.subplots(len(models), columns, squeeze=False)
-  for row, (name, classes) in zip(places, models.items(), strict=True):
+  for row, (model, classes) in zip(places, models.items(), strict=True):
     for place in row:
       place.set(xticks=[], yticks=[], frame_on=False)
     picture = _strips(row, classes)
-    row[0].set_ylabel(name, fontsize=8)
+    row[0].set_ylabel(model, fontsize=8)
     bar = sheet.colorbar(picture, ax=list(row), fraction=0.02)
     bar.ax.tick_params(labelsize=6)
     bar.set_label("activity", fontsize=6)
   sheet.supxlabel("capsules or latents; a row for each test image", fontsize=8)
-  for number, place in enumerate(places[0]):
-    place.set_title(f"class {number}", fontsize=8)
+  for place, name in zip(places[0], names, strict=False):
+    place.set_title(name, fontsize=8, parse_math=False)
   return grids.save(sheet, path)
 
 
@@ -165,14 +171,15 @@ def decompositions(
   place = sheet.subplots()
   place.imshow(picture, interpolation="nearest")
   place.set_yticks([])
-  width = picture.shape[1] / shape[1]
-  names = ["image", "reconstruction", *map(str, range(1, shape[1] - 1))]
+  width = flat.shape[2]
+  names = ["image", "model", *map(str, range(1, shape[1] - 1))]
   place.set_xticks(
-    (np.arange(shape[1]) + 0.5) * width, names, fontsize=6, rotation=0
+    np.arange(shape[1]) * (width + 1) + (width - 1) / 2, names, fontsize=6
   )
   place.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
   place.spines[:].set_visible(False)
-  sheet.suptitle("images, and single capsules by falling activity", fontsize=7)
+  title = "images, reconstructions, and single capsules by falling activity"
+  sheet.suptitle(title, fontsize=7)
   return grids.save(sheet, path)
 
 

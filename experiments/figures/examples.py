@@ -20,12 +20,11 @@ def agreement(path: pathlib.Path) -> None:
   votes[9:, 0] = noise[9:, 0] * 0.6
   votes[9:, 1] = [-0.6, -0.7] + 0.1 * noise[9:, 1]
   votes = jnp.asarray(2 * votes, jnp.float32)
-  found = [
-    routing.dynamic_routing(votes, num_iterations=n) for n in (1, 2, 3, 5)
-  ]
+  counts = 1, 2, 3, 5
+  found = [routing.dynamic_routing(votes, num_iterations=n) for n in counts]
   poses = np.stack([x.poses for x in found])
   shares = np.stack([x.coefficients for x in found])
-  concepts.agreement(votes, poses, shares, path)
+  concepts.agreement(votes, poses, shares, counts, path)
 
 
 def em(path: pathlib.Path) -> None:

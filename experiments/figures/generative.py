@@ -20,8 +20,8 @@ def coded(
   """Plots images in the colours of their parts, an image in each row.
 
   Args:
-    shares: [columns N H W I], the contribution of each part to the pixels: for
-      all rows of the first column, then for the second.
+    shares: [N H W I], the contribution of each part to the pixels: for all rows
+      of the first column, then for the second.
     angles: [columns], in degrees, by which the images of a column are rotated.
     path: file to write.
   """

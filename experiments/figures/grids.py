@@ -75,8 +75,9 @@ def learning_curves(
   for panel, (ylabel, names) in zip(grid, groups.items(), strict=True):
     for n, name in enumerate(names):
       for split, points in curves[name].items():
-        style = _STYLES["validation" if len(points) == 1 else split]
-        style = dict(color=f"C{n}", clip_on=False, **style)
+        style = dict(color=f"C{n}", clip_on=False, **_STYLES[split])
+        if split == "train" and len(points) == 1:  # a line would not be seen
+          style |= dict(marker="s", markersize=5, markerfacecolor="none")
         label = f"{name.replace('_', ' ')}, {split}"
         panel.plot(*zip(*points, strict=True), label=label, **style)
     if reported is not None:
@@ -110,7 +111,9 @@ def _groups(curves: Mapping[str, Mapping]) -> dict[str, list[str]]:
     if name == _ERROR:
       label = "error (%)"
     elif name.endswith("_error"):
-      label = "mean error of a pixel" if "reconstruction" in name else "error"
+      label = (
+        "mean reconstruction error" if "reconstruction" in name else "error"
+      )
     elif name.endswith("loss") and min(values) >= 0:
       label = "loss"
     else:
@@ -183,7 +186,8 @@ def reconstructions(
   )
   for panels, members in zip(grid, rows, strict=True):
     for panel, n in zip(panels, members, strict=False):
-      show(panel, mosaic(pairs[None, n]), labels[n], predictions[n], right[n])
+      text, _ = caption(labels[n], predictions[n], right[n])
+      show(panel, mosaic(pairs[None, n]), text, right[n])
   sheet.suptitle("input | reconstruction; red: label → prediction", fontsize=8)
   return save(sheet, path)
 
@@ -218,14 +222,16 @@ def perturbations(
   for panel in panels[num_panels:]:
     panel.set_axis_off()
   for panel, tiles, label in zip(panels, examples, labels, strict=False):
-    panel.imshow(mosaic(tiles))
+    # The panels have the ratio of their images, but for a percent or two; where
+    # it is enforced the layout may cut off the titles.
+    panel.imshow(mosaic(tiles), aspect="auto")
     panel.set_title(str(label), fontsize=9, parse_math=False)
     panel.set_xticks(x_ticks, [f"{x:z.2f}" for x in np.asarray(offsets)])
     panel.set_yticks(y_ticks, range(num_dims))
     panel.tick_params(length=0, labelsize=6, pad=2)
     panel.spines[:].set_visible(False)
-  sheet.supxlabel("offset", fontsize=8)
-  sheet.supylabel("dimension", fontsize=8)
+  sheet.supxlabel("offset of this dimension", fontsize=8)
+  sheet.supylabel("dimension of the pose", fontsize=8)
   return save(sheet, path)
 
 
@@ -273,27 +279,28 @@ def _scale(panel: "axes.Axes", curves: Sequence[dict[str, list]]) -> None:
 
 def caption(label: object, prediction: object, right: bool) -> tuple[str, str]:
   """The caption of an image, and its colour: red for a mistake."""
-  label, prediction = _short(label), _short(prediction)
+  label, prediction = short(label), short(prediction)
   return (label, GREY) if right else (f"{label} → {prediction}", RED)
 
 
-def _short(label: object) -> str:
+def short(label: object, longest: int = _LONGEST) -> str:
   """A label, shortened so that it does not overlap its neighbours."""
   text = str(label)
-  return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+  return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def show(
   panel: "axes.Axes",
   image: np.ndarray,
-  label: object,
-  prediction: object,
+  text: str,
   right: bool,
+  *,
+  size: float = 7,
 ) -> None:
-  """Plots an image under its caption, framed if it is a mistake."""
-  text, color = caption(label, prediction, right)
+  """Plots an image under its caption, framed in red if it is a mistake."""
+  color = GREY if right else RED
   # Names of classes may hold dollar signs.
-  panel.set_title(text, color=color, size=7, pad=3, parse_math=False)
+  panel.set_title(text, color=color, size=size, pad=3, parse_math=False)
   panel.imshow(image)
   panel.set_frame_on(not right)
   panel.spines[:].set(color=color, linewidth=1.5)

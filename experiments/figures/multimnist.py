@@ -14,6 +14,9 @@ from . import grids
 _COLOURS = np.array([[1.0, 0.55, 0.0], [0.0, 0.45, 1.0]])
 _ROWS = ("input", "both", "first", "second", "absent")
 _COLUMNS = 8
+# Characters of a line, and of a name in a smaller font on lines of their own,
+# that do not reach the next caption.
+_LINE, _LONGEST = 14, 6
 
 
 def overlaps(
@@ -37,9 +40,9 @@ def overlaps(
     images: [N H W 1] in [0, 1], some forty examples at most.
     reconstructions: [N 2 H W 1], of the predicted classes one by one.
     absent: [N H W 1], reconstruction of the absent class.
-    labels: [N 2], in any order.
-    predictions: [N 2], in the order of `reconstructions`.
-    absent_labels: [N].
+    labels: names of classes [N 2], in any order.
+    predictions: names [N 2], in the order of `reconstructions`.
+    absent_labels: names [N].
     path: file to write; its folder is made.
 
   Returns:
@@ -67,19 +70,40 @@ def overlaps(
     rows, columns, squeeze=False, subplot_kw=grids.WITHOUT_AXES
   )
   for panel, n in zip(grid.flat, order, strict=False):
-    names = (" + ".join(map(str, pair)) for pair in (labels[n], predictions[n]))
-    grids.show(panel, grids.mosaic(tiles[n, :, None]), *names, right[n])
+    text = _caption(labels[n], predictions[n], right[n])
+    size = 6 if len(text) > _LINE else 7
+    picture = grids.mosaic(tiles[n, :, None])
+    grids.show(panel, picture, text, right[n], size=size)
     for row, classes, color in zip(
       (2, 3, 4), shown, (*_COLOURS, "white"), strict=True
     ):
       place = (1, row * (height + 1) + 1)
-      panel.text(*place, str(classes[n]), color=color, size=6, va="top")
+      panel.text(
+        *place,
+        grids.short(classes[n]),
+        color=color,
+        size=6,
+        va="top",
+        parse_math=False,  # names may hold dollar signs
+      )
   middles = np.arange(len(_ROWS)) * (height + 1) + (height - 1) / 2
   for panel in grid[:, 0]:
     panel.set_yticks(middles, _ROWS, size=7)
     panel.tick_params(length=0)
   sheet.suptitle("red: labels → predictions", fontsize=8)
   return grids.save(sheet, path)
+
+
+def _caption(labels, predictions, right):
+  """The names of the two objects; of a mistake also of those predicted."""
+  wanted, found = (
+    " + ".join(grids.short(name, _LONGEST) for name in pair)
+    for pair in (labels, predictions)
+  )
+  if right:
+    return wanted
+  line = f"{wanted} → {found}"
+  return line if len(line) <= _LINE else f"{wanted}\n→ {found}"
 
 
 def _tiles(images, reconstructions, absent):

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epy
@@ -12,6 +12,9 @@ from . import energy_models, grids
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
   import matplotlib
+  from matplotlib import ticker
+
+_MOST_NAMES = 30  # of classes beside an axis
 
 
 def templates(images: ArrayLike, path: str | os.PathLike) -> pathlib.Path:
@@ -61,34 +64,50 @@ def reconstructions(
 
 
 def presences(
-  means: Sequence[ArrayLike], names: Sequence[str], path: str | os.PathLike
+  means: Mapping[str, ArrayLike],
+  names: Sequence[str],
+  path: str | os.PathLike,
 ) -> pathlib.Path:
   """Plots the mean presence of each object in images of each class.
 
   Args:
-    means: [classes K], one array for each kind of presence.
-    names: the names of the kinds.
+    means: [classes K], by the kind of presence.
+    names: [classes], of the classes.
     path: file to write.
   """
-  sheet = grids.new_sheet((0.2 * np.shape(means[0])[1] + 1.5, 5))
+  count = np.shape(next(iter(means.values())))[1]
+  sheet = grids.new_sheet((0.2 * count + 1.5, 5))
   places = sheet.subplots(len(means), 1, squeeze=False)[:, 0]
-  for place, values, name in zip(places, means, names, strict=True):
+  for place, (kind, values) in zip(places, means.items(), strict=True):
     picture = place.imshow(values, aspect="auto", cmap="viridis", vmin=0)
-    place.set(xlabel="object", ylabel="class", title=f"{name} presence")
+    place.set(xlabel="object", ylabel="class", title=f"{kind} presence")
+    place.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    if len(names) <= _MOST_NAMES:
+      place.set_yticks(range(len(names)), names, size=7, parse_math=False)
     sheet.colorbar(picture, ax=place)
   return grids.save(sheet, path)
 
 
 def embedding(
-  points: ArrayLike, labels: ArrayLike, path: str | os.PathLike
+  points: ArrayLike,
+  labels: ArrayLike,
+  names: Sequence[str],
+  path: str | os.PathLike,
 ) -> pathlib.Path:
-  """Plots points [N 2] in the colours of their labels [N]."""
+  """Plots points [N 2] in the colours of their labels [N], with their names."""
   points, labels = np.asarray(points), np.asarray(labels)
   sheet = grids.new_sheet((5, 5))
   place = sheet.subplots()
+  handles = {}
   for number, label in enumerate(np.unique(labels)):
     x, y = points[labels == label].T
-    place.scatter(x, y, s=4, color=f"C{number % 10}", label=str(label))
+    color = f"C{number % 10}"
+    handles[names[label]] = place.scatter(x, y, s=4, color=color)
   place.set(xticks=[], yticks=[], frame_on=False)
-  place.legend(fontsize=7, markerscale=2, frameon=False)
+  # Given by hand: labels that start with "_" are left out otherwise.
+  legend = place.legend(
+    handles.values(), handles, fontsize=7, markerscale=2, frameon=False
+  )
+  for text in legend.get_texts():
+    text.set_parse_math(False)  # names may hold dollar signs
   return grids.save(sheet, path)

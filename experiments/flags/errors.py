@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from absl import flags, logging
 
 from ..run import atomic_files
+from ..training import windows
 
 
 @contextlib.contextmanager
@@ -18,7 +19,7 @@ def clear_errors() -> Iterator[None]:
   """
   try:
     yield
-  except (ValueError, OSError, flags.Error) as error:
+  except (ValueError, OSError, windows.Diverged, flags.Error) as error:
     logging.debug("the error was raised here", exc_info=True)
     if atomic_files.is_full(error):
       path = getattr(

@@ -31,15 +31,3 @@ def depending() -> list[str]:
     for name, is_scaled in _SCALED.items()
     if name in given and is_scaled(given[name].value)
   ]  # fmt: skip
-
-
-def remark() -> str:
-  """Part of a message: which flags depend on the length of a run."""
-  names = depending()
-  if not names:
-    return ""
-  verb = "depend" if len(names) > 1 else "depends"
-  return (
-    f"; {' and '.join(names)} {verb} on the length, so that the numbers are "
-    "not those of an uninterrupted run"
-  )

@@ -7,7 +7,9 @@ import functools
 import gc
 import math
 import pathlib
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -176,7 +178,7 @@ def _parse(
   try:
     # Code that reads the command line later must see the flagfile.
     sys.argv[:] = words = presets.expand(words)
-    rest = app.parse_flags_with_usage(presets.inlined(words))
+    rest = flags.FLAGS(presets.inlined(words))
     for flag in experiment_flags():
       if flag.present and flag not in used:
         raise flags.IllegalFlagValueError(
@@ -186,8 +188,10 @@ def _parse(
     check_flags()
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # JAX and Orbax tell much
-  except flags.IllegalFlagValueError as error:
-    sys.exit(f"FATAL Flags parsing error:\n  {error}")
+  except flags.Error as error:
+    told = re.sub(r"\('Non-boolean.*\)$", "give true or false", str(error))
+    told = textwrap.indent(told, "  ")
+    sys.exit(f"FATAL Flags parsing error:\n{told}\n--help lists the flags.")
   return rest
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from absl import flags
 
 import capjax
-from capjax import baselines, capsnet, losses
+from capjax import baselines, capsnet, decoder, losses
 from capjax.layers import routers
 from capjax.specs import Spec
 
@@ -143,7 +143,7 @@ _DECODER_FEATURES = flags.DEFINE_list(
 _DECODER_INIT = flags.DEFINE_enum(
   "decoder_init",
   "lecun",
-  list(capsnet.DECODER_INITS),
+  list(decoder.DECODER_INITS),
   "Initial weights of the decoder: those of Flax's dense layers, or those "
   "of the authors' code.",
 )

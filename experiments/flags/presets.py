@@ -1,6 +1,7 @@
 """Presets by name: `--preset=NAME` stands for the flagfile of that name.
 
-A training binary uses its quick preset if no flag says what to train.
+A training binary uses its quick preset if no flag says what to train, or the
+flags of the run if there is one in the folder.
 """
 
 import pathlib
@@ -10,6 +11,7 @@ from absl import flags
 
 from capjax.kernels import checks
 
+from ..run import directory
 from ..run.invocation import PROCESS_FLAGS
 
 _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "presets"
@@ -43,7 +45,8 @@ def expand(words: Sequence[str]) -> list[str]:
 
   So the other flags replace those of a preset, wherever it is named.
   A command line of a training binary that says nothing of data, model or
-  optimiser gets the binary's quick preset.
+  optimiser gets the flags of the run in its folder, or, where there is none,
+  the binary's quick preset.
 
   Args:
     words: the command line, from the path of the binary on.
@@ -58,8 +61,14 @@ def expand(words: Sequence[str]) -> list[str]:
   }
   name = quick(stem)
   if name and given - {"no" + x for x in _OPEN} <= _OPEN:
-    print(f"no model or data given: --preset={name}", flush=True)
-    rest.insert(0, f"--preset={name}")
+    workdir = _workdir(rest)
+    words = directory.Run(workdir).words_of(stem, name) if workdir else None
+    if words is None:
+      chosen, words = f"--preset={name}", [f"--preset={name}"]
+    else:
+      chosen = f"the flags of the run in {workdir}"
+    print(f"no model or data given: {chosen}", flush=True)
+    rest = [*words, *rest]
   files, others, rest = [], [], iter(rest)
   for word in rest:
     name, equals, value = word.partition("=")
@@ -108,6 +117,16 @@ def portable(path: str) -> str:
   if given.is_relative_to(_FOLDER):
     return f"{_FROM_ROOT}{given.relative_to(_FOLDER).as_posix()}"
   return path
+
+
+def _workdir(words: Sequence[str]) -> str:
+  """The folder that --workdir names; empty if it names none."""
+  folder = ""
+  for word, after in zip(words, [*words[1:], ""], strict=True):
+    name, equals, value = word.partition("=")
+    if name in ("--workdir", "-workdir"):
+      folder = value if equals else after
+  return folder
 
 
 def _preset_file(word: str) -> pathlib.Path | None:

@@ -13,6 +13,7 @@ from absl import flags
 from capjax import data, pretrained
 
 from ..run import directory, metrics
+from ..run import invocation as commands
 from ..run.invocation import FREE_FLAGS, PROCESS_FLAGS, Invocation
 from ..training.loop_config import LoopConfig
 from . import arithmetic, datasets, limits, presets
@@ -120,12 +121,15 @@ DETERMINISTIC = flags.DEFINE_bool(
   True,
   "Use deterministic operations, so that a seed gives the same numbers on "
   "GPUs too. There --nodeterministic is faster for models whose gradients are "
-  "added to scattered places; the models of this package have few such.",
+  "added to scattered places, which few models of this package have.",
 )
+_CACHE = "~/.cache/capjax/xla"
 COMPILATION_CACHE = flags.DEFINE_string(
   "compilation_cache",
-  "~/.cache/capjax/xla",
-  "Folder where compiled programs are kept between runs; empty for none.",
+  None,
+  "Folder where compiled programs are kept between runs; empty for none. By "
+  "default that of the environment variable JAX_COMPILATION_CACHE_DIR, or "
+  f"without it {_CACHE}.",
 )
 
 # The shared flags that a binary uses if it reads a finished run. The others
@@ -223,15 +227,8 @@ def invocation() -> Invocation:
 
 
 def flag_name(word: str) -> str:
-  """The flag that a word of a command line sets: `seed` of `--seed=1`.
-
-  `--noNAME` names the boolean flag NAME.
-  """
-  name = word.lstrip("-").partition("=")[0]
-  positive = name.removeprefix("no")
-  if name in flags.FLAGS or positive not in flags.FLAGS:
-    return name
-  return positive if flags.FLAGS[positive].boolean else name
+  """The flag of this process that a word sets: `seed` of `--seed=1`."""
+  return commands.flag_name(word, flags.FLAGS.__contains__)
 
 
 def configure() -> None:
@@ -242,9 +239,12 @@ def configure() -> None:
     if "xla_gpu_deterministic_ops" not in options:
       options += " --xla_gpu_deterministic_ops=true"
       os.environ["XLA_FLAGS"] = options.strip()
-  if COMPILATION_CACHE.value:
-    folder = str(pathlib.Path(COMPILATION_CACHE.value).expanduser())
-    jax.config.update("jax_compilation_cache_dir", folder)
+  cache = COMPILATION_CACHE.value
+  if cache is None:
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", _CACHE)
+  folder = str(pathlib.Path(cache).expanduser()) if cache else None
+  jax.config.update("jax_compilation_cache_dir", folder)
+  if folder:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

@@ -1,6 +1,8 @@
 """The text of `--help`: the flags of a binary, grouped by topic."""
 
 import inspect
+import pathlib
+import re
 import shutil
 import sys
 import textwrap
@@ -48,6 +50,12 @@ _OF_MODULES = {
   "photometry": "Data",
   "scenes": "Data",
 }
+# Commands of a checkout, and the same by the command `capjax`.
+_BY_NAME = {
+  r"python -m experiments\.train_(\w+)": r"capjax train \1",
+  r"python -m experiments\.(\w+)": r"capjax \1",
+  r"--flagfile=experiments/presets/\w+/(\w+)\.cfg": r"--preset=\1",
+}
 _MODEL = "Model and loss"
 _ORDER = ("Run", "Data", _MODEL, "Training", "Evaluation", "Output")
 
@@ -64,6 +72,10 @@ def text(known: Iterable[flags.Flag]) -> str:
     known: the flags of this project that the binary has.
   """
   about = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
+  # `sys.argv` begins with the file of the binary, however it was started.
+  if any(pathlib.Path(word).stem == "capjax" for word in sys.orig_argv[:2]):
+    for form, by_name in _BY_NAME.items():
+      about = re.sub(form, by_name, about)
   modules = {
     flag.name: module.rpartition(".")[2]
     for module, some in flags.FLAGS.flags_by_module_dict().items()

@@ -26,7 +26,7 @@ def locked(path: pathlib.Path) -> filelock.FileLock:
   except filelock.Timeout:
     raise ValueError(
       f"another process trains in {path.parent}; wait for it or give another "
-      "folder (--workdir)"
+      "workdir"
     ) from None
   except (OSError, NotImplementedError) as error:
     # Some network file systems have no locks.
@@ -169,7 +169,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_whole(path: pathlib.Path, text: str) -> None:
+def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   """Writes a file so that a crash leaves the old one or the new one.
 
   Raises:
@@ -177,7 +177,10 @@ def write_whole(path: pathlib.Path, text: str) -> None:
   """
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:
-    partial.write_text(text)
+    if isinstance(content, str):
+      partial.write_text(content)
+    else:
+      partial.write_bytes(content)
     partial.replace(path)
   except OSError as error:
     partial.unlink(missing_ok=True)

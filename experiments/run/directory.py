@@ -47,9 +47,7 @@ class Run:
     self._lock = None
     self._invocation = None
     self.figures: list[pathlib.Path] = []  # those that `figure` named
-    # Former lengths, by `lock`.
-    self.lengthened_from: list[int] = []
-    self.shortened_from: list[int] = []
+    self._former = recorded_flags.FormerLengths([], [])
 
   def lock(
     self,
@@ -63,9 +61,9 @@ class Run:
     No other process can lock the folder until `unlock`, or the end of the
     process. A run that has no update yet starts again, with any flags. A flag
     that is newer than the run counts as recorded at its default, or as
-    `older_flags` says. A larger --num_steps lengthens the run: it is recorded,
-    with the former length in `lengthened_from`. A smaller one ends it earlier,
-    which `shortened_from` tells.
+    `older_flags` says. A larger --num_steps lengthens the run, and
+    `lengthened_from` has its former lengths. A smaller one ends it earlier,
+    which `shortened_from` tells. `record_length` writes either.
 
     If flags.cfg or provenance.json is missing or damaged, it is restored from
     the other one, with a warning; the damaged file is kept under another name.
@@ -75,27 +73,80 @@ class Run:
       shortest: gives the smallest length that the run may get, such as its
         number of updates; None if it may not be shortened.
       check: raises an error if anything besides the flags differs from the run;
-        called before another length is recorded.
+        called where the length is another one.
 
     Raises:
       ValueError: if the folder holds a run with other flags, or a run whose
         flags are lost, or if another process trains in it, or if it cannot be
         made.
     """
+    folder = invocation.option("workdir")
     try:
       self.workdir.mkdir(parents=True, exist_ok=True)
       self._lock = atomic_files.locked(self.workdir / "lock")
     except OSError as error:
       raise ValueError(
-        f"a run cannot be kept in {self.workdir} ({error.strerror}); give "
-        "another folder (--workdir)"
+        f"{self.workdir} is a file; give a folder ({folder})"
+        if isinstance(error, FileExistsError)
+        else f"a run cannot be kept in {self.workdir} ({error.strerror}); give "
+        f"another folder ({folder})"
       ) from error
     self._invocation = invocation
-    if self.has_updates() or self.has_earlier_phase():
-      former = recorded_flags.resume(self.workdir, invocation, shortest, check)
-      self.lengthened_from, self.shortened_from = former
+    if self._holds_a_run():
+      self._former = recorded_flags.resume(
+        self.workdir, invocation, shortest, check
+      )
     else:
       recorded_flags.begin(self.workdir, invocation)
+
+  def words_of(self, experiment: str, preset: str) -> list[str] | None:
+    """The flags of the run here, as words of a command that resumes it.
+
+    Args:
+      experiment: the binary.
+      preset: its quick preset.
+
+    Returns:
+      None if there is no run, it is of another binary, or a file with its flags
+      is damaged; and if it began with `preset` and has no update yet: it then
+      starts again, with that preset.
+    """
+    found = recorded_flags.words_of(self.workdir, experiment)
+    if found and found.preset == preset and not self._holds_a_run():
+      return None
+    return found and found.words
+
+  def refuse_others(self, invocation: Invocation) -> None:
+    """Checks the flags of a command as `lock` does, and writes nothing.
+
+    So a command hears that a flag differs, not that its value does not suit the
+    data.
+
+    Raises:
+      ValueError: if the folder holds a run with other flags than these, apart
+        from its length.
+    """
+    if self._holds_a_run():
+      recorded_flags.refuse_others(self.workdir, invocation)
+
+  @property
+  def lengthened_from(self) -> list[int]:
+    """Former lengths, oldest first, if the command of `lock` is longer."""
+    return self._former.lengthened_from
+
+  @property
+  def shortened_from(self) -> list[int]:
+    """Former lengths, oldest first, if the command of `lock` is shorter."""
+    return self._former.shortened_from
+
+  def record_length(self) -> None:
+    """Records another length of the command of `lock`.
+
+    Called when the run's state has been read, so that a command that cannot
+    read it, as with another optimiser, changes nothing.
+    """
+    if self._invocation is not None:
+      recorded_flags.record_length(self.workdir, self._invocation, self._former)
 
   def unlock(self) -> None:
     """Lets others lock the folder."""
@@ -113,6 +164,9 @@ class Run:
   def has_earlier_phase(self) -> bool:
     """Whether pretraining of layers has begun here."""
     return any(_has_updates(x) for x in self.workdir.glob("layer_*"))
+
+  def _holds_a_run(self) -> bool:
+    return self.has_updates() or self.has_earlier_phase()
 
   def has_begun(self) -> bool:
     """Whether training has written metrics or a summary here."""
@@ -158,8 +212,11 @@ class Run:
       other = "other data" if name == "data" else f"another {name}"
       raise ValueError(
         f"{path}: the run was started with {other} ({'; '.join(changed)}). Use "
-        f"the old {name}, or another folder (--workdir)"
+        f"the old {name}, or another folder ({self._option('workdir')})"
       )
+
+  def _option(self, name: str) -> str:
+    return self._invocation.option(name) if self._invocation else f"--{name}"
 
   def drop_note(self, name: str) -> None:
     """Deletes what `note` wrote under a name, if anything."""
@@ -236,7 +293,7 @@ class Run:
       ValueError: if provenance.json is missing or damaged.
     """
     end = provenance.record(self._invocation)
-    start = recorded_flags.read_provenance(self.workdir, end)
+    start = recorded_flags.read_provenance(self.workdir, provenance.REQUIRED)
     later = {
       f"{name}_at_end": end[name]
       for name in ("commit", "dirty", "versions", "device", "jax_config")
@@ -289,11 +346,15 @@ class Run:
     """Reads the record of a suite.
 
     Raises:
-      ValueError: if the run was not evaluated by that suite, or has been
-        trained to another length since, or the file that holds the record is
-        damaged.
+      ValueError: if there is no such folder, or the run was not evaluated by
+        that suite, or has been trained to another length since, or the file
+        that holds the record is damaged.
     """
     path = self.workdir / "evaluation.json"
+    if not self.workdir.exists():
+      raise ValueError(
+        f"{self.workdir} does not exist; give the folder of a run"
+      )
     remedy = f"evaluate {self.workdir} with --suite={suite}"
     records = (
       atomic_files.read_json(path, remedy=remedy) if path.exists() else {}

@@ -1,7 +1,7 @@
 """The command that makes a run, independent of the machine."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import older_flags
@@ -34,6 +34,20 @@ FREE_FLAGS = PROCESS_FLAGS | frozenset(
 )
 
 
+def flag_name(word: str, is_flag: Callable[[str], bool]) -> str:
+  """The flag that a word of a command line sets: `seed` of `--seed=1`.
+
+  `--noNAME` names the boolean flag NAME; absl refuses it for other flags.
+
+  Args:
+    word: of a command line that absl has parsed, or of flags.cfg.
+    is_flag: whether there is a flag of a name.
+  """
+  name = word.lstrip("-").partition("=")[0]
+  positive = name.removeprefix("no")
+  return positive if is_flag(positive) and not is_flag(name) else name
+
+
 class Invocation(NamedTuple):
   """A command, with all that is needed to identify and to repeat its run.
 
@@ -46,6 +60,7 @@ class Invocation(NamedTuple):
     flags: the value of each flag, as JSON, without `FREE_FLAGS`.
     words: by name, the word `--name=value` of each flag that is set.
     defaults: names of the flags that have their default values.
+    is_call: whether the flags are options of a call of a function.
   """
 
   experiment: str
@@ -56,16 +71,15 @@ class Invocation(NamedTuple):
   flags: Mapping[str, Any] = {}
   words: Mapping[str, str] = {}
   defaults: frozenset[str] = frozenset()
+  is_call: bool = False
 
   def flag_name(self, word: str) -> str:
-    """The flag that a word of a command line sets: `seed` of `--seed=1`.
+    """The flag of the binary that a word sets; see `flag_name`."""
+    return flag_name(word, self.knows)
 
-    `--noNAME` names the boolean flag NAME.
-    """
-    name = word.lstrip("-").partition("=")[0]
-    positive = name.removeprefix("no")
-    known = self.knows(positive) and not self.knows(name)
-    return positive if known else name
+  def option(self, name: str) -> str:
+    """How a message names a flag: `--seed`, or `seed` in a call."""
+    return name if self.is_call else f"--{name}"
 
   def knows(self, name: str) -> bool:
     """Whether the binary has a flag of this name."""

@@ -18,4 +18,4 @@ class Progress:
     if now - self._last < _EVERY:
       return
     self._last = now
-    print(f"{self._what} {done:,} of {total:,} {self._unit}", flush=True)
+    print(f"{self._what} {done:,} of {total:,} {self._unit} so far", flush=True)

@@ -26,6 +26,10 @@ _NOT_CODE = (
 )  # fmt: skip
 
 
+# What every record has; those of older code lack some of the other entries.
+REQUIRED = ("experiment", "commit", "dirty", "flags", "versions", "device")
+
+
 def record(invocation: Invocation) -> dict[str, Any]:
   """What is needed to repeat a run.
 

@@ -5,15 +5,17 @@ provenance.json has the value of each flag. Each file can restore the other.
 """
 
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import atomic_files, older_flags, provenance
-from .invocation import FREE_FLAGS, Invocation
+from .invocation import FREE_FLAGS, Invocation, flag_name
 
 TRAIN_AGAIN = "repeat the training command, which writes it again"
-_RESTORE = "restore it, or give another folder (--workdir)"
+_RESTORE = "restore it, or give another workdir"
 _LENGTH = "num_steps"
+_CACHE = "--compilation_cache="
 # The provenance of a run whose provenance.json was lost.
 _UNKNOWN = {
   "commit": "unknown", "dirty": None, "versions": {}, "device": "unknown",
@@ -47,17 +49,17 @@ def resume(
   """Checks that a command has the flags of the run, but for its length.
 
   A flag that is newer than the run counts as recorded at its default, or as
-  `older_flags` says. Another length is recorded. A missing or damaged file is
-  restored from the other one, with a warning; the damaged file is kept under
-  another name.
+  `older_flags` says. `record_length` writes another length. A missing or
+  damaged file is restored from the other one, with a warning; the damaged file
+  is kept under another name.
 
   Args:
     workdir: the run's folder.
     invocation: the command.
     shortest: gives the smallest length that the run may get, such as its number
       of updates; None if it may not be shortened.
-    check: raises an error if anything else differs from the run; called before
-      another length is recorded.
+    check: raises an error if anything else differs from the run; called where
+      the length is another one.
 
   Returns:
     The former lengths, where this command changes the length; empty lists where
@@ -73,24 +75,113 @@ def resume(
     return FormerLengths([], [])
   length = invocation.flags[_LENGTH]
   # All else is compared first, so that a refused command changes nothing.
-  word = _words_by_name(workdir, invocation).get(_LENGTH, "")
-  kept = {**invocation.words, _LENGTH: word}
-  unchanged = invocation._replace(
-    flags={**invocation.flags, _LENGTH: old},
-    words={name: word for name, word in kept.items() if word},
-  )
-  _compare(workdir, unchanged)
+  words = _words_by_name(workdir, invocation)
+  _compare(workdir, _at_length(invocation, old, words))
   check()
   # Read them again: `_compare` may have restored one of the files.
-  start = _provenance(workdir, invocation)
-  words = _words_by_name(workdir, invocation)
+  start = _provenance(workdir)
   name = "lengthened_from" if old < length else "shortened_from"
-  former = [*start.get(name, []), old]
+  former = {name: [*start.get(name, []), old]}
+  return FormerLengths([], [])._replace(**former)
+
+
+def record_length(
+  workdir: pathlib.Path, invocation: Invocation, former: FormerLengths
+) -> None:
+  """Records the length of a command that `resume` has taken, and former ones.
+
+  Args:
+    workdir: the run's folder.
+    invocation: the command.
+    former: the result of `resume`.
+  """
+  changed = {
+    name: lengths for name, lengths in former._asdict().items() if lengths
+  }
+  if not changed:
+    return
+  start = _provenance(workdir)
+  words = _words_by_name(workdir, invocation)
   _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
-  flags = {**start["flags"], _LENGTH: length}
+  flags = {**start["flags"], _LENGTH: invocation.flags[_LENGTH]}
   command = {"command": invocation.command, "flags": flags}
-  _write_provenance(workdir, {**start, **command, name: former})
-  return FormerLengths([], [])._replace(**{name: former})
+  _write_provenance(workdir, {**start, **command, **changed})
+
+
+class Command(NamedTuple):
+  """What a command needs to resume a run.
+
+  Attributes:
+    words: its flags.
+    preset: the preset that the run began with; None without one.
+  """
+
+  words: list[str]
+  preset: str | None
+
+
+def words_of(workdir: pathlib.Path, experiment: str) -> Command | None:
+  """The flags of a run, as words of a command that resumes it.
+
+  With those that are newer than the run, as `older_flags` says.
+
+  Args:
+    workdir: the run's folder.
+    experiment: the binary.
+
+  Returns:
+    None if there is no run, it is of another binary, or one of its files is
+    damaged.
+  """
+  try:
+    start = read_provenance(workdir, ["experiment", "flags"])
+    text = (workdir / "flags.cfg").read_text()
+  except (OSError, ValueError):
+    return None
+  if not isinstance(start["flags"], dict):
+    return None
+  lines = text.splitlines()
+  whole = text.endswith("\n") and all(x.startswith("--") for x in lines)
+  known = start["flags"].__contains__
+  named = {flag_name(line, known) for line in lines}
+  set_ones = {n for n, x in start["flags"].items() if x not in (None, [], "")}
+  if start["experiment"] != experiment or not whole or set_ones - named:
+    return None
+  words = [*of_any_machine(lines), *older_flags.words(start["flags"])]
+  return Command(words, start.get("preset"))
+
+
+def of_any_machine(words: Iterable[str]) -> list[str]:
+  """The words of flags.cfg without the run's folder, and without its cache.
+
+  The cache holds native code; that there is none is kept.
+  """
+  return [
+    word
+    for word in words
+    if not word.startswith("--workdir=")
+    and (not word.startswith(_CACHE) or word == _CACHE)
+  ]
+
+
+def refuse_others(workdir: pathlib.Path, invocation: Invocation) -> None:
+  """Checks the flags of a command as `resume` does, and writes nothing.
+
+  Any length is taken. Where a file is missing or damaged nothing is checked.
+
+  Raises:
+    ValueError: if another flag differs, or the run is of another binary.
+  """
+  try:
+    start = _provenance(workdir)
+    words = _words_by_name(workdir, invocation)
+  except ValueError:
+    return
+  _require_binary(workdir, start, invocation)
+  same = _at_length(invocation, start["flags"].get(_LENGTH), words)
+  changed = _changed_words(words, same, start)
+  if changed and same.differences(start["flags"], same.flags):
+    raise _other_flags(workdir, changed, invocation)
 
 
 def read_provenance(
@@ -156,7 +247,7 @@ def _other_length(
   """
   length = invocation.flags.get(_LENGTH)
   try:
-    start = _provenance(workdir, invocation)
+    start = _provenance(workdir)
     _words_by_name(workdir, invocation)
   except ValueError:
     return None
@@ -172,8 +263,9 @@ def _other_length(
       return None
     if length < (least := shortest()):
       raise ValueError(
-        f"{workdir} holds a run with {least} updates; give "
-        f"--{_LENGTH}={least} or more to end it, or another folder (--workdir)"
+        f"{workdir} holds a run with {least} updates, which cannot be undone; "
+        f"give {invocation.option(_LENGTH)}={least} or more, or another folder "
+        f"({invocation.option('workdir')})"
       )
   return old
 
@@ -182,15 +274,11 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
   """Compares a command with the flags of the run; restores a lost file."""
   start, lost, fault, changed = None, None, None, []
   try:
-    start = _provenance(workdir, invocation)
+    start = _provenance(workdir)
   except ValueError as error:
     lost = str(error)
-  binary = start.get("experiment") if start else None
-  if binary not in (None, invocation.experiment):
-    raise ValueError(
-      f"{workdir} holds a run of {binary}, not of {invocation.experiment}; "
-      "give another folder (--workdir)"
-    )
+  if start:
+    _require_binary(workdir, start, invocation)
   try:
     words = _words_by_name(workdir, invocation)
   except ValueError as error:
@@ -212,11 +300,58 @@ def _compare(workdir: pathlib.Path, invocation: Invocation) -> None:
     atomic_files.warn_and_put_aside(workdir / "flags.cfg")
     _write_words(workdir, invocation.words)
   else:
+    source = "provenance.json" if fault else "flags.cfg"
+    raise _other_flags(workdir, changed or told, invocation, source)
+
+
+def _require_binary(
+  workdir: pathlib.Path, start: Mapping[str, Any], invocation: Invocation
+) -> None:
+  """Checks that a command is of the binary that began the run."""
+  binary = start.get("experiment")
+  if binary not in (None, invocation.experiment):
     raise ValueError(
-      f"{workdir} holds a run with other flags: {'; '.join(changed or told)}. "
-      f"Give the old ones to resume it, which are in {workdir / 'flags.cfg'}, "
-      "or another folder (--workdir)"
+      f"{workdir} holds a run of {binary}, not of {invocation.experiment}; "
+      f"give another folder ({invocation.option('workdir')})"
     )
+
+
+def _other_flags(
+  workdir: pathlib.Path,
+  changed: Iterable[str],
+  invocation: Invocation,
+  source: str = "flags.cfg",
+) -> ValueError:
+  """The error about flags that differ.
+
+  Args:
+    workdir: the run's folder.
+    changed: a phrase for each flag.
+    invocation: the command.
+    source: the file that has the old ones.
+  """
+  if invocation.is_call:
+    told = (re.sub(r"(^| is now )--", r"\1", phrase) for phrase in changed)
+    return ValueError(
+      f"{workdir} holds a run with other options: {'; '.join(told)}. Give the "
+      "old ones to resume it, or another folder (workdir)"
+    )
+  return ValueError(
+    f"{workdir} holds a run with other flags: {'; '.join(changed)}. Give the "
+    f"old ones to resume it, which are in {workdir / source}, or another "
+    "folder (--workdir)"
+  )
+
+
+def _at_length(
+  invocation: Invocation, length: int | None, words: Mapping[str, str]
+) -> Invocation:
+  """A command with the length of a run, and its word in the run's flags.cfg."""
+  kept = {**invocation.words, _LENGTH: words.get(_LENGTH, "")}
+  return invocation._replace(
+    flags={**invocation.flags, _LENGTH: length},
+    words={name: word for name, word in kept.items() if word},
+  )
 
 
 def _changed_words(
@@ -236,11 +371,8 @@ def _changed_words(
   ]
 
 
-def _provenance(
-  workdir: pathlib.Path, invocation: Invocation
-) -> dict[str, Any]:
-  names = provenance.record(invocation)
-  return read_provenance(workdir, names, _RESTORE)
+def _provenance(workdir: pathlib.Path) -> dict[str, Any]:
+  return read_provenance(workdir, provenance.REQUIRED, _RESTORE)
 
 
 def _words_by_name(

@@ -63,17 +63,13 @@ def make_task(
     )
 
   def suites_of(model):
-    scored = viewpoints_of.scored_by(viewpoints)
-    names = [
-      scored if name == "accuracy" else name
-      for name in suites.of_classifier(model)
-    ]
     unfit = []
     if placement.crop or placement.downsample:
       unfit = ["multimnist", "affnist_like"]  # place whole images on a canvas
     if placement.standardise:
       unfit.append("multimnist")  # shows intensities, and two of them overlaid
-    return [name for name in names if name not in unfit]
+    scored_by = viewpoints_of.scored_by(viewpoints)
+    return suites.of_classifier(model, scored_by=scored_by, unfit=unfit)
 
   steps = augmentation.steps(placement)
   return Task(

@@ -109,7 +109,7 @@ def loss(
   del labels
   now = temperature(step) if temperature else None
   if num_importance == 1:
-    bounds = model.elbo(images, key, temperature=now)
+    bounds = model.elbo(key, images, temperature=now)
   else:
     bounds, _ = inference.importance_bound(
       model.capsules,
@@ -141,7 +141,8 @@ def measure(
     Measures [B].
   """
   del labels
-  objective = model.elbo(images, jax.random.key(0))
+  elbo = jax.vmap(lambda key, image: model.elbo(key, image[None])[0])
+  objective = elbo(train_step.keys_of(images), images)
   errors = losses.reconstruction_loss(model.reconstruct(images), images)
   present = {
     f"present_{number}": jnp.sum(presences, axis=1)

@@ -19,6 +19,7 @@ from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
 from capjax.specs import Spec
 
+from ..evaluation import suites
 from ..training import augmentation, train_step
 from ..training import viewpoints as viewpoints_of
 from ..training.augmentation import Placement
@@ -35,7 +36,6 @@ PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
 _STEREO = ("smallnorb", "viewpoint_solids")
 _SHIFTED = Placement()
 _OF_SINGLE_IMAGES = ["affnist_like", "views", "crowding", "moved"]
-_OF_CAPSULES = ("diagnostics", "parse_tree", "starvation", "more_routing")
 
 # (activations [B J], labels [B], step) -> [B]
 ClassLoss = Callable[[jax.Array, jax.Array, int | jax.Array], jax.Array]
@@ -46,7 +46,7 @@ def make_task(
   model: Spec,
   optimizer: optax.GradientTransformation,
   *,
-  num_steps: int,
+  num_steps: int | None = None,
   dataset: str = "",
   kind: str = "spread",
   margin_steps: float | None = None,
@@ -61,7 +61,8 @@ def make_task(
     model: the network, without `image_shape` and `num_classes`, which follow
       from the data.
     optimizer: the optimiser of the parameters.
-    num_steps: total number of updates.
+    num_steps: total number of updates; needed for the spread loss without
+      `margin_steps`.
     dataset: the name of a known data set; smallnorb and viewpoint_solids are
       stereo pairs, which are reduced, standardised and cropped.
     kind: the loss of class activations, one of `CLASS_LOSSES`.
@@ -72,7 +73,17 @@ def make_task(
       all images are placed on; not used for stereo pairs.
     pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`.
     viewpoints: to train on, as for `viewpoints.held_out`.
+
+  Raises:
+    ValueError: if the spread loss has neither `num_steps` nor `margin_steps`.
   """
+  of_length = kind == "spread" and margin_steps is None
+  if of_length:
+    if num_steps is None:
+      raise ValueError(
+        "num_steps is missing; give the number of updates, or margin_steps."
+      )
+    margin_steps = num_steps / _MARGIN_SHARE
   pairs = is_stereo(dataset)
 
   def describe(image_shape, num_classes):
@@ -82,17 +93,14 @@ def make_task(
       shape = augmentation.canvas_of(image_shape, placement)
     return model.with_arguments(image_shape=shape, num_classes=num_classes)
 
-  suites = [
-    "attacks",
-    "calibration",
-    "confusion",
-    "ensemble",
-    "equivariance",
-    "out_of_distribution",
-    "costs",
-  ]
-  suites += ["multi_crop"] if pairs else _OF_SINGLE_IMAGES
-  suites.append(viewpoints_of.scored_by(viewpoints))
+  def suites_of(model):
+    names = suites.of_classifier(
+      model,
+      scored_by=viewpoints_of.scored_by(viewpoints),
+      unfit=["multimnist", *(_OF_SINGLE_IMAGES if pairs else [])],
+    )
+    return [*names, "multi_crop"] if pairs else names
+
   if pairs:
     steps = PAIRS
     make_example = functools.partial(sample_pair, pipeline=pipeline)
@@ -103,7 +111,7 @@ def make_task(
       train_step.sample_labelled(functools.partial(x, placement=placement))
       for x in (augmentation.augment_image, augmentation.place_image)
     )
-  class_loss = make_class_loss(kind, margin_steps or num_steps / _MARGIN_SHARE)
+  class_loss = make_class_loss(kind, margin_steps)
   return Task(
     describe,
     functools.partial(loss, class_loss=class_loss, weight_decay=weight_decay),
@@ -111,14 +119,12 @@ def make_task(
     sample=make_example,
     sample_test=make_test,
     optimizer=optimizer,
-    suites=lambda model: [
-      *suites,
-      *(_OF_CAPSULES if predictions.has_class_capsules(model) else []),
-    ],
+    suites=suites_of,
     after_training=("accuracy", "viewpoints"),
     steps=lambda shape: steps,
     scores=functools.partial(class_scores.scores, steps=steps),
     attack_loss=functools.partial(class_scores.attack_loss, steps=steps),
+    num_steps=num_steps if of_length else None,
     **viewpoints_of.held_out(viewpoints),
   )
 

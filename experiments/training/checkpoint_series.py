@@ -30,6 +30,7 @@ _ARRAYS = "default"
 _METRICS = "metrics/metrics"
 _CHECKSUMS = "checksums.json"
 _NUM_KEPT = 2
+_OTHER = "they are of another model or optimiser"
 _BLOCK = 4096  # bytes that the smallest file takes
 
 
@@ -76,7 +77,7 @@ class Series:
     if steps and step < steps[-1] and not self._measured:
       raise ValueError(
         f"step {step} was not saved in {self._folder}, which holds step "
-        f"{steps[-1]}; continue in another folder (--workdir)"
+        f"{steps[-1]}; continue in another workdir"
       )
     return True
 
@@ -152,6 +153,9 @@ class Series:
       fault = ""
       try:
         with _quiet():
+          found = self._orbax.metadata(path / _ARRAYS).item_metadata
+          if set(found) != set(names):
+            raise ValueError(_OTHER)
           leaves = self._orbax.restore(
             path / _ARRAYS, args=ocp.args.StandardRestore(names)
           )
@@ -174,6 +178,12 @@ class Series:
     """Raises a ValueError if there are checkpoints, all of them damaged."""
     if not self._faults:
       return
+    if set(self._faults.values()) == {_OTHER}:
+      raise ValueError(
+        f"the checkpoints in {self._folder} hold other arrays: {_OTHER}. Use "
+        "the model and the optimiser that the run began with, or train in "
+        "another workdir"
+      )
     faults = "; ".join(
       f"{step}: {fault}" for step, fault in sorted(self._faults.items())
     )
@@ -181,7 +191,7 @@ class Series:
       f"no checkpoint in {self._folder} can be read ({faults}): they are "
       "damaged, or of another model or optimiser. Use the model and the "
       "optimiser that the run began with, restore the files from a copy, or "
-      "train again in another folder (--workdir)"
+      "train again in another workdir"
     )
 
   def _numbered(self) -> list[int]:

@@ -75,8 +75,8 @@ def fit(
 
   Raises:
     ValueError: if no checkpoint of the run can be read, or they are gone.
-    SystemExit: after a signal, with the state saved; and when training has
-      diverged, with the last good state kept.
+    windows.Diverged: if training has diverged; the last good state is kept.
+    SystemExit: after a signal, with the state saved.
   """
   training = _Training(
     run,
@@ -168,7 +168,7 @@ class _Training:
       raise ValueError(
         f"{self._run.workdir} holds a run without states to resume from: "
         "restore its folder checkpoints/latest, or train again in another "
-        "folder (--workdir)"
+        "workdir"
       )
     # From here on the run has a state to resume from, or to return to.
     self._saved.save(0, (state, 0.0))
@@ -184,7 +184,7 @@ class _Training:
 
     Raises:
       interrupts.Interrupted: after a signal, with the state saved.
-      SystemExit: if training has diverged.
+      windows.Diverged: if training has diverged.
     """
     self._signals, self._lines, self._trace = signals, lines, trace
     config, num_steps = self._config, self._config.num_steps
@@ -267,13 +267,13 @@ class _Training:
     """Resumes from the older of the saved states, or ends the training.
 
     Raises:
-      SystemExit: if there are no restarts, or none is left.
+      windows.Diverged: if there are no restarts, or none is left.
     """
     if not self._restarts:
-      sys.exit(
+      raise windows.Diverged(
         f"{fault} by step {self.step}; training stopped, and the "
         f"checkpoints in {self._run.workdir} are from before. Try a smaller "
-        "learning rate (--learning_rate) in another folder (--workdir)"
+        "learning_rate in another workdir"
       )
     self._restarts -= 1
 
@@ -368,11 +368,12 @@ def _rewind(
   config: LoopConfig,
   window: windows.Window,
 ) -> None:
-  """Drops what was written after the step from which training resumes.
+  """Records the run's length; drops what was written after the step it is at.
 
   If that was the last step of a run that is now lengthened, also drops what was
   written only because it was the last step.
   """
+  run.record_length()
   also = []
   if step < config.num_steps:
     if window.num_steps:

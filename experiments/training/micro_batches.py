@@ -84,7 +84,8 @@ def average(
   split = NamedSharding(mesh, P(None, "data"))
 
   def parts(x):
-    x = x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
+    # Without -1: labels of images without labels are [B 0].
+    x = x.reshape(len(x) // num_parts, num_parts, *x.shape[1:]).swapaxes(0, 1)
     return jax.lax.with_sharding_constraint(x, split)
 
   def one(rest, part):

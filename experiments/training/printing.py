@@ -85,6 +85,10 @@ class Lines:
       self._bar.write(text)
 
   def warn(self, text: str) -> None:
-    """Prints a line to the standard error, from process 0."""
+    """Prints a line to the standard error, after all lines before it.
+
+    Process 0 alone prints it.
+    """
+    self.flush()
     if processes.is_first():
       self._bar.write(text, file=sys.stderr)

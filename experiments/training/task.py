@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ class Task(NamedTuple):
       [B H W C], masks [B K H W])`, the share of each object in a pixel.
     multi_hot: whether it trains on images that belong to several classes.
     unlabelled: whether it trains on images without labels, of shape [B 0].
+    num_steps: the number of updates that the loss depends on; None if it
+      depends on no such number.
     name: the module whose `make_task` made it. `described` sets this and the
       two fields below.
     options: the options of `make_task`.
@@ -105,6 +108,7 @@ class Task(NamedTuple):
   explain: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None = None
   multi_hot: bool = False
   unlabelled: bool = False
+  num_steps: int | None = None
   name: str = ""
   options: Mapping[str, Any] = {}
   model: Spec | None = None
@@ -327,7 +331,9 @@ def reports_last(task: Task, config: LoopConfig) -> bool:
 def _score(task: Task, metrics: dict[str, float]) -> tuple[float, float]:
   """A key to compare checkpoints by: the measure, then minus the loss."""
   loss = next((metrics[x] for x in _LOSSES if x in metrics), 0.0)
-  return metrics[task.chosen_by], -loss
+  scores = metrics[task.chosen_by], -loss
+  # No number is above NaN, which would stay the best.
+  return tuple(-math.inf if math.isnan(x) else x for x in scores)
 
 
 def restore_model(

@@ -281,6 +281,25 @@ def make_update(
   return Update(jax.jit(add, donate_argnums=0), zeros)
 
 
+def keys_of(images: jax.Array) -> jax.Array:
+  """A random key for each image, which depends on the image alone.
+
+  So a measure that samples does not depend on how images are divided into
+  batches. Equal images have the same key; two other images rarely do.
+
+  Args:
+    images: [B ...] in [0, 1].
+
+  Returns:
+    Keys [B].
+  """
+  levels = jnp.round(255 * images).astype(jnp.uint32).reshape(len(images), -1)
+  # Random odd factors; the sum is modulo 2**32.
+  factors = jax.random.bits(jax.random.key(0), levels.shape[1:]) | 1
+  sums = jnp.sum(levels * factors, axis=1, dtype=jnp.uint32)
+  return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), sums)
+
+
 def make_evaluate(
   measure: Callable[[Any, Any, Any], Metrics],
   *,

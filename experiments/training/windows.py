@@ -15,6 +15,10 @@ _CALL = 3.0
 _STEPS = "window_steps"
 
 
+class Diverged(FloatingPointError):
+  """Training has diverged, and cannot return to an earlier state."""
+
+
 class Window:
   """The sums of metrics since the last line of metrics.jsonl.
 

@@ -3,7 +3,7 @@
 One chain, no batch axis: `jax.vmap` over keys and initial states runs many.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ class Annealed(NamedTuple):
 
   Attributes:
     log_weight: log w. Forwards E[w] = Z_1 / Z_0, backwards E[1 / w] = Z_0 /
-      Z_1, where Z_0 and Z_1 belong to the first and the last temperature.
+      Z_1, with Z_0 at the first inverse temperature and Z_1 at the last.
     state: the final state of the chain.
   """
 
@@ -27,7 +27,7 @@ class Annealed(NamedTuple):
 def anneal(
   key: Key[Array, ""],
   state: Any,
-  temperatures: Float[Array, " T"],
+  inverse_temperatures: Sequence[float] | Float[Array, " T"],
   *,
   log_density: Callable[[Any, Float[Array, ""]], Float[Array, ""]],
   transition: Callable[[Key[Array, ""], Any, Float[Array, ""]], Any],
@@ -39,9 +39,9 @@ def anneal(
     log w = sum_t log p_{b_t}(x_{t-1}) - log p_{b_{t-1}}(x_{t-1}),
     x_t ~ transition at b_t from x_{t-1},
   from an exact sample x_0 at b_0. Backwards the chain starts from an exact
-  sample at the last temperature and takes the same path in reverse: each
-  transition comes before its weight (Burda, Grosse, Salakhutdinov, 2015;
-  Grosse, Ghahramani, Adams, 2015).
+  sample at the last b and takes the same path in reverse: each transition comes
+  before its weight (Burda, Grosse, Salakhutdinov, 2015; Grosse, Ghahramani,
+  Adams, 2015).
 
   By Jensen's inequality the mean of log w is below log Z_1 / Z_0 forwards, and
   above it backwards: together they sandwich it.
@@ -50,22 +50,24 @@ def anneal(
     key: random key of the chain.
     state: an exact sample at the first inverse temperature, or backwards at the
       last.
-    temperatures: inverse temperatures, from first to last; commonly 0 to 1.
+    inverse_temperatures: from first to last; commonly 0 to 1.
     log_density: `(state, inverse temperature)` -> log p up to log Z.
     transition: `(key, state, inverse temperature)` -> a state; it must leave
       the density unchanged and, with `backwards`, be reversible.
-    backwards: walks from the last temperature to the first.
+    backwards: walks from the last inverse temperature to the first.
 
   Returns:
     The log weight, summed in float32 or wider, and the final state.
 
   Raises:
-    ValueError: if there are fewer than two temperatures.
+    ValueError: if there are fewer than two inverse temperatures.
   """
-  if len(temperatures) < 2:
+  if len(inverse_temperatures) < 2:
     raise ValueError(
-      f"{len(temperatures)} temperatures make no path; give at least 2"
+      f"inverse_temperatures has {len(inverse_temperatures)} entries, which "
+      "make no path; give at least 2."
     )
+  inverse_temperatures = jnp.asarray(inverse_temperatures)
 
   def gain(state, cold, hot):
     return log_density(state, hot) - log_density(state, cold)
@@ -79,13 +81,13 @@ def anneal(
     log_weight += gain(state, cold, hot)
     return (transition(key, state, hot), log_weight), None
 
-  keys = jax.random.split(key, len(temperatures) - 1)
-  zero = jnp.zeros_like(log_density(state, temperatures[0]))
+  keys = jax.random.split(key, len(inverse_temperatures) - 1)
+  zero = jnp.zeros_like(log_density(state, inverse_temperatures[0]))
   zero = zero.astype(jnp.promote_types(zero.dtype, jnp.float32))
   (state, log_weight), _ = jax.lax.scan(
     step,
     (state, zero),
-    (keys, temperatures[:-1], temperatures[1:]),
+    (keys, inverse_temperatures[:-1], inverse_temperatures[1:]),
     reverse=backwards,
   )
   return Annealed(log_weight, state)

@@ -446,7 +446,7 @@ def _product(subscripts, *operands):
 
 def _wide(x):
   """Converts to the dtype of sums: float32 or wider."""
-  return x.astype(numerics.accumulation_dtype(x))
+  return jnp.asarray(x, numerics.accumulation_dtype(x))
 
 
 def _capsules(statistics, switches):

@@ -10,7 +10,7 @@ axis.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,13 @@ class Family(NamedTuple):
   sample: Callable[
     [Key[Array, ""], Float[Array, "R ..."]], Float[Array, " ..."]
   ]
+
+  def __reduce__(self) -> str | tuple[Any, ...]:
+    """Copies and pickles of a family of this module are the family itself."""
+    for name in ("BERNOULLI", "GAUSSIAN"):
+      if self is globals()[name]:
+        return name
+    return type(self), tuple(self)
 
 
 def _bernoulli_sample(key, parameters):

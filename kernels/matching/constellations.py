@@ -88,8 +88,8 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
     See `Templates`.
 
   Raises:
-    ValueError: if there is no pattern, one is not [_ 2], or all its points are
-      the same.
+    ValueError: if there is no pattern, one is not [_ 2] or not finite, or all
+      its points are the same.
   """
   if not len(patterns):
     raise ValueError("patterns is empty; give the points of at least one.")
@@ -99,6 +99,10 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
     checks.same_shape(
       (len(pattern) if pattern.ndim else 1, 2), **{f"pattern {number}": pattern}
     )
+    if not np.all(np.isfinite(pattern)):
+      raise ValueError(
+        f"pattern {number} holds numbers that are not finite; give coordinates."
+      )
     centred = pattern - np.mean(pattern, axis=0)
     radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     if not radius > 0:

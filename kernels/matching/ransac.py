@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Complex, Float, Int
 
 from .. import checks, numerics, sharding
 from . import constellations
@@ -48,10 +48,10 @@ def match(
   an ordered pair of image points predicts where its other points are. Such a
   candidate is valid if each template point has an image point within
   `tolerance`, and these are at least as many image points as template points.
-  Its score is the sum of 1 -
-  (distance / tolerance)^2 over the template points, or over the image points if
-  that sum is smaller. The best candidate of all templates is accepted, its
-  image points and its template are removed, and the search repeats.
+  Its score is the sum of 1 - (distance / tolerance)^2 over the template points,
+  or over the image points if that sum is smaller. The best candidate of all
+  templates is accepted, its image points and its template are removed, and the
+  search repeats.
 
   Args:
     points: [M 2].
@@ -93,16 +93,71 @@ def match(
     )
   x = jax.lax.complex(points[:, 0], points[:, 1])
   p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
-  pairs = np.stack(np.nonzero(~np.eye(num_points, dtype=bool)))
+  candidates = _candidates(x, p, template.members)
+  found, scores = _search(x, p, presence, template, candidates, tolerance)
+  rows = jnp.arange(num_templates)
+  offset, turn = candidates.offset[rows, found], candidates.turn[rows, found]
+  owner = jnp.argmax(template.members, axis=0)
+  distances = jnp.abs(x[:, None] - (offset[owner] + turn[owner] * p))
+  was_found = scores > 0
+  distances = jnp.where(was_found[owner], distances, jnp.inf)
+  objects = owner[jnp.argmin(distances, axis=1)]
+  known = (presence > 0) & jnp.any(was_found)
+  poses = jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], -1)
+  return Consensus(
+    jnp.where(known, objects, -1),
+    jnp.where(was_found[:, None], poses, 0.0),
+    scores,
+  )
+
+
+class _Candidates(NamedTuple):
+  """Similarities t + w p of each template, one for each ordered pair of points.
+
+  Attributes:
+    offset: t, [K C].
+    turn: w, [K C].
+    size: |w|, [K C].
+  """
+
+  offset: Complex[Array, "K C"]
+  turn: Complex[Array, "K C"]
+  size: Float[Array, "K C"]
+
+
+def _candidates(
+  x: Complex[Array, " M"], p: Complex[Array, " N"], members: Float[Array, "K N"]
+) -> _Candidates:
+  """Places two points of each template on each ordered pair of points."""
+  pairs = np.stack(np.nonzero(~np.eye(len(x), dtype=bool)))
   # The first point of each template, and the next that differs from it.
-  first = jnp.argmax(template.members > 0, axis=1)
+  first = jnp.argmax(members > 0, axis=1)
   apart = jnp.abs(p[None] - p[first][:, None]) > 0
-  next_ = jnp.argmax((template.members > 0) & apart, axis=1)
+  next_ = jnp.argmax((members > 0) & apart, axis=1)
   base = p[jnp.stack([first, next_], axis=1)]
   start, end = x[pairs[0]], x[pairs[1]]
   turn = (end - start)[None] / (base[:, 1] - base[:, 0])[:, None]
-  offset = start[None] - base[:, :1] * turn  # [K C]
-  size = jnp.abs(turn)
+  offset = start[None] - base[:, :1] * turn
+  return _Candidates(offset, turn, jnp.abs(turn))
+
+
+def _search(
+  x: Complex[Array, " M"],
+  p: Complex[Array, " N"],
+  presence: Float[Array, " M"],
+  template: constellations.Templates,
+  candidates: _Candidates,
+  tolerance: float,
+) -> tuple[Int[Array, " K"], Float[Array, " K"]]:
+  """Takes the best candidate of all, then the best of what is left, and so on.
+
+  A point belongs to one candidate at most, and each template is taken once.
+
+  Returns:
+    The candidate of each template, and its score; 0 where none was found.
+  """
+  offset, turn, size = candidates
+  num_templates, dtype = len(template.members), template.points.dtype
 
   def fits(placed, size):
     """Scores [M N] in [0, 1] of points as matches of placed template points."""
@@ -145,18 +200,4 @@ def match(
   )
   nothing = sharding.vary_alike(nothing, presence, offset, template)
   (_, _, found, scores), _ = jax.lax.scan(take, nothing, length=num_templates)
-  was_found = scores > 0
-  rows = jnp.arange(num_templates)
-  offset, turn = offset[rows, found], turn[rows, found]
-  owner = jnp.argmax(template.members, axis=0)
-  placed = offset[owner] + turn[owner] * p
-  distances = jnp.abs(x[:, None] - placed)
-  distances = jnp.where(was_found[owner], distances, jnp.inf)
-  objects = owner[jnp.argmin(distances, axis=1)]
-  known = (presence > 0) & jnp.any(was_found)
-  poses = jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], -1)
-  return Consensus(
-    jnp.where(known, objects, -1),
-    jnp.where(was_found[:, None], poses, 0.0),
-    scores,
-  )
+  return found, scores

@@ -13,6 +13,7 @@ i.
 """
 
 import math
+import numbers
 from typing import NamedTuple
 
 import jax
@@ -21,8 +22,7 @@ from jaxtyping import Array, Float
 
 from .. import checks, geometry, numerics
 
-Scale = float | Float[Array, ""]
-Temperature = Scale
+Temperature = numerics.Scalar
 
 
 class Capsules(NamedTuple):
@@ -120,7 +120,7 @@ def pose_scales(
   logits: Float[Array, "*#batch"],
   scales: Float[Array, "*#batch"],
   *,
-  off_scale: Scale,
+  off_scale: numerics.Scalar,
 ) -> Float[Array, "..."]:
   """Standard deviation of the pose of a partly present child, eqs. 5 and 6.
 
@@ -169,8 +169,8 @@ def select(
   relations: Relations,
   *,
   temperature: Temperature,
-  off_scale: Scale,
-  dummy_scale: Scale,
+  off_scale: numerics.Scalar,
+  dummy_scale: numerics.Scalar,
 ) -> Selection:
   """Sums out which parent each child belongs to (Smith et al., 2020, eq. 9).
 
@@ -242,7 +242,7 @@ def gaussian(
 ) -> Float[Array, "..."]:
   """Log density of independent Gaussians, summed over the last axis; nats."""
   checks.floats({"values": values, "means": means})
-  if not isinstance(scales, float):
+  if not isinstance(scales, numbers.Real):
     checks.floats({"scales": scales})
   logs = jnp.square((values - means) / scales) + 2 * jnp.log(scales)
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2

@@ -4,6 +4,8 @@ These are the only kernels of a whole batch: sparsity across examples is a
 property of the batch. Axes: B examples, K objects.
 """
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,7 +13,7 @@ from .. import checks, numerics
 
 
 def prior_within(
-  presence: Float[Array, "B K"], num_classes: int | float
+  presence: Float[Array, "B K"], num_classes: int | numerics.Scalar
 ) -> Float[Array, ""]:
   """Mean squared difference of the number of objects in an image from K / C.
 
@@ -35,7 +37,7 @@ def prior_within(
 
 
 def prior_between(
-  presence: Float[Array, "B K"], num_classes: int | float
+  presence: Float[Array, "B K"], num_classes: int | numerics.Scalar
 ) -> Float[Array, ""]:
   """Mean squared difference of the number of images of an object from B / C.
 
@@ -85,8 +87,7 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
 
 def _checked(presence, num_classes):
   """Presences in the dtype of their sums."""
-  if num_classes < 1:
-    raise ValueError(f"num_classes is {num_classes}; give at least 1.")
+  checks.within(1.0, math.inf, num_classes=num_classes)
   checks.arrays({"presence": (presence, "B K")})
   return presence.astype(numerics.accumulation_dtype(presence))
 

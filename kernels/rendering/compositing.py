@@ -39,11 +39,17 @@ def over(front: Picture, back: Picture) -> Picture:
 
   Returns:
     Both as one picture.
+
+  Raises:
+    TypeError: if they hold no floating-point numbers.
+    ValueError: if their shapes differ.
   """
   checks.floats(
     {"colours": front.colours, "alphas": front.alphas}
     | {"colours behind": back.colours, "alphas behind": back.alphas}
   )
+  checks.same_shape(front.colours.shape, **{"colours behind": back.colours})
+  checks.same_shape(front.alphas.shape, **{"alphas behind": back.alphas})
   shows = 1 - front.alphas
   return Picture(
     front.colours + shows * back.colours, front.alphas + shows * back.alphas

@@ -1,6 +1,5 @@
 """An image as a mixture of rendered parts at each pixel."""
 
-import numbers
 from typing import NamedTuple
 
 import jax
@@ -60,13 +59,13 @@ def explain_image(
     See `ImageMixture`.
 
   Raises:
-    ValueError: if `scale` is not above 0.
+    ValueError: if `scale` is not a finite number above 0, or the channels of
+      the logits are neither 1 nor C.
 
   Differs from paper: the background is that of the authors' code; the paper has
   none. Each channel has its own mixture, as in that code.
   """
-  if isinstance(scale, numbers.Real) and not scale > 0:
-    raise ValueError(f"scale is {scale}; give a number above 0.")
+  checks.positive(scale=scale)
   sizes = checks.arrays(
     {
       "image": (image, "H W C"),
@@ -83,8 +82,10 @@ def explain_image(
         f"{name} has {sizes[axis]} channels; give 1 or {sizes['C']}."
       )
   num_parts = sizes["M"]
+  channels = max(sizes["L"], sizes["N"])
   dtype = numerics.accumulation_dtype(image, parts, logits)
   image, parts, logits = (x.astype(dtype) for x in (image, parts, logits))
+  logits = jnp.broadcast_to(logits, (*logits.shape[:3], channels))
   presence = presence.astype(dtype)
   log_presence = jnp.where(presence <= 0, _ABSENT, numerics.safe_log(presence))
   logits = logits + broadcasting.spread(log_presence, after=logits.shape[1:])

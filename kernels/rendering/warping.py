@@ -44,17 +44,14 @@ def warp(
     over the first pixel spacing beyond its edge.
 
   Raises:
-    ValueError: `canvas` has no pixels, or `template_gradient` is unknown.
+    TypeError: if the sides of `canvas` are no whole numbers.
+    ValueError: if `canvas` has no pixels, or `template_gradient` is unknown.
 
   Differs from paper: nothing; only the four terms of the sum that can be
   nonzero are computed.
   """
   checks.arrays({"template": (template, "U V C"), "pose": (pose, "3 3")})
-  if np.shape(canvas) != (2,):
-    raise ValueError(f"canvas={canvas}; give the numbers of rows and columns.")
-  height, width = canvas
-  if min(canvas) < 1:
-    raise ValueError(f"canvas={canvas}; both sides must be at least 1.")
+  height, width = _sides(canvas)
   if template_gradient not in ("scatter", "products"):
     raise ValueError(
       f"template_gradient={template_gradient!r}; pass 'scatter' or 'products'."
@@ -80,7 +77,7 @@ def warp(
   x, y = jnp.matmul(to_corner, points, precision="highest")
 
   # Everything outside lands in the border of zeros that the padding adds.
-  x, y = jnp.clip(x, -1, columns), jnp.clip(y, -1, rows)
+  x, y = _clip(x, -1, columns), _clip(y, -1, rows)
   left, top = jnp.floor(x), jnp.floor(y)
   padded = jnp.pad(template.astype(dtype), ((1, 2), (1, 2), (0, 0)))
   # As integers: floats are not exact for templates of many pixels.
@@ -88,6 +85,11 @@ def warp(
   out = _sample(template_gradient, padded, corner, (y - top, x - left))
   out = jnp.moveaxis(out.reshape(channels, height, width), 0, -1)
   return out.astype(jnp.result_type(template))
+
+
+def _clip(x, low, high):
+  """`jnp.clip`, but with the gradient 1 at its ends, where that has 1/2."""
+  return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -190,13 +192,22 @@ def transform(
     [*canvas, C], in the dtype of `image`.
 
   Raises:
-    ValueError: `canvas` has no pixels.
+    TypeError: if the sides of `canvas` are no whole numbers.
+    ValueError: if `canvas` has no pixels.
   """
   checks.arrays({"image": (image, "H W C"), "pose": (pose, "3 3")})
   height, width, _ = image.shape
   canvas = (height, width) if canvas is None else canvas
   units_from = geometry.pixel_units(height, width)
-  units_to = geometry.pixel_units(*canvas)
+  units_to = geometry.pixel_units(*_sides(canvas))
   dtype = jnp.result_type(pose, jnp.float32)
   units = jnp.asarray(units_from / units_to[:, None], dtype)
   return warp(image, pose.astype(dtype) * units, canvas)
+
+
+def _sides(canvas):
+  """The numbers of rows and columns, checked."""
+  if np.shape(canvas) != (2,):
+    raise ValueError(f"canvas={canvas}; give the numbers of rows and columns.")
+  checks.sequences(canvas=canvas)
+  return canvas

@@ -17,6 +17,9 @@ from jaxtyping import Array, Float
 from .. import checks, numerics
 from . import linear_votes
 
+# Children to which costs of all layers are scaled, as in the code of IBM.
+DATA_AMOUNT = 100.0
+
 
 class Form(NamedTuple):
   """The numbers in which published forms of EM routing differ.
@@ -134,7 +137,7 @@ def inverse_temperature_schedule(
 
 
 def amount_of_data_scale(
-  num_children: int, num_parents: int, *, amount: float = 100.0
+  num_children: int, num_parents: int, *, amount: float = DATA_AMOUNT
 ) -> float:
   """Returns amount / (I / J), a factor that makes costs of layers comparable.
 
@@ -150,14 +153,11 @@ def amount_of_data_scale(
     amount: the number of children to which every layer's cost is scaled.
 
   Raises:
+    TypeError: if the first two are no whole numbers.
     ValueError: if a number is below 1, or the amount is not above 0.
   """
-  if min(num_children, num_parents) < 1:
-    raise ValueError(
-      f"num_children={num_children}, num_parents={num_parents}; give 1 or more."
-    )
-  if not 0 < amount < math.inf:
-    raise ValueError(f"amount={amount}; give a finite number above 0.")
+  checks.counts(num_children=num_children, num_parents=num_parents)
+  checks.positive(amount=amount)
   return amount * num_parents / num_children
 
 

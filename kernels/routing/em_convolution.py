@@ -11,8 +11,8 @@ it.
 """
 
 import operator
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,47 +113,30 @@ def em_convolution(
   num_types, num_parents, inner, columns = transforms.shape[2:]
   rows = poses.shape[3]
   shape = (windows.shape[1], rows, columns * num_parents)
-  chunks = _Chunk(
-    jnp.moveaxis(poses, 2, 0),
-    jnp.moveaxis(activations, 2, 0),
-    transforms.transpose(2, 0, 1, 4, 5, 3).reshape(
-      num_types, -1, inner, shape[2]
+  types = _Types.of(
+    _Children(
+      jnp.moveaxis(poses, 2, 0),
+      jnp.moveaxis(activations, 2, 0),
+      transforms.transpose(2, 0, 1, 4, 5, 3).reshape(
+        num_types, -1, inner, shape[2]
+      ),
     ),
+    types_at_once,
   )
-  one_by_one = types_at_once is None
-  if types_at_once is not None:
-    together = _largest_divisor(num_types, types_at_once)
-    chunks = jax.tree.map(
-      lambda x: x.reshape(-1, together, *x.shape[1:]), chunks
-    )
-  first = jax.tree.map(lambda x: x[0], chunks)
   rivals = windows.num_seeing() if form.even_over_positions else 1.0
   even = jnp.broadcast_to(1 / (num_parents * rivals), windows.shape)
   even = even.astype(accumulation)
 
-  def pass_over(function):
-    """Sums the results of the function over the types of children."""
-    function = jax.checkpoint(function if one_by_one else _summed(function))
-
-    def add(total, chunk):
-      return jax.tree.map(operator.add, total, function(chunk)), None
-
-    if len(chunks.poses) == 1:
-      return function(first)
-    # Under `jax.shard_map` these types name axes of the mesh; zeros must too.
-    start = jax.tree.map(jnp.zeros_like, jax.eval_shape(function, first))
-    return jax.lax.scan(add, start, chunks)[0]
-
-  def in_windows(chunk):
+  def in_windows(children):
     return em_moments.Seen(
-      windows.gather(chunk.poses),
-      windows.gather(chunk.activations),
-      chunk.transforms,
+      windows.gather(children.poses),
+      windows.gather(children.activations),
+      children.transforms,
     )
 
-  def even_moments(chunk):
+  def even_moments(children):
     """Mass and weighted sum of the votes in the first iteration."""
-    seen = in_windows(chunk)
+    seen = in_windows(children)
     weights = seen.activations * even
     votes = numerics.einsum(
       "tspq,tqe->spe", weights[..., None, None] * seen.poses, seen.transforms
@@ -169,14 +152,14 @@ def em_convolution(
     )
 
   last = gradient == "last"
-  layout = em_moments.Layout(windows, num_parents, loops=one_by_one)
-  plain = forward_mode or not one_by_one
+  layout = em_moments.Layout(windows, num_parents, loops=not types.together)
+  plain = forward_mode or types.together
   sums_of = em_moments.plain_moments if plain else em_moments.moments
   beliefs: em_moments.Beliefs | None = None
   parents: em.Gaussians | None = None
   for inverse_temperature in inverse_temperatures:
     if parents is None:
-      mass, votes = jax.lax.stop_gradient(pass_over(even_moments))
+      mass, votes = jax.lax.stop_gradient(types.sum(even_moments))
       centre = votes / (mass + form.mass_floor)[:, None, None]
     else:
       if last:
@@ -184,11 +167,11 @@ def em_convolution(
       beliefs = believed(parents)
       centre = jax.lax.stop_gradient(beliefs.means)
 
-    def moments(chunk, beliefs=beliefs, centre=centre):
-      arguments = (in_windows(chunk), beliefs, centre, even)
+    def moments(children, beliefs=beliefs, centre=centre):
+      arguments = (in_windows(children), beliefs, centre, even)
       return sums_of(*sharding.vary_alike(arguments), layout, last)
 
-    sums = pass_over(moments)
+    sums = types.sum(moments)
     flat = (windows.shape[1], -1, num_parents)
     parents = em.maximise(
       em.Moments(sums[0], *(x.reshape(flat) for x in sums[1:])),
@@ -201,8 +184,8 @@ def em_convolution(
     )
 
   @jax.checkpoint
-  def coefficients(chunk):
-    shares = em_moments.shares(in_windows(chunk), beliefs, even, layout)
+  def coefficients(children):
+    shares = em_moments.shares(in_windows(children), beliefs, even, layout)
     return jax.lax.stop_gradient(shares) if last else shares
 
   assert parents is not None  # there is at least one iteration
@@ -211,11 +194,7 @@ def em_convolution(
   def as_matrices(x):
     return jnp.moveaxis(x.reshape(*grid, rows, columns, num_parents), -1, 2)
 
-  each = coefficients if one_by_one else jax.vmap(coefficients)
-  if len(chunks.poses) == 1:
-    taken = each(first)
-  else:
-    taken = jax.lax.map(each, chunks)
+  taken = types.map(coefficients)
   taken = taken.reshape(num_types, *kernel, *grid, num_parents)
   output = em.EMOutput(
     as_matrices(parents.means),
@@ -226,21 +205,7 @@ def em_convolution(
   return jax.tree.map(lambda x: x.astype(dtype), output)
 
 
-def _largest_divisor(number, limit):
-  return max(n for n in range(1, min(number, limit) + 1) if number % n == 0)
-
-
-def _summed(function):
-  """Sums a function of one type of children over several types."""
-
-  def of_several(chunk):
-    each = jax.vmap(function)(chunk)
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
-
-  return of_several
-
-
-class _Chunk(NamedTuple):
+class _Children(NamedTuple):
   """The children of one type, or of several types along leading axes.
 
   Attributes:
@@ -252,3 +217,66 @@ class _Chunk(NamedTuple):
   poses: Float[Array, "*G H W P Q"]
   activations: Float[Array, "*G H W"]
   transforms: Float[Array, "*G T Q E"]
+
+
+class _Types(NamedTuple):
+  """The types of children in chunks, which are taken one after the other.
+
+  Attributes:
+    chunks: along the leading axis; where `together`, a second axis holds the
+      types of a chunk.
+    together: whether a chunk holds types along an axis, not one type.
+  """
+
+  chunks: _Children
+  together: bool
+
+  @classmethod
+  def of(cls, children: _Children, at_once: int | None) -> "_Types":
+    """Divides types along the leading axis into chunks of at most `at_once`."""
+    if at_once is None:
+      return cls(children, together=False)
+    count = len(children.poses)
+    size = max(n for n in range(1, min(count, at_once) + 1) if count % n == 0)
+    return cls(
+      jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), children),
+      together=True,
+    )
+
+  def sum(self, function: Callable[[_Children], Any]) -> Any:
+    """Sums the results of a function of the children of one type.
+
+    The backward pass computes the function again.
+    """
+
+    def of_chunk(chunk):
+      if not self.together:
+        return function(chunk)
+      each = jax.vmap(function)(chunk)
+      return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
+
+    of_chunk = jax.checkpoint(of_chunk)
+
+    def add(total, chunk):
+      return jax.tree.map(operator.add, total, of_chunk(chunk)), None
+
+    if len(self.chunks.poses) == 1:
+      return of_chunk(self._first())
+    # Under `jax.shard_map` these types name axes of the mesh; zeros must too.
+    start = jax.eval_shape(of_chunk, self._first())
+    start = jax.tree.map(jnp.zeros_like, start)
+    return jax.lax.scan(add, start, self.chunks)[0]
+
+  def map(self, function: Callable[[_Children], jax.Array]) -> jax.Array:
+    """Calls a function of the children of one type, for each type.
+
+    Results have the leading axes of `chunks`, without the first where there is
+    one chunk.
+    """
+    of_chunk = jax.vmap(function) if self.together else function
+    if len(self.chunks.poses) == 1:
+      return of_chunk(self._first())
+    return jax.lax.map(of_chunk, self.chunks)
+
+  def _first(self) -> _Children:
+    return jax.tree.map(lambda x: x[0], self.chunks)

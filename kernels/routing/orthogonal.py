@@ -78,7 +78,7 @@ def sparse_attention_routing(
 def prune(
   poses: Float[Array, "I C"],
   *,
-  threshold: float = 0.7,
+  threshold: numerics.Scalar = 0.7,
   centre: Float[Array, " C"] | None = None,
 ) -> Float[Array, " I"]:
   """Finds the parts that are unlike all longer ones (after Geng et al., 2024).
@@ -99,15 +99,15 @@ def prune(
     O(I^2) for each example.
 
   Raises:
-    ValueError: if the threshold is out of its range.
+    TypeError: if the threshold is no number.
+    ValueError: if it is out of its range.
 
   Differs from paper: the rule and its threshold follow the description of a
   layer that discards redundant capsules, not the authors' code; all pairs are
   compared at once.
   """
   checks.arrays({"poses": (poses, "I C"), "centre": (centre, "C")})
-  if not -1 <= threshold <= 1:
-    raise ValueError(f"threshold is {threshold}; give one from -1 to 1.")
+  checks.within(-1.0, 1.0, threshold=threshold)
   x = jax.lax.stop_gradient(poses)
   x = x.astype(numerics.accumulation_dtype(x))
   lengths = numerics.safe_norm(x)

@@ -66,7 +66,7 @@ def shared_prototype_routing(
   votes: Float[Array, "I D"],
   prototypes: Float[Array, "J D"],
   *,
-  concentration: float = 10.0,
+  concentration: numerics.Scalar = 10.0,
   bias: Float[Array, "J D"] | None = None,
 ) -> RoutingOutput:
   """Routes votes that all parents share (after Everett et al., 2023).
@@ -93,7 +93,8 @@ def shared_prototype_routing(
     parents.
 
   Raises:
-    ValueError: if the concentration is negative or not finite.
+    TypeError: if the concentration is no number.
+    ValueError: if it is negative or not finite.
 
   Differs from paper: it follows the idea of ProtoCaps, trained prototypes in a
   shared space in place of iterations and of a matrix for each pair. That
@@ -106,10 +107,7 @@ def shared_prototype_routing(
       "bias": (bias, "J D"),
     }
   )
-  if not 0 <= concentration < math.inf:
-    raise ValueError(
-      f"concentration is {concentration}; give a finite number, 0 or more."
-    )
+  checks.within(0.0, math.inf, concentration=concentration)
   dtype = numerics.accumulation_dtype(votes, prototypes)
   x, q = votes.astype(dtype), prototypes.astype(dtype)
   cosines = numerics.einsum(

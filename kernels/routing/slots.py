@@ -16,10 +16,13 @@ value. One example, no batch axis: `jax.vmap` adds it.
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import checks, numerics
+
+_PRESENT = 1e-20  # least presence, for gradients that are finite
 
 
 class SlotOutput(NamedTuple):
@@ -30,7 +33,8 @@ class SlotOutput(NamedTuple):
     coefficients: [I J], the share of input i that goes to slot j; sums to 1
       over slots.
     weights: [I J], the weight of input i in the mean of slot j; sums to 1 over
-      inputs, or is 0 where no input is present.
+      inputs; perhaps to less where all presences are below 1e-20, and to 0
+      where all are 0.
   """
 
   means: Float[Array, "J E"]
@@ -104,10 +108,14 @@ def slot_attention(
   coefficients = numerics.softmax(scores, 1)
   shares = coefficients + epsilon
   if presence is not None:
-    shares *= presence.astype(dtype)[:, None]
+    presence = presence.astype(dtype)
+    # Divided by the largest, so that the sums of small ones do not underflow.
+    largest = jax.lax.stop_gradient(jnp.max(presence))
+    presence /= jnp.maximum(largest, _PRESENT)
+    shares *= presence[:, None]
   total = jnp.sum(shares, axis=0)
-  # Below this floor nothing is present.
-  weights = shares / jnp.maximum(total, epsilon**2)
+  # At least `epsilon` where a presence is 1e-20 or more.
+  weights = shares / jnp.maximum(total, epsilon / 2)
   means = numerics.einsum(f"ij,{_letters(value_axes)}->je", weights, values)
   outputs = means, coefficients, weights
   return SlotOutput(*(x.astype(given) for x in outputs))

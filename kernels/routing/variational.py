@@ -40,10 +40,10 @@ def variational_routing(
   num_iterations: int = 3,
   beta: Float[Array, " J"] | None = None,
   gain: Float[Array, " J"] | None = None,
-  alpha_0: float = 1.0,
-  kappa_0: float = 1.0,
-  nu_0: float | None = None,
-  psi_0: float = 1.0,
+  alpha_0: numerics.Scalar = 1.0,
+  kappa_0: numerics.Scalar = 1.0,
+  nu_0: numerics.Scalar | None = None,
+  psi_0: numerics.Scalar = 1.0,
   gradient: str = "all",
 ) -> RoutingOutput:
   """Routes by variational Bayes (Ribeiro et al., 2020, Algorithm 1).
@@ -116,11 +116,8 @@ def variational_routing(
   num_parts, num_parents, pose_size = votes.shape
   nu_0 = pose_size + 1 if nu_0 is None else nu_0
   linear_votes.require_iterations(num_iterations, gradient=gradient)
-  if min(alpha_0, kappa_0, psi_0) <= 0 or nu_0 <= pose_size - 1:
-    raise ValueError(
-      f"alpha_0, kappa_0, psi_0, nu_0 are {alpha_0}, {kappa_0}, {psi_0}, "
-      f"{nu_0}; give more than 0, 0, 0, {pose_size - 1}."
-    )
+  checks.positive(alpha_0=alpha_0, kappa_0=kappa_0, psi_0=psi_0)
+  checks.positive(above=pose_size - 1, nu_0=nu_0)
 
   def update_parents(responsibilities):
     weights = responsibilities * activations[:, None]

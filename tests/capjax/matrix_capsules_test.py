@@ -46,7 +46,7 @@ class GradientTest(parameterized.TestCase):
     for gradient in ("all", "last"):
       model = _model(routing_gradient=gradient)
       for layer in (*model.layers, model.classes):
-        self.assertEqual(layer.options["gradient"], gradient)
+        self.assertEqual(layer.em.gradient, gradient)
 
   def test_an_unknown_one_is_refused(self):
     with self.assertRaisesRegex(
@@ -176,10 +176,10 @@ class LayersTest(parameterized.TestCase):
       (model.layers[1], 3 * 3 * 3, 4),
       (model.classes, 1 * 2 * 4, 5),
     ):
-      scale = layer.options["form"].cost_scale
+      scale = layer.em.form.cost_scale
       self.assertAlmostEqual(scale, 100 / (children / parents))
     for layer in (*unscaled.layers, unscaled.classes):
-      self.assertEqual(layer.options["form"].cost_scale, 1.0)
+      self.assertEqual(layer.em.form.cost_scale, 1.0)
 
   @parameterized.parameters(
     ("official", 0.0, 0.3, 0.01), ("identity", 1.0, *_IDENTITY_SCALES)
@@ -275,9 +275,9 @@ class FreshNetworkTest(absltest.TestCase):
     layer = self.model.layers[0]
     got = _call(layer, poses, activations).activations
     self.assertGreater(float(jnp.std(got)), 0.01)
-    form = layer.options["form"]
     layer = nnx.clone(layer)
-    layer.options = dict(layer.options, form=form._replace(cost_scale=1.0))
+    form = layer.em.form._replace(cost_scale=1.0)
+    layer.em = layer.em._replace(form=form)
     got = _call(layer, poses, activations).activations
     self.assertLess(float(jnp.std(got)), 0.005)
 
@@ -349,7 +349,7 @@ class HardInputsTest(parameterized.TestCase):
       chex.assert_tree_all_finite(nnx.state(gradient, nnx.Param))
 
   @parameterized.parameters(
-    (dict(padding="FULL"), "padding is 'FULL'; give VALID or SAME"),
+    (dict(padding="FULL"), "padding is 'FULL'; give 'VALID' or 'SAME'"),
     (dict(coordinates="polar"), "coordinates is 'polar'"),
     (dict(pose="tensor"), "pose is 'tensor'"),
     (dict(form="hybrid"), "form is 'hybrid'"),

@@ -1,7 +1,9 @@
 """What all models of images have in common: constructors and inputs."""
 
+import copy
 import functools
 import inspect
+import pickle
 
 import cases
 import jax
@@ -104,6 +106,21 @@ _SMALL = {
 _ANY_VALUES = {"MatrixCapsules", "CapsNetBaseline"}
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_structures_can_be_static_arguments(name):
+  """As in `nnx.split` outside of `jax.jit` and `nnx.merge` inside."""
+  make = functools.partial(MODELS[name], **_SMALL.get(name, {}))
+  graph = nnx.graphdef(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+  assert isinstance(hash(graph), int)
+
+
+def test_a_machine_can_be_copied_and_pickled():
+  machine = _made("CapsuleRBM")
+  for other in (copy.deepcopy(machine), pickle.loads(pickle.dumps(machine))):
+    assert other.families[0] is machine.families[0]
+    jax.tree.map(np.testing.assert_array_equal, machine, other)
+
+
 @functools.cache
 def _made(name):
   return MODELS[name](**_SMALL[name], rngs=nnx.Rngs(0))
@@ -191,7 +208,7 @@ def test_intensities_are_of_uint8_alone():
   jaxtyping.config.update("jaxtyping_disable", True)
   try:
     with pytest.raises(
-      TypeError, match="images hold float(32|64); give uint8, of"
+      TypeError, match="images hold float(32|64); give uint8 in 0"
     ):
       data.as_intensities(jnp.ones(3))
   finally:

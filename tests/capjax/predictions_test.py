@@ -111,6 +111,7 @@ def test_images_with_any_number_of_labels(name):
       r"hold float32; give uint8 .* \[N 12 12 1\]; convert .*255 \* images",
     ),
     ((2, 12, 12, 1), np.int32, r"hold int32; give uint8 .* \[N 12 12 1\]; con"),
+    ((2, 12, 12, 1), bool, r"hold bool; .* convert booleans by np\.uint8\(255"),
     ((2, 12, 12, 3), np.uint8, r"\[2 12 12 3\]; give \[N 12 12 1\]\.$"),
     ((2, 13, 12), np.uint8, r"\[2 13 12\]; give \[N 12 12 1\]\.$"),
     ((2, 1, 12, 12), np.uint8, r"; give .*, such as images.transpose\(0, 2, 3"),
@@ -129,8 +130,8 @@ def test_other_images_are_refused(shape, dtype, words):
 @pytest.mark.parametrize(
   ("low", "high", "words"),
   [
-    (0, 1, r"convert floats in \[0, 1\] by np\.uint8\(255 \*"),
-    (0, 255, r"convert numbers in \[0, 255\] by np\.uint8\(images"),
+    (0, 1, r"convert floats in \[0, 1\] by np\.uint8\(np\.round\(255"),
+    (0, 255, r"convert numbers in \[0, 255\] by np\.uint8\(np\.round\(im"),
     (-1, 1, r"\[N 12 12 1\]\.$"),
     (0, np.nan, r"\[N 12 12 1\]; some numbers are not finite: leave"),
   ],

@@ -101,13 +101,11 @@ def test_a_name_or_a_path_is_loaded(tmp_path, monkeypatch):
   capjax.save(other, "digits")
   assert "note" not in pretrained.load_any("digits").card
   assert pretrained.load_any("./digits").card["note"] == "other"
-  with pytest.raises(
-    FileNotFoundError, match="not exist.* Pretrained: .*digits"
-  ):
+  with pytest.raises(FileNotFoundError, match="not exist.* or one of .*digits"):
     pretrained.load_any("letters")
   with pytest.raises(FileNotFoundError) as caught:
     pretrained.load_any("runs/letters")
-  assert "Pretrained" not in str(caught.value)
+  assert "digits" not in str(caught.value)
 
 
 def test_measures_are_those_of_predictions():
@@ -146,3 +144,15 @@ def test_models_of_two_labels_are_measured_on_overlays():
   assert accuracy > 0.6  # pixels may fall on one another
   wrong = pretrained.measure(told, images[::-1], labels)["accuracy"]
   assert wrong < accuracy
+
+
+def test_two_labels_count_in_any_order():
+  trained = saved_cases.trained("capsnet", num_labels=2)
+  images = saved_cases.images((12, 12, 1))
+  found = trained.predict(images)
+  assert repr(found) == "<Prediction: classes [5, 2], activations [5, 3]>"
+  classes = found.classes
+  for labels in (classes, classes[:, ::-1]):
+    assert pretrained.measure(trained, images, labels) == {"accuracy": 1.0}
+  with pytest.raises(ValueError, match=r"labels are \[5, 3\]; give \[5, 2\]"):
+    pretrained.measure(trained, images, np.zeros((5, 3), int))

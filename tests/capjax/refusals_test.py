@@ -14,6 +14,8 @@ import capjax
 from capjax import baselines, layers, losses, slot_autoencoder
 from capjax.energy import rbm, wake_sleep
 from capjax.generative import amortised, numpyro_programs
+from capjax.layers import matrix, slots
+from capjax.scae import autoencoder, templates
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +29,7 @@ def _as_a_user():
 _BASELINE = baselines.CapsNetBaseline
 _POINTS = capjax.ConstellationAutoencoder
 _RBM = functools.partial(capjax.CapsuleRBM, num_capsules=2, capsule_size=3)
+_TEMPLATES = functools.partial(templates.Templates, (9, 8, 1), 2)
 _SET = functools.partial(
   capjax.SetTransformer, 3, width=4, num_blocks=1, num_heads=1, num_outputs=2
 )
@@ -85,6 +88,8 @@ _SET = functools.partial(
     (_SET, {"out_features": 0}, ValueError, "at least 1"),
     (_SET, {"out_features": 3, "hidden": 0}, ValueError, "at least 1"),
     (_SET, {"out_features": 3, "num_blocks": -1}, ValueError, "at least 0"),
+    (_TEMPLATES, {"mixing": "x"}, ValueError, "alpha or coupled"),
+    (_TEMPLATES, {"nonlinearity": "x"}, ValueError, "sigmoid or relu1"),
     (capjax.SCAE, {"kind": "x"}, ValueError, "affine or similarity"),
     (capjax.SCAE, {"normalise": "x"}, ValueError, "none or votes or all"),
   ],
@@ -102,6 +107,11 @@ def test_options_are_checked_when_a_model_is_made(make, options, kind, words):
     functools.partial(_SET, out_features=3),
     functools.partial(layers.Conv, 1, 2, 3),
     functools.partial(layers.GridCaps, 2, 4, 3, 4, 3),
+    functools.partial(layers.Linear, 2, 3),
+    functools.partial(slots.SlotAttention, 3, num_slots=2, size=4),
+    functools.partial(matrix.PrimaryMatrixCaps, 2, 3),
+    functools.partial(matrix.ConvMatrixCaps, 2, 3, 3),
+    functools.partial(matrix.ClassMatrixCaps, 2, 3, jnp.zeros((1, 1, 16))),
   ],
 )
 def test_random_streams_are_no_seeds(make):
@@ -303,3 +313,67 @@ def test_images_are_as_many_as_examples_of_layers():
   assert capsules.log_joint(layers_, jnp.zeros((4, 6, 6, 1))).shape == (4,)
   with pytest.raises(ValueError, match=r"images is \[1 6 6 1\]; give \[4 6"):
     capsules.log_joint(layers_, jnp.zeros((1, 6, 6, 1)))
+
+
+@pytest.mark.parametrize(
+  ("members", "presence"),
+  [((2, 5, 3), (2, 5)), ((5, 4), (5,)), ((2, 5, 4), (2, 1))],
+)
+def test_members_of_slots_are_not_broadcast(members, presence):
+  layer = slots.SlotAttention(4, num_slots=2, size=4, rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="(members|presence) is .*; give .B I"):
+    layer(jnp.ones(members), jnp.ones(presence))
+
+
+@pytest.mark.parametrize(
+  ("options", "kind", "words"),
+  [
+    ({"padding": "same"}, ValueError, "padding is 'same'; give 'VALID' or"),
+    ({"routing_gradient": "al"}, ValueError, "gradient.*al"),
+    ({"stride": 0}, ValueError, "stride is 0; give at least 1"),
+    ({"form": "paper"}, TypeError, "form is 'paper'; give None or a form"),
+    ({"start": "identity"}, TypeError, "start is 'identity'; give one of"),
+    ({"inverse_temperatures": ()}, ValueError, "inverse_temperatures is empty"),
+    (
+      {"inverse_temperatures": (0.1, 0.0)},
+      ValueError,
+      "last_inverse_t.*0.0",
+    ),
+    ({"pose_shape": 4}, TypeError, "pose_shape is 4; give a sequence"),
+    ({"pose_shape": (4, 4, 1)}, ValueError, "pose_shape is .*; give rows and"),
+  ],
+)
+def test_options_of_layers_of_matrix_capsules(options, kind, words):
+  with pytest.raises(kind, match=words):
+    matrix.ConvMatrixCaps(2, 3, 3, **options, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+  ("poses", "activations"),
+  [
+    ((2, 3, 4, 3, 4, 4), (2, 3, 4, 3)),
+    ((2, 3, 4, 2, 4, 3), (2, 3, 4, 2)),
+    ((2, 3, 4, 2, 4, 4), (2, 3, 1, 2)),
+  ],
+)
+def test_other_poses_are_told_from_the_transforms(poses, activations):
+  layer = matrix.ConvMatrixCaps(2, 3, 2, rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="(poses|activations) is .*; give .B H"):
+    layer(jnp.ones(poses), jnp.ones(activations))
+
+
+def test_a_batch_of_symbolic_size_is_told_how_to_be_exported():
+  model = capjax.MatrixCapsules(
+    (15, 15, 1), 2, features=2, types=(1, 1, 1), padding="SAME",
+    rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  (batch,) = jax.export.symbolic_shape("B")
+  images = jax.ShapeDtypeStruct((batch, 15, 15, 1), jnp.float32)
+  with pytest.raises(ValueError, match="symbolic size; export jax.vmap"):
+    jax.eval_shape(model, images)
+
+
+def test_classes_of_an_image_differ():
+  for labels in ([[0, 1], [1, 1]], [[0, 1, 0], [1, 0, 0]]):
+    with pytest.raises(ValueError, match="labels of image .*; give different"):
+      autoencoder.loss(None, None, jnp.array(labels), None)

@@ -164,7 +164,7 @@ def test_preprocessing_goes_with_the_model(name, tmp_path):
   shape = (12, 12, 2) if name == "canvas" else (48, 48, 2)
   spec = saved_cases.SPECS["matrix"]
   size = steps.output_shape(shape)
-  spec = spec._replace(arguments=spec.arguments | {"image_shape": size})
+  spec = spec.with_arguments(image_shape=size)
   card = saved.make_card(
     spec, image_shape=shape, class_names="abc", steps=steps, note={"x": (1, 2)}
   )
@@ -263,7 +263,7 @@ def test_models_of_old_class_paths_load(tmp_path):
 def test_weights_start_another_model_with_new_classes():
   trained = saved_cases.trained("capsnet")
   spec = saved_cases.SPECS["capsnet"]
-  spec = spec._replace(arguments=spec.arguments | {"num_classes": 4})
+  spec = spec.with_arguments(num_classes=4)
   model = spec.make(nnx.Rngs(9))
   initial = spec.make(nnx.Rngs(9))
   copied, new = saved.start_from(model, trained)

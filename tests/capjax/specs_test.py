@@ -1,5 +1,6 @@
 """What a run is made of: its model and its data."""
 
+import inspect
 import json
 import shutil
 
@@ -52,10 +53,17 @@ def test_a_model_is_made_again_from_its_record(data_dir, binary, flags, path):
 
 def test_misspelt_arguments_are_named():
   arguments = {"image_shape": (8, 8, 1), "num_latent": 3}
-  spec = specs.Spec(capjax.baselines.ConvVAE, arguments)
-  for make in (lambda: spec.make(nnx.Rngs(0)), spec.shapes):
-    with pytest.raises(TypeError, match="num_latent is .* mean num_latents?"):
-      make()
+  with pytest.raises(TypeError, match="num_latent is .* mean num_latents?"):
+    specs.Spec(capjax.baselines.ConvVAE, arguments)
+  assert specs.Spec(lambda **given: given, {"any": 1}).arguments == {"any": 1}
+
+
+def test_classes_show_the_arguments_of_their_constructors():
+  for maker in (capjax.CapsNet, capjax.SCAE, capjax.layers.DenseCaps):
+    want = list(inspect.signature(maker.__init__).parameters)[1:]
+    assert list(inspect.signature(maker).parameters) == want
+  model = capjax.CapsNet((17, 17, 1), conv_features=2, rngs=nnx.Rngs(0))
+  assert list(inspect.signature(model).parameters) == ["images"]
 
 
 def test_a_spec_makes_its_model():

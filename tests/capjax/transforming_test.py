@@ -327,5 +327,15 @@ def test_transforms_of_another_shape_are_refused(shape):
     move(model, poses, jnp.zeros(shape))
 
 
+def test_transforms_of_whole_numbers_are_refused():
+  model = transforming.TransformingAutoencoder(
+    (6, 6, 1), num_capsules=2, pose="affine", rngs=nnx.Rngs(0)
+  )
+  poses, _ = model.recognise(jnp.zeros((2, 6, 6, 1)))
+  move = inspect.unwrap(type(model).move)  # annotations are checked in tests
+  with pytest.raises(TypeError, match="transforms holds int32"):
+    move(model, poses, jnp.tile(jnp.eye(3, dtype=int), (2, 1, 1)))
+
+
 if __name__ == "__main__":
   absltest.main()

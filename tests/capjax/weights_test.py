@@ -26,6 +26,16 @@ def rewrite(path, change):
   weights.write(path, card, tensors)
 
 
+def test_a_name_without_a_folder_may_be_of_a_shipped_model():
+  hint = "capjax.pretrained.load takes the names of shipped models"
+  with pytest.raises(FileNotFoundError, match=hint):
+    weights.find("letters")
+  for path in ("runs/letters", "/letters"):
+    with pytest.raises(FileNotFoundError) as caught:
+      weights.find(path)
+    assert hint not in str(caught.value)
+
+
 def test_an_absent_file(tmp_path):
   with pytest.raises(FileNotFoundError, match="nothing does not exist; give"):
     capjax.load(tmp_path / "nothing")

@@ -13,7 +13,7 @@ import capjax
 from capjax import data, specs
 from experiments import fitting, pipeline
 from experiments.run.invocation import Invocation
-from experiments.tasks import capsnet
+from experiments.tasks import capsnet, matrix_capsules
 from experiments.training import loop_config
 
 
@@ -70,7 +70,13 @@ def test_other_data_and_options_are_refused(fitted):
   code, printed = fit(fitted, count=64)
   assert code != 0 and "the run was started with other data" in printed
   code, printed = fit(fitted, seed=1)
-  assert code != 0 and "--seed=0 is now --seed=1" in printed
+  assert code != 0 and "other options: seed=0 is now seed=1. Give" in printed
+  before = (fitted / "flags.cfg").read_bytes()
+  code, printed = fit(fitted, optimizer="sgd", num_steps=9)
+  assert code != 0 and "of another model or optimiser" in printed, printed
+  assert (fitted / "flags.cfg").read_bytes() == before
+  code, printed = fit(fitted, batch_size=600)  # more than there are images
+  assert code != 0 and "is now batch_size=600" in printed, printed
 
 
 @pytest.mark.long
@@ -131,13 +137,66 @@ def test_an_error_that_is_kept_does_not_keep_the_folder(tmp_path, monkeypatch):
     kept.append(caught.value)
 
 
+def test_a_task_of_another_length_is_refused(tmp_path):
+  spec = specs.Spec(capjax.MatrixCapsules, {"features": 2, "types": (1, 1, 1)})
+  with pytest.raises(ValueError, match="num_steps is missing.*margin_steps"):
+    matrix_capsules.make_task(spec, optax.sgd(0.1))
+  for options in ({"margin_steps": 2.0}, {"kind": "margin"}):
+    for length in ({}, {"num_steps": 9}):
+      task = matrix_capsules.make_task(
+        spec, optax.sgd(0.1), **options, **length
+      )
+      assert task.num_steps is None
+  task = matrix_capsules.make_task(spec, optax.sgd(0.1), num_steps=9)
+  with pytest.raises(ValueError, match="num_steps is 4, .* for 9; give both"):
+    fitting.fit(
+      task, workdir=tmp_path, train=fit_arrays.arrays(60), num_steps=4
+    )
+
+
+def test_a_run_may_change_the_length_of_its_loss(tmp_path, monkeypatch):
+  """With a remark; a run without a task of its own has not begun."""
+  told = []
+
+  def complete(*arguments, of_length, **options):
+    told.append(pipeline.length_remark(of_length()))
+    raise RuntimeError("stopped")
+
+  monkeypatch.setattr(fitting.pipeline, "complete", complete)
+  (tmp_path / "task.json").write_text("{}")
+  spec = specs.Spec(capjax.MatrixCapsules, {})
+  for options in ({"num_steps": 9}, {"margin_steps": 2.0}):
+    task = matrix_capsules.make_task(spec, optax.sgd(0.1), **options)
+    with pytest.raises(RuntimeError, match="stopped"):
+      fitting.fit(
+        task, workdir=tmp_path, train=fit_arrays.arrays(60), num_steps=4
+      )
+  assert told == [
+    "; the loss depends on the length, so that the numbers are not those of an "
+    "uninterrupted run",
+    "",
+  ]
+  assert "; a and b depend on the length" in pipeline.length_remark(["a", "b"])
+
+
+def test_training_that_diverges_is_an_error(tmp_path):
+  with pytest.raises(FloatingPointError, match="Try a smaller learning_rate"):
+    fitting.fit(
+      fit_arrays.task(optimizer="sgd", rate=1e30), workdir=tmp_path,
+      train=fit_arrays.arrays(60), num_steps=4, batch_size=20, log_every=1,
+    )  # fmt: skip
+
+
 @pytest.mark.long
 def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
   options = {"log_every": 5}  # so that the step of the stop has no line yet
   code, _ = fit(tmp_path, num_steps=8, stop_at=2, **options)
   assert code != 0
   code, printed = fit(tmp_path, num_steps=3, **options)
-  assert code != 0 and "4 updates; give --num_steps=4 or more" in printed
+  assert (
+    code != 0
+    and "4 updates, which cannot be undone; give num_steps=4 or" in printed
+  )
   code, printed = fit(tmp_path, num_steps=4, **options)
   lines = processes.metrics_of(tmp_path)
   assert [x["step"] for x in lines if x["split"] == "train"] == [4]

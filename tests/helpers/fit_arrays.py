@@ -2,10 +2,10 @@
 
 In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
 package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
-than that of CapsNet, `stop_at` for the validation at which the process is
-killed, `fails` for an error in the first update, `suite_fails` for one in the
-suites after training, and `start_from` for the
-folder of a run whose weights it starts from.
+than that of CapsNet, `optimizer` for another than Adam, `stop_at` for the
+validation at which the process is killed, `fails` for an error in the first
+update, `suite_fails` for one in the suites after training, and `start_from` for
+the folder of a run whose weights it starts from.
 """
 
 import json
@@ -19,6 +19,7 @@ import optax
 import capjax
 from capjax import specs
 from experiments import fitting, pipeline
+from experiments.evaluation import suites
 from experiments.tasks import capsnet, transforming
 
 _NETWORK = specs.Spec(
@@ -42,8 +43,8 @@ def arrays(count, seed=0):
   return images, labels
 
 
-def task(name="capsnet"):
-  optimizer = optax.adam(1e-3)
+def task(name="capsnet", optimizer="adam", rate=1e-3):
+  optimizer = getattr(optax, optimizer)(rate)
   if name == "capsnet":
     return capsnet.make_task(_NETWORK, optimizer)
   spec = specs.Spec(capjax.TransformingAutoencoder, {"num_capsules": 2})
@@ -71,7 +72,7 @@ def _fail_in_suites():
   def failing(*arguments):
     raise RuntimeError("the suite fails")
 
-  pipeline.suites.SUITES = dict.fromkeys(pipeline.suites.SUITES, failing)
+  suites.SUITES = dict.fromkeys(suites.SUITES, failing)
 
 
 def main(workdir, options):
@@ -83,7 +84,7 @@ def main(workdir, options):
     _fail_in_suites()
   if source := options.pop("start_from", ""):
     options["start_from"] = capjax.load(source)
-  made = task(name)
+  made = task(name, options.pop("optimizer", "adam"))
   if options.pop("fails", False):
     made = made._replace(loss=_failing)
   trained = fitting.fit(

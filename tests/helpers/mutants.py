@@ -206,6 +206,33 @@ MUTANTS = [
     (f"{_SUITES[0]}/viewpoints.py", _SUITES[1]),
     ('"test_novel_accuracy": float(np.mean(right[~known]))',
      '"test_novel_accuracy": float(np.mean(right[known]))'),
+    ("jnp.mean(scores, axis=0)", "scores[-1]"),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/transforming.py",
+     "experiments/evaluation/transforming_test.py"),
+    ("polyfit(seen, others, 1)[0]", "polyfit(seen, others, 1)[1]"),
+    ("(1, 0), (-1, 0), (0, 1), (0, -1)", "(1, 0), (1, 0), (0, 1), (0, 1)"),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/diagnostics.py",
+     "experiments/evaluation/diagnostics_test.py"),
+    ("views.rotate(image, angle)", "image"),
+    ("weights * is_class", "weights * ~is_class"),
+  ),
+  *_of(
+    (f"{_SUITES[0]}/energy_models.py",
+     "experiments/evaluation/energy_models_test.py"),
+    ("jnp.std(alone, axis=0)", "jnp.std(alone, axis=1)"),
+  ),
+  *_of(
+    ("experiments/figures/concepts.py", "experiments/figures/concepts_test.py"),
+    ("s=90 * shares[number,", "s=90 * shares[0,"),
+  ),
+  *_of(
+    ("experiments/figures/object_masks.py",
+     "experiments/figures/object_masks_test.py"),
+    ("np.argmax(masks, axis=1)", "np.argmin(masks, axis=1)"),
   ),
   *_of(
     (f"{_SUITES[0]}/scae.py", _PROBES),
@@ -244,8 +271,8 @@ MUTANTS = [
     "return -math.expm1(log)", _PROTOCOL,
   ),
   Mutant(
-    "experiments/training/task.py", "return metrics[task.chosen_by], -loss",
-    "return metrics[task.chosen_by], loss", _PROTOCOL,
+    "experiments/training/task.py", "scores = metrics[task.chosen_by], -loss",
+    "scores = metrics[task.chosen_by], loss", _PROTOCOL,
   ),
   Mutant(
     "experiments/training/loop.py",

@@ -1,5 +1,6 @@
 """Tests of evaluation and of the binaries' variants, as real processes."""
 
+import json
 import shutil
 
 import dataset_files
@@ -186,6 +187,21 @@ def test_flags_that_no_suite_takes_are_refused(train, pair, word):
   assert code == 1
   assert f"not use {word.partition('=')[0]}" in printed
   assert "Traceback" not in printed
+
+
+@pytest.mark.long
+def test_a_compared_run_must_be_of_the_same_images(train, evaluated, tmp_path):
+  capsnet, baseline = evaluated
+  other = shutil.copytree(baseline, tmp_path / "other")
+  path = other / "evaluation.json"
+  records = json.loads(path.read_text())
+  records["views"]["data"]["test"] = "0" * 64
+  path.write_text(json.dumps(records))
+  words = "--suite=views", f"--compare_with={other}", "--images=4"
+  before = (capsnet / "evaluation.json").read_bytes()
+  code, printed = train(capsnet, *words, binary="evaluate")
+  assert code == 1 and "is of other test images" in printed
+  assert (capsnet / "evaluation.json").read_bytes() == before
 
 
 @pytest.mark.long

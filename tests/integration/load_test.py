@@ -88,6 +88,7 @@ def test_an_unfinished_run_is_not_exported(run, train, tmp_path):
       ("--format=stablehlo", "--out=graph", "--source=digits"),
       "--source and --workdir both name a model",
     ),
+    (("--format=onnx",), "--format=onnx needs --out=FILE"),
   ],
 )
 @pytest.mark.long_after_first

@@ -64,6 +64,15 @@ def test_a_run_is_not_written_into_its_data(train, letters, inside):
 
 
 @pytest.mark.long
+def test_a_run_is_not_written_into_a_folder_of_images(train, letters):
+  folder = letters / "letters"
+  before = sorted(folder.rglob("*"))
+  code, printed = train(folder, *SMALL)
+  assert code == 1 and "holds folders of images, and" in printed
+  assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.long
 def test_the_same_command_resumes(train, letters, tmp_path):
   shutil.copytree(letters / "run", tmp_path / "run")
   before = processes.metrics_of(tmp_path / "run")

@@ -87,7 +87,7 @@ def test_presences_have_columns(folder):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    (["--model=nothing", "0.png"], "nothing does not exist; .* Pretrained: "),
+    (["--model=nothing", "0.png"], "nothing does not exist; .* or one of "),
     (["--model=digits"], "no image is given; name files after the flags"),
   ],
 )

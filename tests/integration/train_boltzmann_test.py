@@ -24,7 +24,7 @@ def trained(train, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "capsules"
   code, printed = train(workdir, *SMALL, binary="train_boltzmann")
   assert code == 0, printed
-  assert "test reconstruction error 0." in printed
+  assert "test_reconstruction_error 0." in printed
   return workdir
 
 

@@ -9,7 +9,6 @@ import pytest
 from capjax.data.sources import constellations
 from capjax.evaluation import segmentation
 from experiments.evaluation import constellations as segmentations
-from experiments.figures import constellations as point_figures
 
 TINY = ("--width=8", "--blocks=1", "--heads=2", "--hidden=8")
 STEPS = (
@@ -88,13 +87,3 @@ def test_accuracy_is_that_of_the_evaluation():
     one = (np.asarray(x)[n : n + 1] for x in (drawn.objects, drawn.presence))
     want = segmentation.score(found[n : n + 1], *one)
     assert value == pytest.approx(want.accuracy)
-
-
-def test_figure_colours_points_by_object(tmp_path):
-  points = np.array([[[-0.5, 0.0], [0.5, 0.0], [0.0, 9.0]]])
-  presence = np.array([[1, 1, 0]])
-  path = point_figures.segments(
-    points, presence, {"truth": [[0, 1, 1]], "found": [[-1, 1, 1]]},
-    tmp_path / "figure.png",
-  )  # fmt: skip
-  assert path.stat().st_size > 1000

@@ -200,7 +200,7 @@ def test_a_rate_that_is_far_too_high_ends_with_a_message(train, tmp_path):
   )  # fmt: skip
   assert code == 1
   assert "became infinite or NaN" in printed
-  assert "Try a smaller learning rate (--learning_rate)" in printed
+  assert "Try a smaller learning_rate in another workdir" in printed
   assert "Traceback" not in printed
 
 

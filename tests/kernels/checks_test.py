@@ -53,6 +53,14 @@ def arguments_of(case):
   return {name: jnp.float32(x) for name, x in drawn.items()}
 
 
+@pytest.mark.parametrize("name", kernel_cases.CASES)
+def test_kernels_take_arrays_of_numpy(name):
+  case = kernel_cases.CASES[name]
+  drawn = kernel_cases.draw(case, np.random.default_rng(0))
+  drawn = {name: np.float32(x) for name, x in drawn.items()}
+  assert jax.tree.leaves(jax.eval_shape(lambda: case.function(**drawn)))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_refuse_whole_numbers(name):
   case = CASES[name]

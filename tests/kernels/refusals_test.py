@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,15 @@ import pytest
 
 from kernels import checks, energy, geometry, numerics, rendering, routing
 from kernels.energy import families
-from kernels.matching import constellations, ransac, vote_mixture
+from kernels.matching import (
+  constellations,
+  ransac,
+  selection,
+  vote_mixture,
+)
+from kernels.rendering import compositing
+
+_VOTES = jax.random.normal(jax.random.key(0), (3, 2, 5))
 
 
 @pytest.fixture(autouse=True)
@@ -259,3 +268,60 @@ def test_layers_are_normalised_up_to_the_largest_number(dtype, share):
 def test_a_canvas_has_rows_and_columns(canvas):
   with pytest.raises(ValueError, match="canvas=.*; give the numbers of rows"):
     inspect.unwrap(rendering.warp)(jnp.ones((3, 3, 1)), jnp.eye(3), canvas)
+
+
+@pytest.mark.parametrize("canvas", [(4.0, 4.0), (True, 4)])
+def test_sides_of_a_canvas_are_whole_numbers(canvas):
+  for render in (rendering.warp, rendering.transform):
+    with pytest.raises(TypeError, match="number of canvas is .*; give a whole"):
+      inspect.unwrap(render)(jnp.ones((3, 3, 1)), jnp.eye(3), canvas=canvas)
+
+
+@pytest.mark.parametrize(
+  ("value", "kind", "words"),
+  [
+    (-1.5, ValueError, "share is -1.5; give a number from -1 to 1"),
+    (1.5, ValueError, "share is 1.5; give a number from -1 to 1"),
+    (float("nan"), ValueError, "share is nan"),
+    ("1", TypeError, "share is '1'; give a number"),
+  ],
+)
+def test_a_setting_is_in_its_range(value, kind, words):
+  for fine in (-1, 1, 0.25, np.float32(-1), jnp.zeros(())):
+    checks.within(-1.0, 1.0, share=fine)
+  jax.jit(lambda share: checks.within(-1.0, 1.0, share=share))(3.0)  # unknown
+  with pytest.raises(kind, match=words):
+    checks.within(-1.0, 1.0, share=value)
+
+
+def test_a_range_may_have_no_end():
+  checks.within(1.0, math.inf, rate=1e30)
+  for wrong in (0.5, math.inf):
+    with pytest.raises(ValueError, match="give a finite number, 1 or more"):
+      checks.within(1.0, math.inf, rate=wrong)
+
+
+@pytest.mark.parametrize(
+  "route",
+  [
+    routing.dynamic_routing,
+    lambda votes: routing.variational_routing(votes, jnp.ones(3)),
+  ],
+)
+def test_factors_of_votes_are_told_from_votes(route):
+  votes = routing.LinearVotes(jnp.ones((3, 4)), jnp.ones((3, 2, 4, 5)))
+  with pytest.raises(TypeError, match="votes is a LinearVotes; give an array"):
+    route(votes)
+
+
+def test_pictures_are_not_broadcast():
+  front = compositing.Picture(jnp.ones((4, 4, 3)), jnp.ones((4, 4, 1)))
+  back = compositing.Picture(jnp.ones((5, 4, 4, 3)), jnp.ones((5, 4, 4, 1)))
+  with pytest.raises(ValueError, match="colours behind is .5 4 4 3.; give"):
+    compositing.over(front, back)
+
+
+def test_a_scale_of_a_gaussian_may_be_a_whole_number():
+  x, mean = jnp.array([1.0, 2.0]), jnp.zeros(2)
+  want = selection.gaussian(x, mean, 2.0)
+  np.testing.assert_array_equal(selection.gaussian(x, mean, 2), want)

@@ -61,6 +61,10 @@ def test_a_routing_of_ones_own_routes(scopes):
   )
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(gradient))
   assert np.any(gradient.classes.bias[...])
+  learnt = jax.grad(scope["loss"])(
+    scope["learnt"], scope["images"][:8], scope["labels"][:8]
+  )
+  assert learnt.classes.route.function.log_distance[...] != 0
 
 
 def test_weights_of_a_network_with_a_function_are_kept(scopes):

@@ -1,4 +1,4 @@
-"""The annotations of kernels and capjax, by mypy."""
+"""Annotations, and the calls of the binaries, by mypy."""
 
 import subprocess
 

@@ -82,7 +82,7 @@ def open_arrays(
     if len(some) != len(marks) or not len(some):
       raise ValueError(
         f"{path}: {prefix}images holds {len(some)} images and {prefix}labels "
-        f"{len(marks)} labels; give one label for each of at least one image"
+        f"{len(marks)} labels; give at least one image, and a label for each"
       )
   if has_test and images[0].shape[1:] != images[1].shape[1:]:
     one, two = ("x".join(map(str, x.shape[1:])) for x in images)

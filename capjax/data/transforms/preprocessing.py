@@ -134,12 +134,14 @@ def stored(
 
 def _as_uint8(images: np.ndarray) -> str:
   """Advice on converting images of another dtype; empty if unknown."""
+  if images.dtype == bool:
+    return "; convert booleans by np.uint8(255 * images)"
   if images.dtype.kind not in "fiu" or not images.size:
     return ""
   if not np.all(np.isfinite(images)):
     return "; some numbers are not finite: leave out such images"
   if 0 <= images.min() and images.max() <= 1:
-    return "; convert floats in [0, 1] by np.uint8(255 * images + 0.5)"
+    return "; convert floats in [0, 1] by np.uint8(np.round(255 * images))"
   if 0 <= images.min() and images.max() <= 255:
-    return "; convert numbers in [0, 255] by np.uint8(images + 0.5)"
+    return "; convert numbers in [0, 255] by np.uint8(np.round(images))"
   return ""

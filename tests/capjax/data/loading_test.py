@@ -33,6 +33,20 @@ def test_real_files(data_dir, name, split, size, first_labels):
   assert (got.images.min(), got.images.max()) == (0, 255)
 
 
+def test_a_notebook_shows_sizes_and_classes():
+  got = data.load("digits", "test")
+  want = (
+    "<Dataset: 360 images of 8x8x1, 10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9>"
+  )
+  assert repr(got) == want
+  many = got._replace(num_classes=11, class_names=tuple("abcdefghijk"))
+  assert repr(many).endswith("11 classes: a, b, c, d, e, f, g, h, i, j, ...>")
+  none = got._replace(
+    num_classes=0, class_names=(), labels=got.labels[:, None][:, :0]
+  )
+  assert repr(none) == "<Dataset: 360 images of 8x8x1, no classes>"
+
+
 def test_digits_are_split_by_class():
   train, test = data.load("digits", "train"), data.load("digits", "test")
   raw = datasets.load_digits()

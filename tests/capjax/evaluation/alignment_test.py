@@ -1,5 +1,7 @@
 """Affine maps between pictures, against maps that are known."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +75,14 @@ class AlignmentTest(parameterized.TestCase):
     for move in moves:
       near = found.pose + np.pad(move, ((0, 1), (0, 0)))
       assert _residual(near, target) > found.residual - 1e-3
+
+  def test_whole_numbers_are_refused_by_name(self):
+    align = inspect.unwrap(alignment.align)  # annotations are checked in tests
+    whole = jnp.ones((*_SIZE, 1), int)
+    with self.assertRaisesRegex(TypeError, "picture holds int32"):
+      align(whole, _blob())
+    with self.assertRaisesRegex(TypeError, "target holds int32"):
+      align(_blob(), whole)
 
   def test_black_pictures_are_no_trouble(self):
     black = jnp.zeros((*_SIZE, 1))

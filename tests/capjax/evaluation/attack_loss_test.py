@@ -69,3 +69,21 @@ def test_attacks_do_not_depend_on_the_scale_of_logits(scale):
   logits = (moved.reshape(3, -1) @ weights)[np.arange(3), labels]
   before = (images.reshape(3, -1) @ weights)[np.arange(3), labels]
   assert (logits < before - 0.5).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_losses_have_the_dtype_of_the_scores(dtype):
+  scores, labels = jnp.ones((2, 3), dtype), jnp.array([0, 2])
+  assert attacks.log_odds_against(scores, labels).dtype == dtype
+  assert attacks.log_odds_against(scores[:0], labels[:0]).shape == (0,)
+
+
+def test_labels_are_among_the_classes():
+  scores = jnp.array([[1.0, 2.0, 3.0]])
+  for label in (-1, 3):
+    with pytest.raises(ValueError, match=rf"labels hold {label}; give 0..2"):
+      attacks.log_odds_against(scores, jnp.array([label]))
+    traced = jax.jit(attacks.log_odds_against)(scores, jnp.array([label]))
+    assert np.isnan(traced).all()
+  with pytest.raises(ValueError, match="num_classes is 1; give at least 2"):
+    attacks.log_odds_against(scores[:, :1], jnp.array([0]))

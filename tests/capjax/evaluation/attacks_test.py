@@ -309,15 +309,32 @@ class AttacksTest(chex.TestCase):
     assert np.all(rise[1:] < 0)
 
   @parameterized.parameters(
-    (dict(eps=-0.1), "eps=-0.1"),
-    (dict(eps=np.float32(-0.5)), "eps=-0.5"),
-    (dict(eps=np.int32(-1)), "eps=-1"),
+    (dict(eps=-0.1), "eps is -0.1; give a finite number, 0 or more"),
+    (dict(eps=np.float32(-0.5)), "eps is -0.5"),
+    (dict(eps=np.int32(-1)), "eps is -1"),
     (dict(eps=0.1, num_steps=0), "num_steps is 0; give"),
-    (dict(eps=0.1, step_size=-1.0), "step_size=-1"),
+    (dict(eps=0.1, step_size=-1.0), "step_size is -1"),
   )
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       attacks.bim(_linear, _images(), _LABELS, **options)
+
+
+def test_each_image_may_have_its_eps():
+  eps = jnp.array([0.0, 0.1, 0.3, 0.1, 0.2, 0.0])
+  got = attacks.fgsm(_linear, _images(), _LABELS, eps[:, None, None, None])
+  for n, one in enumerate(eps):
+    want = _BIM(_images(), _LABELS, one, num_steps=1)[n]
+    np.testing.assert_allclose(got[n], want, atol=1e-6)
+  with pytest.raises(ValueError, match="eps is -0.1.*; give"):
+    attacks.fgsm(_linear, _images(), _LABELS, -eps.reshape(6, 1, 1, 1) / 3)
+
+
+@pytest.mark.parametrize("wrong", [-1.5, 3.0, 200.0])
+def test_images_outside_of_the_range_are_refused(wrong):
+  images = jnp.full((1, 2, 2, 1), 0.5).at[0, 0, 0].set(wrong)
+  with pytest.raises(ValueError, match="give intensities in .0, 1."):
+    attacks.fgsm(lambda x, _: jnp.sum(x, (1, 2, 3)), images, _LABELS[:1], 0.1)
 
 
 def check_targets_are_all_others(draw):

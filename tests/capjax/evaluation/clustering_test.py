@@ -62,6 +62,8 @@ class MatchTest(parameterized.TestCase):
   def test_clusters_left_over_have_no_name(self):
     clusters, labels = np.array([7, 7, 3, 3, 5]), np.array([2, 2, 9, 9, 9])
     self.assertEqual(clustering.match(clusters, labels), {7: 2, 3: 9})
+    words = np.array(["cat", "dog"])[np.equal(labels, 9).astype(int)]
+    self.assertEqual(clustering.match(clusters, words), {7: "cat", 3: "dog"})
 
 
 class AccuracyTest(parameterized.TestCase):

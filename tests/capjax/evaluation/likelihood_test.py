@@ -104,6 +104,18 @@ class LikelihoodTest(parameterized.TestCase):
       likelihood.log_partition(
         jax.random.key(0), _model(0), jnp.zeros((1, _SIZE)), num_chains=1
       )
+    with self.assertRaisesRegex(ValueError, "num_temperatures is 1"):
+      _estimate(_model(0), jnp.zeros((1, _SIZE)), num_temperatures=1)
+
+  def test_backwards_the_samples_are_the_chains(self):
+    likelihood.log_partition(
+      jax.random.key(0),
+      _model(0),
+      jnp.zeros((1, _SIZE)),
+      num_temperatures=3,
+      num_chains=1,
+      backwards_from=jnp.ones((2, *_model(0).image_shape)),
+    )
 
   def test_gaussian_pixels_by_integration(self):
     model = rbm.CapsuleRBM(

@@ -107,8 +107,11 @@ def test_the_generative_model_alone_has_a_decoder():
 
 def test_what_has_no_graph_is_refused(tmp_path):
   trained = saved_cases.trained("baseline")
-  with pytest.raises(ValueError, match="has no decoder"):
+  with pytest.raises(ValueError, match="has no decoder.*export the graph"):
     exporting.graph(trained, "decoder")
+  points = saved_cases.trained("constellation")
+  with pytest.raises(ValueError, match=r"latents\.$"):
+    exporting.graph(points, "decoder")
   with pytest.raises(ValueError, match="'encoder' is unknown"):
     exporting.graph(trained, "encoder")
   path = tmp_path / "foreign"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
+from capjax.kernels.matching.selection import Capsules
 from flax import nnx
 from numpyro import infer
 
@@ -50,6 +51,28 @@ class GuidesTest(chex.TestCase):
     ]:
       got = np.mean(theirs(estimate, model))
       assert abs(got - np.mean(samples)) < 6 * error, (got, np.mean(samples))
+
+  def test_objects_are_found_among_present_children(self):
+    encoder = guides.ObjectEncoder(
+      3, 2, width=8, num_blocks=1, num_heads=2, num_inducing=2, out_features=4,
+      hidden=4, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    logits = jnp.array([[0.5, -60.0, -1.0]])
+    poses = jax.random.normal(jax.random.key(0), (1, 3, 6))
+    presences = 1 / (1 + np.exp(-logits))
+    tokens = jnp.concatenate(
+      [poses, jnp.float32(presences)[..., None], jnp.eye(3)[None]], axis=-1
+    )
+    codes = encoder.transformer(tokens, jnp.float32(presences))
+    found = encoder(Capsules(logits, poses))
+    np.testing.assert_allclose(
+      found.log_odds, encoder.log_odds(codes)[..., 0], atol=1e-5
+    )
+    np.testing.assert_allclose(found.poses, encoder.poses(codes), atol=1e-5)
+    moved = encoder(Capsules(logits, poses.at[0, 1].add(3.0)))
+    np.testing.assert_allclose(moved.poses, found.poses, atol=1e-5)
+    other = encoder(Capsules(logits, poses.at[0, 2].add(3.0)))
+    self.assertGreater(np.abs(other.poses - found.poses).max(), 1e-3)
 
   @parameterized.parameters(False, True)
   def test_density_is_that_of_the_samples(self, gaussian):

@@ -101,11 +101,11 @@ def _log_child(capsules, relations, i, child, top):
   terms = []
   expected = _matrix(top.poses[0]) @ _matrix(relations.offsets[i, 0])
   places = [
-    (np.zeros(6), capsules.wide_scales["dummy_scale"]),
+    (np.zeros(6), capsules.dummy_scale),
     ((expected - np.eye(3))[:2].ravel(), relations.scales[i, 0]),
   ]
   for j, (mean, scale) in enumerate(places):
-    off = capsules.wide_scales["off_scale"]
+    off = capsules.off_scale
     scale = (t / scale**2 + (1 - t) / off**2) ** -0.5
     terms.append(
       np.log(odds[j] / np.sum(odds))

@@ -56,6 +56,27 @@ def test_memory_bounds_the_types_at_once(monkeypatch):
   assert one_by_one >= 2 * 4 * (1 + 3 + 3)
 
 
+def test_layers_by_themselves_are_those_of_a_network():
+  """With default options, for poses of two types on a grid of 3x4."""
+  poses = jax.random.normal(jax.random.key(0), (2, 3, 4, 2, 4, 4))
+  activations = jax.random.uniform(jax.random.key(1), poses.shape[:4])
+  layer = matrix.ConvMatrixCaps(2, 3, 2, rngs=nnx.Rngs(0))
+  found = layer(poses, activations)
+  chex.assert_shape(found.poses, (2, 2, 3, 3, 4, 4))
+  network = matrix_capsules.MatrixCapsules(
+    (28, 28, 1), 2, features=2, types=(2, 3, 2), rngs=nnx.Rngs(0)
+  )
+  of_network = network.layers[0].em
+  assert layer.em == of_network._replace(
+    form=of_network.form._replace(cost_scale=100 * 3 / (2 * 2 * 2))
+  )
+  classes = matrix.ClassMatrixCaps(
+    3, 5, jnp.zeros((2, 3, 16)), rngs=nnx.Rngs(0)
+  )
+  chex.assert_shape(classes(found.poses, found.activations).activations, (2, 5))
+  assert classes.em.form.cost_scale == pytest.approx(100 * 5 / (2 * 3 * 3))
+
+
 @pytest.mark.long
 def test_both_implementations_agree():
   images = jax.random.normal(jax.random.key(0), (2, 15, 15, 1))

@@ -49,6 +49,28 @@ def _sets(seed=0):
   return (jnp.asarray(x, jnp.float32) for x in (members, presence, points))
 
 
+def test_all_members_are_present_without_presence():
+  members, _, _ = _sets()
+  there = jnp.ones(members.shape[:2])
+  chex.assert_trees_all_equal(_layer()(members), _layer()(members, there))
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_absent_points_move_no_slot(invariant):
+  layer = slots.PointSlots(
+    num_slots=2, size=4, width=8, num_blocks=1, num_heads=2, num_iterations=2,
+    invariant=invariant, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  _, presence, points = _sets()
+  assert presence[0, 1] == 0
+  call = jax.jit(lambda layer, *x: layer(*x).contents)
+  want = call(layer, points, presence)
+  got = call(layer, points.at[0, 1].add(0.4), presence)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+  other = call(layer, points.at[0, 2].add(0.4), presence)
+  assert np.abs(other - want).max() > 1e-3
+
+
 def _linear(layer, x):
   y = x @ np.float64(layer.kernel[...])
   return y if layer.bias is None else y + np.float64(layer.bias[...])

@@ -242,6 +242,10 @@ def test_decoders_without_features_are_exported():
   [
     ({"part_encoder": "dense"}, "part_encoder='dense'; pass 'attention'"),
     ({"object_encoder": "gru"}, "object_encoder='gru'; pass 'set_transformer'"),
+    (
+      {"object_encoder": "mlp", "masking": "none"},
+      "masking is 'none'; give log_presence or near_hard",
+    ),
     ({"num_features": -1}, "num_features is -1; give at least 0"),
   ],
 )

@@ -99,14 +99,14 @@ def _explain_broken(points, presence, votes, scales, log_weights, *, fault):
   )
 
 
-def _loss_oracle(output, presence):
+def _loss_oracle(output, presence, num_classes):
   """The terms of the loss, in float64 and by loops."""
   there = np.float64(presence)
   prior = np.max(np.float64(output.presence), axis=-1)
   num_images, num_objects = prior.shape
   within = between = activity = 0.0
   for b in range(num_images):
-    within += (prior[b].sum() - num_objects / 2) ** 2 / num_images
+    within += (prior[b].sum() - num_objects / num_classes) ** 2 / num_images
     wins = [0.0] * num_objects
     for m in range(there.shape[1]):
       best = np.max(np.float64(output.posterior[b, :, :, m]), axis=1)
@@ -118,7 +118,7 @@ def _loss_oracle(output, presence):
       elif wins[k] == 1:
         activity -= np.log(1 - chance) / num_images
   for k in range(num_objects):
-    between += (prior[:, k].sum() - num_images / 2) ** 2 / num_objects
+    between += (prior[:, k].sum() - num_images / num_classes) ** 2 / num_objects
   return {
     "log_prob": np.mean(output.log_prob),
     "prior_within": within,
@@ -130,15 +130,16 @@ def _loss_oracle(output, presence):
 
 
 def check_loss_matches_oracle(loss):
-  for seed in (0, 1):
+  for seed, num_classes in ((0, 2), (1, 3)):
     output, presence = _output(seed, noisy=True), _drawn(seed).presence
-    want = _loss_oracle(output, presence)
+    want = _loss_oracle(output, presence, num_classes)
     for weights in ((1.0, 1.0, 10.0, 10.0), (0.5, 2.0, 3.0, 7.0)):
       names = ("within", "between", "activity", "deformation")
       value, got = loss(
         output,
         presence,
         sparsity_of="soft",
+        num_classes=num_classes,
         **dict(zip(names, weights, strict=True)),
       )
       terms = [want[n] for n in list(want)[1:]]

@@ -10,6 +10,7 @@ from capjax.kernels import checks
 from capjax.layers import platforms
 from capjax.scae import parts as part_capsules
 from capjax.scae import templates as part_templates
+from kernels import rendering
 
 
 def _case(mixing="alpha", channels=1, seed=0):
@@ -134,3 +135,66 @@ def test_images_of_another_size_are_refused(name):
   )
   with pytest.raises(checks.ImageShapeError, match="give .B 9 8 1."):
     getattr(decoder, name)(jnp.zeros((1, 8, 9, 1)), parts)
+
+
+def _softplus(x):
+  return np.log1p(np.exp(x))
+
+
+@pytest.mark.parametrize("mixing", ["alpha", "coupled"])
+@pytest.mark.parametrize("nonlinearity", ["sigmoid", "relu1"])
+def test_the_mixture_is_that_of_the_raw_parameters(mixing, nonlinearity):
+  random = np.random.default_rng(0)
+  decoder = part_templates.Templates(
+    (5, 4, 2), 3, size=3, num_features=2, mixing=mixing,
+    nonlinearity=nonlinearity, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  parameters = jax.tree.map(
+    lambda x: x + jnp.float32(0.4 * random.normal(size=x.shape)),
+    nnx.state(decoder, nnx.Param),
+  )
+  nnx.update(decoder, parameters)
+  raw = jax.tree.map(np.float64, nnx.to_pure_dict(parameters))
+  parts = part_capsules.Parts(
+    jnp.float32(random.normal(size=(1, 3, 3, 3)) / 4 + np.eye(3) / 2),
+    jnp.float32(random.uniform(0.2, 1, (1, 3))),
+    jnp.float32(random.normal(size=(1, 3, 2))),
+  )
+
+  def squash(x):
+    if nonlinearity == "sigmoid":
+      return 1 / (1 + np.exp(-x))
+    return np.clip(x, 0, 1)
+
+  hidden = parts.features[0] @ raw["hidden"]["kernel"] + raw["hidden"]["bias"]
+  colours = np.maximum(hidden, 0) @ raw["color"]["kernel"]
+  colours += raw["color"]["bias"]
+  colours = squash(colours + (0.99 if nonlinearity == "relu1" else 0))
+  background = np.full(2, 1 / (1 + np.exp(-raw["background"])))
+
+  def render(templates):
+    return jnp.stack(
+      [
+        rendering.warp(jnp.float32(x), pose, (5, 4))
+        for x, pose in zip(templates, parts.poses[0], strict=True)
+      ]
+    )
+
+  rendered = render(squash(raw["raw"])) * colours[:, None, None]
+  if mixing == "alpha":
+    logits, beyond = render(raw["alphas"]), _softplus(raw["background_logit"])
+  else:
+    temperature = _softplus(raw["temperature"] + 0.5) + 1e-4
+    logits, beyond = rendered / temperature, background / temperature
+  image = jnp.float32(random.uniform(size=(5, 4, 2)))
+  want = rendering.explain_image(
+    image,
+    jnp.float32(rendered),
+    jnp.float32(logits),
+    parts.presence[0],
+    jnp.float32(background),
+    jnp.float32(beyond),
+  )
+  got = decoder.explain(image[None], parts)
+  np.testing.assert_allclose(got.log_prob[0], want.log_prob, rtol=1e-5)
+  np.testing.assert_allclose(got.mean[0], want.mean, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,6 @@ import pytest
 
 from capjax import baselines, data
 from experiments.evaluation import confusion
-from experiments.figures import confusion as confusion_figures
 
 
 class Reader(baselines.CapsNetBaseline):
@@ -75,14 +74,3 @@ def test_the_most_frequent_come_first():
   found = [int(line.split()[0]) for line in lines]
   assert found == sorted(found, reverse=True) and found[0] == 6
   assert confusion.told(np.eye(3, dtype=int), ["a", "b", "c"]) == []
-
-
-@pytest.mark.parametrize("num_classes", [1, 3, 30, 100])
-def test_figures_are_of_any_number_of_classes(tmp_path, num_classes):
-  counts = np.arange(num_classes**2).reshape(num_classes, num_classes)
-  names = [f"$x^$ a long name of class {n}" for n in range(num_classes)]
-  files = [
-    confusion_figures.confusion(x, names, tmp_path / "x.png").read_bytes()
-    for x in (counts, counts.T + 1)
-  ]
-  assert files[0] != files[1]

@@ -1,9 +1,14 @@
-"""The comparison of a guide with chains, where both are known."""
+"""The comparison of a guide with chains, and scales, where they are known."""
 
+from types import SimpleNamespace
+
+import golden_cases
 import numpy as np
 import pytest
 
+from capjax import data
 from experiments.evaluation import generative
+from experiments.training import train_step
 
 
 def _layers(random, shape, scales=(0.1, 0.3)):
@@ -54,3 +59,29 @@ def test_only_present_capsules_are_compared():
   assert found["deviation_ratio"] == pytest.approx(5, abs=0.3)
   assert found["shift"] > 1
   assert generative.agreement(chains, guided, present & ~present) == {}
+
+
+def test_scales_are_those_of_all_relations(run, monkeypatch):
+  for name in ("tiles", "decompositions"):
+    monkeypatch.setattr(generative.energy_models, name, lambda *_, **__: None)
+  monkeypatch.setattr(generative, "_sample", lambda *_: np.full(2, 0.3))
+  monkeypatch.setattr(generative, "_decompose", lambda *_: [])
+  scales = [np.array([[0.5, 0.4], [0.2, 0.9]]), np.array([[0.7]])]
+  capsules = SimpleNamespace(
+    templates=SimpleNamespace(alphas=np.ones((2, 1)), colours=np.ones((2, 1))),
+    relations=[lambda x=x: SimpleNamespace(scales=x) for x in scales],
+  )
+  images = np.array([51, 0, 102], np.uint8).reshape(3, 1, 1, 1)
+  test = data.Dataset(images, np.zeros(3, np.int32), 1, {})
+  some = golden_cases.classifier(test, SimpleNamespace(capsules=capsules))
+  sample = train_step.sample_labelled(lambda key, image: image)
+  some = some._replace(task=some.task._replace(sample_test=sample))
+  assert generative.parts(run, some) == pytest.approx(
+    {
+      "samples_mean": 0.3,
+      "images_mean": 0.2,
+      "num_images": 3,
+      "least_scale": 0.2,
+      "median_scale": 0.5,
+    }
+  )

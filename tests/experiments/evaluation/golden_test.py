@@ -131,12 +131,47 @@ def test_novel_viewpoints_are_those_that_are_not_familiar(run):
     familiar=lambda factors: factors["label_azimuth"] < 4,
   )._replace(measures={"accuracy": np.array([1.0, 1.0, 1.0, 0.0])})  # fmt: skip
   scores = viewpoints.viewpoints(run, some)
+  assert scores["num_familiar"] == scores["num_novel"] == 2
   assert scores["test_familiar_accuracy"] == 1
   assert scores["test_novel_accuracy"] == 0.5
   assert scores["novel_error_percent"] == 50
+  scores |= {"num_familiar": 3, "num_novel": 1}
+  num_images = models.images_of(some, scores, viewpoints.viewpoints.counts)
+  for name in ("test_familiar_accuracy", "familiar_error_percent"):
+    assert num_images[name] == 3
+  for name in ("test_novel_accuracy", "novel_error_percent"):
+    assert num_images[name] == 1
+  assert num_images["novel_gap_percent"] == 4
   assert scores["azimuth_accuracy"] == [1, 1, 1, 0]
   assert scores["elevation_accuracy"] == [1, 0.5]
   assert np.diff(scores["azimuth"]).tolist() == [20 * 2] * 3
+
+
+class MiddlePixel(nnx.Module):
+  """Scores of 1 for class 0, and of the middle pixel for class 1."""
+
+  def __call__(self, images):
+    middle = 20 * images[:, 16, 16, 0]
+    return jnp.stack([jnp.ones(len(images)), middle], axis=1)
+
+
+def test_scores_of_crops_are_averaged(run):
+  """The middle of 13 crops shows a dot that only one of them has there."""
+  images = np.zeros((5, 48, 48, 1), np.uint8)
+  images[[0, 4], 24, 24] = 255  # of 20, for a mean above 1
+  images[[1, 2], 24, 24] = 51  # of 4
+  images[3, 27, 27] = 255  # in the last crop, which is not that of the centre
+  test = data.Dataset(
+    images, np.ones(5, np.int32), 2, {"label_azimuth": np.arange(5)}
+  )
+  some = golden_cases.classifier(
+    test, MiddlePixel(), familiar=lambda factors: factors["label_azimuth"] > 3
+  )
+  assert viewpoints.multi_crop(run, some) == {
+    "multi_crop_accuracy": 2 / 4,
+    "centre_crop_accuracy": 3 / 4,
+    "num_images": 4,
+  }
 
 
 def test_information_needs_two_images_of_a_class():

@@ -12,7 +12,6 @@ from capjax import data, specs
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.slot_autoencoder import SlotAutoencoder
 from experiments.evaluation import models, multimnist, object_masks
-from experiments.figures import object_masks as mask_figures
 from experiments.tasks import scenes, slots
 
 _CANVAS = (16, 16)
@@ -111,19 +110,6 @@ def test_slots_are_scored_on_the_scenes_of_their_training(scene, want):
   trained = golden_cases.classifier(_dataset(), nnx.Module())
   _, *found = multimnist.overlaid(trained._replace(task=task), whole=True)
   assert tuple(found) == want
-
-
-def test_figure_has_the_colours_of_objects(tmp_path):
-  images = np.ones((2, 4, 4, 1), np.float32)
-  masks = np.zeros((2, 3, 4, 4), np.float32)
-  masks[:, 1] = 1
-  files = []
-  for owner in (0, 1, -1):
-    path = mask_figures.object_masks(
-      images, images, masks, np.full((2, 4, 4), owner), tmp_path / "x.png"
-    )
-    files.append(path.read_bytes())
-  assert len(set(files)) == 3
 
 
 @pytest.mark.parametrize(

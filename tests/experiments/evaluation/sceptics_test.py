@@ -1,15 +1,13 @@
 """Parse trees, starvation and moves of constructed models, which are known."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import cases
-import golden_cases
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from side_cases import Sides, dots, trained_on
 
 import capjax
 from capjax import data
@@ -17,47 +15,6 @@ from capjax.evaluation import inspection
 from experiments.evaluation import models, sceptics
 from experiments.training import task as tasks
 from experiments.training.loop_config import LoopConfig
-from kernels import routing
-
-SIDE = 9
-# Of a dot to the right, below, to the left, above: a quarter turn is the next.
-PLACES = ((4, 7), (7, 4), (4, 1), (1, 4))
-
-
-class Sides(nnx.Module):
-  """Two parts: one chooses the side with the dot as its parent, one the first.
-
-  The pose of each class is the brightness at its place, and a constant.
-  """
-
-  primary = SimpleNamespace(num_types=2)
-
-  def __call__(self, images):
-    ink = jax.lax.reduce_window(
-      images[..., 0], 0.0, jax.lax.add, (1, 3, 3), (1, 1, 1), "SAME"
-    )
-    ink = jnp.stack([ink[:, *place] for place in PLACES], axis=1)
-    first = jnp.zeros_like(ink).at[:, 0].set(1)
-    side = jax.nn.one_hot(jnp.argmax(ink, axis=1), len(PLACES))
-    poses = jnp.stack([ink, jnp.ones_like(ink)], axis=-1)
-    return routing.RoutingOutput(poses, ink, jnp.stack([side, first], axis=1))
-
-
-def dots(count=8):
-  """Images of one dot, as often on each side, which is the label."""
-  labels = np.arange(count) % len(PLACES)
-  images = np.zeros((count, SIDE, SIDE, 1), np.uint8)
-  for image, label in zip(images, labels, strict=True):
-    image[PLACES[label]] = 255
-  return data.Dataset(images, labels.astype(np.int32), len(PLACES), {})
-
-
-def trained_on(model, test, **fields):
-  found = golden_cases.classifier(test, model)
-  task = found.task._replace(
-    scores=lambda model, images: model(images).activations
-  )
-  return found._replace(task=task, **fields)
 
 
 @pytest.fixture
@@ -96,7 +53,7 @@ def test_moves_go_both_ways_and_are_compared_with_the_answers(
   run, quarter_turns
 ):
   """Of labels that are all wrong, one way of two makes the answers right."""
-  wrong = dots()._replace(labels=(dots().labels + 1) % len(PLACES))
+  wrong = dots(turns=1)
   some = trained_on(Sides(), wrong, load_train=lambda: dots(16))
   scores = sceptics.moved(run, some)
   assert scores["accuracy"] == 0 and scores["rotation_accuracy"] == 0.5

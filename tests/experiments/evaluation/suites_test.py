@@ -164,6 +164,9 @@ def test_no_run_hides_another_of_the_same_model(tmp_path):
   assert len(twice) == 4 and "capsnet (2)" in twice
 
 
+_LABELS = np.arange(2, dtype=np.int32)
+
+
 def test_no_spectra_hide_others_of_folders_of_the_same_name(
   monkeypatch, tmp_path
 ):
@@ -171,9 +174,11 @@ def test_no_spectra_hide_others_of_folders_of_the_same_name(
   drawn = {}
   figures = latents.energy_models
   monkeypatch.setattr(figures, "spectra", lambda *_: None)
-  monkeypatch.setattr(figures, "compared_spectra", lambda x, _: drawn.update(x))
+  monkeypatch.setattr(
+    figures, "compared_spectra", lambda x, *_: drawn.update(x)
+  )
   monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
-  images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
+  images = data.Dataset(np.zeros((2, 1, 1, 1), np.uint8), _LABELS, 2, {})
   for number, run in enumerate([*others, own]):
     activities = {"0": np.full((2, 1), number)}
     monkeypatch.setattr(latents, "_activities", lambda *_, x=activities: x)
@@ -193,7 +198,7 @@ def test_spectra_of_several_layers_are_the_figures_of_a_run(
   monkeypatch.setattr(latents, "_knowledge", lambda *_: {})
   activities = {str(n): np.eye(2) for n in range(2)}
   monkeypatch.setattr(latents, "_activities", lambda *_: activities)
-  images = SimpleNamespace(images=None, labels=np.arange(2), num_classes=2)
+  images = data.Dataset(np.zeros((2, 1, 1, 1), np.uint8), _LABELS, 2, {})
   some = SimpleNamespace(test=images, load_train=lambda: images)
   with pytest.raises(ValueError, match="cannot read"):
     latents.spectra(own, some, models.Options(compare_with=[other]))

@@ -2,6 +2,7 @@
 
 import itertools
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import golden_cases
 import jax
@@ -101,6 +102,38 @@ def test_labels_go_with_the_views_of_their_images(run, trained, monkeypatch):
   for kind in ("prior", "posterior"):
     assert scores[f"affnist_like_{kind}_match_accuracy"] == 1
   assert (scores["views"], scores["num_images"]) == (3, 6)
+
+
+class Explained(NamedTuple):
+  mean: jax.Array
+  coefficients: jax.Array
+
+
+class Negative(nnx.Module):
+  """Its target of an image is the negative of it."""
+
+  decoder = SimpleNamespace(templates=lambda: None)
+
+  def targets(self, images):
+    return 1 - images
+
+
+def test_errors_are_of_the_targets_by_objects(run, trained, monkeypatch):
+  """Which differ by 1/4 and by -1/2, where parts differ by 1."""
+
+  def reconstruct(model, images):
+    change = jnp.where(jnp.arange(SIDE) < 3, 0.25, -0.5)[:, None]
+    targets = model.targets(images)
+    return Explained(targets + 1, images), Explained(targets + change, images)
+
+  monkeypatch.setattr(scae.scae, "reconstruct", reconstruct)
+  monkeypatch.setattr(scae.scae, "flat_templates", lambda model: 0.5)
+  for name in ("templates", "reconstructions"):
+    monkeypatch.setattr(scae.object_figures, name, lambda *_: None)
+  scores = scae.explanations(run, trained._replace(model=Negative()))
+  want = (3 * 0.25 + 6 * 0.5) / 9
+  assert scores["object_error"] == pytest.approx(want, rel=1e-5)
+  assert (scores["flat_templates"], scores["num_images"]) == (0.5, 20)
 
 
 def test_objects_that_win_nowhere_are_idle(run, trained, monkeypatch):

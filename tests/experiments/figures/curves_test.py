@@ -153,7 +153,9 @@ def test_nothing_to_draw(panels, tmp_path):
 
 def _histograms(tmp_path, activations, labels):
   path = tmp_path / "new" / "histograms.png"
-  assert curves.activation_histograms(activations, labels, str(path)) == path
+  names = list(map(str, range(activations.shape[1])))
+  made = curves.activation_histograms(activations, labels, names, str(path))
+  assert made == path
   return _pixels(path)
 
 

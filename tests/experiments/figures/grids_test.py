@@ -5,6 +5,7 @@ import math
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.backends import backend_agg
 
 from experiments.figures import curves, grids
 
@@ -114,14 +115,14 @@ def test_measures_of_one_unit_share_a_panel():
     "error (%)": ["error"],
     "loss": ["loss", "margin_loss"],
     "elbo (nats)": ["elbo"],
-    "mean error of a pixel": ["reconstruction_error"],
+    "mean reconstruction error": ["reconstruction_error"],
   }
   negative = {**line, "loss": -5.0, "margin_loss": -1.0}
   assert grids._groups(grids._curves([negative], None)) == {
     "error (%)": ["error"],
     "training loss": ["loss"],
     "margin loss": ["margin_loss"],
-    "mean error of a pixel": ["reconstruction_error"],
+    "mean reconstruction error": ["reconstruction_error"],
   }
 
 
@@ -249,6 +250,24 @@ def test_each_perturbed_image_is_seen(shape, image, tmp_path):
   assert 0 < np.ptp(rows) < height / shape[1]
   assert 0 < np.ptp(columns) < width / num_columns / shape[2]
   assert rows.min() > height / 2
+
+
+@pytest.mark.parametrize(
+  "shape", [(3, 16, 11, 32, 20, 3), (2, 16, 11, 8, 8, 1)]
+)
+def test_titles_of_perturbations_are_inside(shape, tmp_path, monkeypatch):
+  above = []
+
+  def look(sheet, path):
+    canvas = backend_agg.FigureCanvasAgg(sheet)
+    canvas.draw()
+    boxes = [x.title.get_window_extent(canvas.renderer) for x in sheet.axes]
+    above.extend(sheet.bbox.height - box.y1 for box in boxes)
+
+  monkeypatch.setattr(grids, "save", look)
+  offsets = np.linspace(-0.25, 0.25, shape[2])
+  grids.perturbations(np.zeros(shape), offsets, range(shape[0]), tmp_path / "x")
+  assert len(above) == shape[0] and min(above) >= 1
 
 
 def test_perturbations_label_rows_columns_and_panels(tmp_path):

@@ -11,12 +11,8 @@ COLUMNS = {
 }
 
 
-def test_each_seed_has_a_dot_in_the_row_of_its_name(tmp_path, monkeypatch):
-  sheets = []
-  monkeypatch.setattr(
-    routings, "save", lambda sheet, path: sheets.append(sheet)
-  )
-  routings.properties(COLUMNS, tmp_path / "x.png")
+def test_each_seed_has_a_dot_in_the_row_of_its_name(sheets):
+  routings.properties(COLUMNS, "x.png")
   first, second = sheets[0].axes
   labels = [x.get_text() for x in first.get_yticklabels()]
   assert labels == ["a", "b"]  # from below: the highest error first

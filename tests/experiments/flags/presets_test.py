@@ -1,5 +1,6 @@
 """Presets that are named on the command line."""
 
+import json
 import pathlib
 
 import processes
@@ -90,6 +91,74 @@ def test_a_command_that_names_nothing_gets_the_quick_preset(binary, name):
   first, flagfile, *rest = presets.expand(words)
   assert (first, rest) == (binary, words[1:])
   assert pathlib.Path(flagfile.partition("=")[2]).stem == name
+
+
+def _run(
+  folder, lines, flags, *, experiment="train_vae", preset=None, updates=True
+):
+  """Writes the files of a run, as far as a command line is read from them."""
+  (folder / "flags.cfg").write_text("".join(f"{x}\n" for x in lines))
+  record = {"experiment": experiment, "flags": flags, "preset": preset}
+  (folder / "provenance.json").write_text(json.dumps(record))
+  if updates:
+    (folder / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
+
+
+_LINES = ["--dataset=x.npz", "--compilation_cache=/c", "--workdir=/old"]
+_FLAGS = {"dataset": "x.npz", "seed": None}
+
+
+@pytest.mark.parametrize("form", [["--workdir={}"], ["--workdir", "{}"]])
+def test_a_command_that_names_nothing_takes_the_flags_of_the_run(
+  tmp_path, form
+):
+  _run(tmp_path, _LINES, _FLAGS)
+  given = [x.format(tmp_path) for x in form] + ["--num_steps=9"]
+  found = presets.expand(["train_vae.py", *given])
+  assert found == ["train_vae.py", _LINES[0], *given]
+  other = [*given, "--dataset=digits"]
+  assert presets.expand(["train_vae.py", *other]) == ["train_vae.py", *other]
+  _run(tmp_path, [*_LINES, "--compilation_cache="], _FLAGS)
+  found = presets.expand(["train_vae.py", *given])
+  assert found[1:3] == [_LINES[0], "--compilation_cache="]
+
+
+@pytest.mark.parametrize("updates", [False, True])
+@pytest.mark.parametrize("preset", ["vae_mnist", "vae_quick", None])
+def test_a_run_without_an_update_begins_again(tmp_path, updates, preset):
+  _run(tmp_path, _LINES, _FLAGS, preset=preset, updates=updates)
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  again = preset == "vae_quick" and not updates
+  assert found[1].endswith("vae_quick.cfg") == again
+  assert (_LINES[0] in found) != again
+
+
+def test_flags_newer_than_the_run_are_those_of_its_code(tmp_path):
+  lines, flags = ["--model=capsnet"], {"model": "capsnet"}
+  _run(tmp_path, lines, flags, experiment="train_capsnet")
+  word = f"--workdir={tmp_path}"
+  found = presets.expand(["train_capsnet.py", word])
+  assert found[1:] == [*lines, "--primary_scale=1.0", word]
+
+
+@pytest.mark.parametrize(
+  ("lines", "options"),
+  [
+    (_LINES, {"experiment": "train_scae"}),
+    (_LINES, {"updates": False, "preset": "vae_quick"}),
+    (_LINES[1:], {}),  # a line was lost
+    (["--dataset=x.npz", "\0"], {}),
+    ([], {}),
+  ],
+)
+def test_flags_of_no_such_run_are_not_taken(tmp_path, lines, options):
+  _run(tmp_path, lines, _FLAGS, **options)
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  assert found[1].endswith("vae_quick.cfg")
+  (tmp_path / "flags.cfg").write_bytes(b"--dataset=x.npz\n--seed")
+  assert presets.expand(["train_vae.py", f"--workdir={tmp_path}"]) == found
+  (tmp_path / "flags.cfg").write_bytes(b"\xff\n")
+  assert presets.expand(["train_vae.py", f"--workdir={tmp_path}"]) == found
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def test_where_nothing_tells_the_flags_none_are_made_up(run):
   for name in ("flags.cfg", "provenance.json"):
     (run / name).unlink()
   untouched = contents(run)
-  with pytest.raises(ValueError, match="flags.cfg is missing.*--workdir.*prov"):
+  with pytest.raises(
+    ValueError, match="flags.cfg is missing.*another workdir.*prov"
+  ):
     claim(run, "--seed=1")
   assert contents(run) == untouched
 
@@ -198,6 +200,8 @@ def test_a_run_that_never_was_is_told_from_one_that_did_not_end(run):
     directory.Run(run).read_summary()
   with pytest.raises(ValueError, match="typo does not exist; give the folder"):
     directory.Run(run / "typo").read_summary()
+  with pytest.raises(ValueError, match="typo does not exist; give the folder"):
+    directory.Run(run / "typo").read_evaluation("views")
 
 
 def test_a_damaged_evaluation_makes_room_for_the_next(run, caplog):

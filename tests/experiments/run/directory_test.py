@@ -26,13 +26,14 @@ def claim(workdir, *words, shortest=None):
   with given(*words):
     run = directory.Run(workdir)
     run.lock(runs.invocation(), shortest=shortest and (lambda: shortest))
+    run.record_length()
   (workdir / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n')
   return run
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
   run = claim(tmp_path)
-  with pytest.raises(ValueError, match="another process trains in .*--workdir"):
+  with pytest.raises(ValueError, match="another process.*another workdir"):
     claim(tmp_path)
   del run
   claim(tmp_path)
@@ -72,16 +73,43 @@ def test_a_run_without_an_update_takes_other_flags(tmp_path, saved):
         run.lock(runs.invocation())
 
 
+def test_other_flags_are_refused_before_the_lock(tmp_path):
+  claim(tmp_path, "--num_steps=5")
+  before = {x.name: x.read_bytes() for x in tmp_path.iterdir()}
+  with given("--num_steps=7", "--batch_size=99"):
+    with pytest.raises(
+      ValueError,
+      match="other flags: --batch_size=128 is now --batch_size=99. .*flags.cfg",
+    ):
+      directory.Run(tmp_path).refuse_others(runs.invocation())
+  with given("--num_steps=7"):  # a length is for `lock` to judge
+    directory.Run(tmp_path).refuse_others(runs.invocation())
+    other = runs.invocation()._replace(experiment="train_other")
+    with pytest.raises(ValueError, match="not of train_other"):
+      directory.Run(tmp_path).refuse_others(other)
+  (tmp_path / "flags.cfg").unlink()  # `lock` restores it
+  with given("--num_steps=7", "--batch_size=99"):
+    directory.Run(tmp_path).refuse_others(runs.invocation())
+  before.pop("flags.cfg")
+  assert {x.name: x.read_bytes() for x in tmp_path.iterdir()} == before
+
+
 def test_another_length_is_recorded_after_a_check(tmp_path):
   claim(tmp_path, "--num_steps=5")
-  before = (tmp_path / "flags.cfg").read_text()
+  before = {x.name: x.read_bytes() for x in tmp_path.iterdir()}
 
   def refuse():
     raise ValueError("other data")
 
-  with given("--num_steps=7"), pytest.raises(ValueError, match="other data"):
-    directory.Run(tmp_path).lock(runs.invocation(), check=refuse)
-  assert (tmp_path / "flags.cfg").read_text() == before
+  with given("--num_steps=7"):
+    with pytest.raises(ValueError, match="other data"):
+      directory.Run(tmp_path).lock(runs.invocation(), check=refuse)
+    run = directory.Run(tmp_path)
+    run.lock(runs.invocation())
+  assert run.lengthened_from == [5]
+  assert {x.name: x.read_bytes() for x in tmp_path.iterdir()} == before
+  run.record_length()
+  assert "--num_steps=7\n" in (tmp_path / "flags.cfg").read_text()
 
 
 def test_a_longer_run_does_not_keep_an_edited_flag(tmp_path):
@@ -104,12 +132,17 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
     claim(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["file", "file/run", "n" * 300])
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, place):
+@pytest.mark.parametrize(
+  ("place", "fault"),
+  [
+    ("file", r"file is a file; give a folder"),
+    ("file/run", r"cannot be kept in .* \(.+\); give another folder"),
+    ("n" * 300, r"cannot be kept in .* \(.+\); give another folder"),
+  ],
+)
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, place, fault):
   (tmp_path / "file").touch()
-  with pytest.raises(
-    ValueError, match=r"cannot be kept in .* \(.+\); .*\(--workdir\)"
-  ):
+  with pytest.raises(ValueError, match=rf"{fault} \(--workdir\)"):
     claim(tmp_path / place)
 
 
@@ -157,7 +190,7 @@ def test_a_larger_number_of_steps_lengthens_a_run(tmp_path):
 
 def test_a_smaller_number_of_steps_ends_a_run_earlier(tmp_path):
   claim(tmp_path, "--num_steps=9")
-  with pytest.raises(ValueError, match="5 updates; give --num_steps=5 or mo"):
+  with pytest.raises(ValueError, match="5 updates.*; give --num_steps=5 or mo"):
     claim(tmp_path, "--num_steps=4", shortest=5)
   with pytest.raises(ValueError, match="--seed=0 is now --seed=1"):
     claim(tmp_path, "--num_steps=4", "--seed=1", shortest=5)
@@ -214,8 +247,7 @@ def test_a_run_older_than_a_flag_does_not_resume_otherwise(tmp_path):
     ("--data_dir=a=b", "data_dir"),
     ("--deterministic=false", "deterministic"),
     ("--nodeterministic", "deterministic"),
-    ("--noseed=1", "noseed"),  # not a boolean flag
-    ("--notes=1", "notes"),  # nor a flag at all
+    ("--notes=1", "notes"),  # not a flag
   ],
 )
 def test_words_name_flags(word, name):

@@ -11,5 +11,6 @@ def test_progress_is_told_every_ten_seconds(capsys, monkeypatch):
     now[0] += 4.0
     tell(1000 * done, 7000)
   assert capsys.readouterr().out.splitlines() == [
-    "measured 3,000 of 7,000 images", "measured 6,000 of 7,000 images"
+    "measured 3,000 of 7,000 images so far",
+    "measured 6,000 of 7,000 images so far",
   ]  # fmt: skip

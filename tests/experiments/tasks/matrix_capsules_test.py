@@ -1,4 +1,6 @@
-"""Matrix capsules: stereo pairs, the schedule of the margin, and attacks."""
+"""Matrix capsules: stereo pairs, losses and their margin, and attacks."""
+
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +99,65 @@ def test_the_margin_grows_with_fractions_of_the_run():
       others = [x for j, x in enumerate(a) if j != label]
       want += sum(max(0, margin - (a[label] - x)) ** 2 for x in others) / 2
     np.testing.assert_allclose(loss_at(model, step) - decay, want, rtol=1e-4)
+
+
+ACTIVATIONS = [[0.8, 0.3, 0.7], [0.2, 0.35, 0.95], [0.6, 0.05, 0.4]]
+LABELS = [0, 2, 1]
+
+
+class Known(capjax.MatrixCapsules):
+  """One of known activations, whose parameters have squares of sum 25."""
+
+  def __init__(self):
+    self.weights = nnx.Param(jnp.array([3.0, 4.0]))
+
+  def __call__(self, images):
+    parts = jnp.full((len(images), 2, 3), 1 / 3)
+    return SimpleNamespace(
+      activations=jnp.array(ACTIVATIONS), coefficients=parts
+    )
+
+
+def spread(activations, label, margin):
+  true = activations[label]
+  others = [a for j, a in enumerate(activations) if j != label]
+  return sum(max(0, margin - (true - a)) ** 2 for a in others)
+
+
+def margin(activations, label, _):
+  losses = [0.5 * max(0, a - 0.1) ** 2 for a in activations]
+  losses[label] = max(0, 0.9 - activations[label]) ** 2
+  return sum(losses)
+
+
+def cross_entropy(activations, label, _):
+  return -np.log(activations[label] / sum(activations))
+
+
+@pytest.mark.parametrize(
+  ("oracle", "margin_steps"),
+  [(spread, None), (spread, 1.5), (margin, None), (cross_entropy, None)],
+)
+def test_each_loss_of_activations_has_its_name(oracle, margin_steps):
+  """The margin is halfway after four of its time constants, here 6 steps."""
+  task = make_task(
+    "digits", num_steps=60 if margin_steps is None else 40,
+    kind=oracle.__name__, margin_steps=margin_steps, weight_decay=0.2,
+  )  # fmt: skip
+  batch = jnp.zeros((3, 8, 8, 1)), jnp.array(LABELS)
+  halfway, largest = (
+    [oracle(a, label, m) for a, label in zip(ACTIVATIONS, LABELS, strict=True)]
+    for m in (0.595, 0.2 + 0.79 / (1 + np.exp(-10)))
+  )
+  value, metrics = task.loss(Known(), *batch, jax.random.key(0), 6)
+  assert float(metrics["loss"]) == pytest.approx(np.mean(halfway), rel=1e-5)
+  assert float(metrics["accuracy"]) == pytest.approx(2 / 3)
+  assert float(value) == pytest.approx(np.mean(halfway) + 2.5, rel=1e-5)
+  measures = task.measure(Known(), *batch)
+  np.testing.assert_allclose(measures["loss"], largest, rtol=1e-5)
+  np.testing.assert_array_equal(measures["prediction"], [0, 2, 0])
+  np.testing.assert_array_equal(measures["accuracy"], [1, 1, 0])
+  np.testing.assert_allclose(measures["routing_entropy"], 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("viewpoints", ["azimuth", "elevation"])

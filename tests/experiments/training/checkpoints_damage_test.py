@@ -153,7 +153,7 @@ def test_what_is_wrong_with_each_is_said_where_none_can_be_read(folder):
     reopen(folder).restore(state_of(0))
   for words in (
     f"{folder / 'latest'} can be read", "20: it has no folder default",
-    "30: default/_METADATA is not as it was saved", "another folder (--work",
+    "30: default/_METADATA is not as it was saved", "in another workdir",
   ):  # fmt: skip
     assert words in str(caught.value)
 

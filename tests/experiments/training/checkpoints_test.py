@@ -72,7 +72,7 @@ def test_all_damaged_is_an_error_and_nothing_is_lost(tmp_path):
   saved.save(1, state_of(1))
   damage(tmp_path / "latest" / "1")
   before = sorted(tmp_path.rglob("*"))
-  with pytest.raises(ValueError, match="can be read.*another folder"):
+  with pytest.raises(ValueError, match="can be read.*another workdir"):
     checkpoints.Checkpoints(tmp_path, _ACCURACY).restore(state_of(0))
   assert sorted(tmp_path.rglob("*")) == before
 

@@ -40,7 +40,13 @@ def loss(model, images, labels, key, step):
   return value, {"loss": value}
 
 
-def make(width=8, batch_size=BATCH_SIZE, **options):
+def unlabelled_loss(model, images, labels, key, step):
+  assert labels.shape == (len(images), 0)
+  value = jnp.mean(jnp.square(model(images)))
+  return value, {"loss": value}
+
+
+def make(width=8, batch_size=BATCH_SIZE, loss=loss, **options):
   mesh = placing.data_mesh(batch_size)
   optimizer = optax.sgd(0.1)  # whose steps grow with gradients, if summed
   update = train_step.make_update(
@@ -57,11 +63,15 @@ def make(width=8, batch_size=BATCH_SIZE, **options):
 
 
 @pytest.mark.parametrize("parts", [3, BATCH_SIZE])
-def test_updates_are_those_of_the_whole_batch(parts):
+@pytest.mark.parametrize(
+  ("loss", "labels"),
+  [(loss, LABELS), (unlabelled_loss, LABELS[:, None][:, :0])],
+)
+def test_updates_are_those_of_the_whole_batch(parts, loss, labels):
   results = []
   for count in (1, parts):
-    state, update = make(num_micro_batches=count)
-    state, metrics = update(state, IMAGES, LABELS, 2)
+    state, update = make(num_micro_batches=count, loss=loss)
+    state, metrics = update(state, IMAGES, labels, 2)
     results.append((nnx.state(state.model), metrics))
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-6)
 

@@ -34,3 +34,13 @@ def test_a_slow_run_prints_each_minute(capsys, monkeypatch):
     printed = capsys.readouterr().out.split()
   steps = [word for word in printed if word.endswith("/10000")]
   assert steps == ["1/10000", "3/10000", "5/10000", "7/10000"]
+
+
+def test_a_warning_comes_after_the_lines_before_it(capsys):
+  with printing.Lines(0, 1000) as lines:
+    lines.add(1, "train", {"loss": 1.0})
+    lines.add(2, "train", {"loss": 0.5})  # not yet due
+    assert "step 2/" not in capsys.readouterr().out
+    lines.warn("stopped")
+    printed = capsys.readouterr()
+    assert "step 2/1000" in printed.out and "stopped" in printed.err

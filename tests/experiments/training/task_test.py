@@ -1,6 +1,9 @@
 """What a task trained is restored as it is used."""
 
+import itertools
 import json
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import optax
@@ -65,6 +68,15 @@ class OwnNetwork(nnx.Module):
 def test_models_and_optimisers_are_checked(make, arguments, words):
   with pytest.raises(TypeError, match=words):
     make.make_task(*arguments)
+
+
+def test_a_score_that_is_not_a_number_is_below_all_others():
+  scored = SimpleNamespace(chosen_by="elbo")
+  ranks = [
+    tasks._score(scored, {"elbo": elbo, "loss": loss})
+    for elbo, loss in ((math.nan, 1.0), (-1e30, math.nan), (-1e30, 2.0), (1, 2))
+  ]
+  assert all(low < high for low, high in itertools.pairwise(ranks))
 
 
 def test_functions_of_capjax_make_models_too():

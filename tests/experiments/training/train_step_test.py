@@ -222,6 +222,16 @@ def test_evaluate_tells_how_far_it_is():
   assert told == [(16, 46), (32, 46), (46, 46)]
 
 
+def test_keys_follow_from_an_image_alone():
+  images = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 1), np.uint8)
+  images[1] = images[0]
+  images[2] = images[0, ::-1]
+  keys = jax.random.key_data(train_step.keys_of(data.as_intensities(images)))
+  again = train_step.keys_of(data.as_intensities(images[20:]))
+  np.testing.assert_array_equal(keys[20:], jax.random.key_data(again))
+  assert len({tuple(map(int, key)) for key in keys}) == 39  # two are equal
+
+
 def test_all_finite_sees_one_bad_number():
   model = Line()
   assert train_step.all_finite(model)

@@ -89,8 +89,22 @@ class AnnealingTest(parameterized.TestCase):
     estimate = special.logsumexp(log_weights) - np.log(len(log_weights))
     self.assertGreater(abs(estimate - truth), 4 * _error(log_weights))
 
+  def test_a_path_may_be_a_list(self):
+    path = [0.0, 0.5, 1.0]
+    got, want = (
+      annealing.anneal(
+        jax.random.key(0),
+        jnp.ones(2),
+        inverse_temperatures,
+        log_density=lambda x, t: x[0] * t,
+        transition=lambda key, x, t: x + t,
+      ).log_weight
+      for inverse_temperatures in (path, jnp.array(path))
+    )
+    self.assertEqual(got, want)
+
   def test_one_temperature_is_no_path(self):
-    with self.assertRaisesRegex(ValueError, "1 temperatures"):
+    with self.assertRaisesRegex(ValueError, "has 1 entries"):
       annealing.anneal(
         jax.random.key(0),
         jnp.zeros(1),

@@ -1,5 +1,8 @@
 """Exponential families against numerical sums and integrals."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,14 @@ class FamiliesTest(parameterized.TestCase):
     "BERNOULLI": [[0.3, -1.2, 2.0]],
     "GAUSSIAN": [[0.4, -1.0, 2.0], [-0.5, -0.2, -2.0]],
   }
+
+  @parameterized.parameters("BERNOULLI", "GAUSSIAN")
+  def test_copies_are_the_family_itself(self, name):
+    family = getattr(families, name)
+    self.assertIs(copy.deepcopy(family), family)
+    self.assertIs(pickle.loads(pickle.dumps(family)), family)
+    other = family._replace(log_base=jnp.zeros_like, statistics=jnp.zeros_like)
+    self.assertIs(copy.deepcopy(other).statistics, other.statistics)
 
   @parameterized.parameters("BERNOULLI", "GAUSSIAN")
   def test_densities_have_unit_mass_and_these_moments(self, name):

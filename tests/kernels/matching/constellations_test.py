@@ -137,6 +137,18 @@ def _infer(**options):
   return jax.jit(functools.partial(gcm.infer, template=_TEMPLATES, **options))
 
 
+def _watched_update():
+  """A list for the precisions of updates, and an update that fills it."""
+  seen = []
+  update = gcm.update
+
+  def watched(*arguments, precision, **options):
+    jax.debug.callback(lambda x: seen.append(float(x)), precision)
+    return update(*arguments, precision=precision, **options)
+
+  return seen, watched
+
+
 class UpdateTest(chex.TestCase):
   @parameterized.parameters(0, 1)
   def test_matches_oracle(self, seed):
@@ -188,6 +200,12 @@ class UpdateTest(chex.TestCase):
       self.assertAlmostEqual(np.sum(points**2), len(pattern), delta=1e-5)
       turned = points @ (pattern - pattern.mean(0)).T
       np.testing.assert_allclose(turned, turned.T, atol=1e-5)
+
+  @parameterized.parameters(np.nan, np.inf)
+  def test_a_pattern_that_is_not_finite_is_no_template(self, number):
+    pattern = np.array([[0.0, 1.0], [number, 2.0]])
+    with self.assertRaisesRegex(ValueError, "pattern 0 holds .* not finite"):
+      gcm.templates([pattern])
 
   def test_a_single_place_is_no_template(self):
     with self.assertRaisesRegex(ValueError, "pattern 1 has equal points only"):
@@ -273,15 +291,36 @@ class InferTest(chex.TestCase):
     self.assertTrue(np.isfinite(found.elbo))
     self.assertTrue(np.isfinite(found.poses).all())
 
+  def test_the_precision_is_doubled_up_to_the_last(self):
+    seen, watched = _watched_update()
+    drawn = _image()
+    with unittest.mock.patch.object(gcm, "update", watched):
+      found = gcm.infer(
+        jax.random.key(0), drawn.points, drawn.presence, _TEMPLATES,
+        matching="mixture", first_precision=500.0, last_precision=3000.0,
+        num_restarts=1,
+      )  # fmt: skip
+    jax.effects_barrier()
+    self.assertEqual(list(dict.fromkeys(seen)), [500, 1000, 2000, 3000])
+    self.assertLen(seen, int(found.num_updates) + 1)  # and one at the end
+
+  def test_the_best_restart_is_returned(self):
+    """The first restarts of a key are the same however many there are."""
+    drawn = _image(noise=0.05)
+    once, often = (_infer(num_restarts=n) for n in (1, 4))
+    differ = 0
+    for seed in range(6):
+      image = jax.random.key(seed), drawn.points, drawn.presence
+      one, best = once(*image), often(*image)
+      self.assertGreaterEqual(best.elbo, one.elbo - 1e-3)
+      if best.elbo < one.elbo + 0.1:
+        self.assertEqual(best.num_updates, one.num_updates)
+      differ += int(best.num_updates != one.num_updates)
+    self.assertGreater(differ, 0)
+
   def test_no_search_exceeds_the_last_precision(self):
     """Not where it starts again, as here whenever it settles."""
-    seen = []
-    update = gcm.update
-
-    def watched(*arguments, precision, **options):
-      jax.debug.callback(lambda x: seen.append(float(x)), precision)
-      return update(*arguments, precision=precision, **options)
-
+    seen, watched = _watched_update()
     drawn = _image(noise=0.1)
     always = {"update": watched, "_lonely": lambda *_: jnp.array(True)}
     with unittest.mock.patch.multiple(gcm, **always):

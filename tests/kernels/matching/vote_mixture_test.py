@@ -28,7 +28,10 @@ def _inputs(seed=0, votes=3, parts=4, size=2, dtype=jnp.float32):
   )
 
 
-def _oracle(parts, presence, votes, scales, log_weights, normalise="none"):
+def _oracle(
+  parts, presence, votes, scales, log_weights, normalise="none",
+  dummy_weight=_DUMMY, dummy_density=_DUMMY,
+):  # fmt: skip
   parts, presence, votes, scales, log_weights = (
     np.float64(x) for x in (parts, presence, votes, scales, log_weights)
   )
@@ -39,10 +42,12 @@ def _oracle(parts, presence, votes, scales, log_weights, normalise="none"):
   for m in range(num_parts):
     scale_of = {
       "none": 1.0,
-      "votes": sum(weights[:, m]) + _DUMMY,
+      "votes": sum(weights[:, m]) + dummy_weight,
       "all": np.sum(weights),
     }[normalise]
-    dummy = _DUMMY * _DUMMY / (scale_of if normalise == "votes" else 1.0)
+    dummy = (
+      dummy_weight * dummy_density / (scale_of if normalise == "votes" else 1.0)
+    )
     summands = []
     for k in range(num_votes):
       density = 1.0
@@ -64,6 +69,19 @@ class ExplainPartsTest(parameterized.TestCase):
     inputs = _inputs(seed)
     got = vote_mixture.explain_parts(*inputs, normalise=normalise)
     for x, y in zip(got, _oracle(*inputs, normalise), strict=True):
+      np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+  @parameterized.parameters("none", "votes", "all")
+  def test_the_dummy_has_a_weight_and_a_density(self, normalise):
+    got = vote_mixture.explain_parts(
+      *_inputs(),
+      normalise=normalise,
+      dummy_log_weight=np.log(0.3),
+      dummy_log_density=np.log(0.02),
+    )
+    for x, y in zip(
+      got, _oracle(*_inputs(), normalise, 0.3, 0.02), strict=True
+    ):
       np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
   def test_posteriors_sum_to_one(self):

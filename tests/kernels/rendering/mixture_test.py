@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,11 +126,38 @@ class ExplainImageTest(parameterized.TestCase):
     got = rendering.explain_image(image, parts, logits, presence, *rest)
     self.assertTrue(np.isnan(got.log_prob))
 
+  @parameterized.parameters("logits", "background")
+  def test_one_channel_of_either_logits_is_that_of_all(self, name):
+    image, parts, logits, presence, background, rest = _inputs(channels=3)
+    each = jnp.broadcast_to(logits, parts.shape), jnp.broadcast_to(rest, (3,))
+    want = rendering.explain_image(
+      image, parts, each[0], presence, background, each[1]
+    )
+    mixed = (logits, each[1]) if name == "logits" else (each[0], rest)
+    got = rendering.explain_image(
+      image, parts, mixed[0], presence, background, mixed[1]
+    )
+    chex.assert_trees_all_close(got, want, rtol=1e-6)
+
+  @parameterized.parameters("logits", "background_logit")
+  def test_logits_have_one_channel_or_all(self, name):
+    names = "image", "parts", "logits", "presence", "background"
+    inputs = dict(
+      zip((*names, "background_logit"), _inputs(channels=3), strict=True)
+    )
+    x = inputs[name]
+    inputs[name] = jnp.broadcast_to(x[..., :1], (*x.shape[:-1], 2))
+    explain = inspect.unwrap(rendering.explain_image)
+    with self.assertRaisesRegex(ValueError, f"{name} has 2 .*; give 1 or 3"):
+      explain(**inputs)
+
   @parameterized.parameters(0.0, -1.0, float("nan"), np.float32(0))
   def test_scales_that_are_not_above_zero_are_refused(self, scale):
     explain = inspect.unwrap(rendering.explain_image)
     with self.assertRaisesRegex(ValueError, f"scale is {scale}; give"):
       explain(*_inputs(), scale=scale)
+    with self.assertRaisesRegex(ValueError, f"scale is {scale}; give"):
+      explain(*_inputs(), scale=jnp.float32(scale))
 
   def test_gradients(self):
     with jax.enable_x64(True):

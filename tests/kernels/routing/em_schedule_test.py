@@ -47,7 +47,7 @@ class ScheduleTest(parameterized.TestCase):
 
   @parameterized.parameters((0, 4, 1.0), (4, 0, 1.0), (4, 4, 0.0))
   def test_no_data_is_refused(self, children, parents, amount):
-    with self.assertRaisesRegex(ValueError, "=0.*; give"):
+    with self.assertRaisesRegex(ValueError, " is 0.*; give"):
       em.amount_of_data_scale(children, parents, amount=amount)
 
   def test_schedule(self):

@@ -185,7 +185,7 @@ def test_pruning():
     check_pruned(opposite)
   with pytest.raises(AssertionError):
     check_pruned(lambda poses: orthogonal.prune(poses[::-1])[::-1])
-  with pytest.raises(ValueError, match="threshold is 2.0; give one"):
+  with pytest.raises(ValueError, match="threshold is 2.0; give a number from"):
     orthogonal.prune(cases.votes(0, (3, 2)), threshold=2.0)
 
 

@@ -1,5 +1,7 @@
 """Slot attention and its frames against the papers' equations, as loops."""
 
+import functools
+
 import cases
 import chex
 import jax
@@ -141,6 +143,33 @@ def test_shares_and_weights_sum_to_one():
   np.testing.assert_allclose(jnp.sum(found.coefficients, 1), 1, atol=1e-6)
   np.testing.assert_allclose(jnp.sum(found.weights, 0), 1, atol=1e-6)
   np.testing.assert_array_equal(found.weights[2], 0)  # absent
+
+
+@pytest.mark.parametrize("presence", [1e-9, 1e-19])
+@pytest.mark.parametrize("epsilon", [1e-8, 0.1, 2.0])
+def test_small_presences_have_the_weights_of_large_ones(presence, epsilon):
+  queries, keys, values, present = _arguments(dtype=np.float32)
+
+  def weights(scale):
+    attend = jax.jit(functools.partial(_attend, epsilon=epsilon))
+    return attend(queries, keys, values, scale * present).weights
+
+  np.testing.assert_allclose(weights(presence), weights(1.0), rtol=1e-5)
+  np.testing.assert_allclose(np.sum(weights(presence), axis=0), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("presence", [1e-19, 1e-21, 1e-30, 1e-36, 0.0])
+def test_gradients_of_tiny_presences_are_finite(presence):
+  queries, keys, values, present = map(
+    jnp.asarray, _arguments(dtype=np.float32)
+  )
+
+  def total(present):
+    return jnp.sum(_attend(queries, keys, 1e4 * values, present).means)
+
+  for function in (total, jax.jit(total)):
+    value, slope = jax.value_and_grad(function)(presence * present)
+    assert np.isfinite(value) and np.all(np.isfinite(slope))
 
 
 def test_keys_of_frames_that_agree_are_keys():

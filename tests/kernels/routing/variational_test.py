@@ -264,13 +264,19 @@ class VariationalTest(chex.TestCase):
     ("alpha_0", 0.0),
     ("kappa_0", -1.0),
     ("psi_0", 0.0),
-    ("nu_0", 4.0),
   )
   def test_bad_options_are_refused(self, name, value):
     arguments = _arguments()
     votes, activations = arguments["votes"], arguments["activations"]
     with self.assertRaisesRegex(ValueError, f"{name}.*{value}.*give"):
       variational.variational_routing(votes, activations, **{name: value})
+
+  def test_the_wishart_has_enough_degrees_of_freedom(self):
+    votes = jnp.ones((3, 2, 5))
+    with self.assertRaisesRegex(
+      ValueError, "nu_0 is 4.0; give a finite number above 4"
+    ):
+      variational.variational_routing(votes, jnp.ones(3), nu_0=4.0)
 
 
 if __name__ == "__main__":

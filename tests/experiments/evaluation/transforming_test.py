@@ -1,0 +1,118 @@
+"""Coordinates and shifts of constructed models, whose answers are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import capjax
+from capjax import data
+from capjax.evaluation import views
+from capjax.specs import Spec
+from capjax.transforming import Recognised
+from experiments.evaluation import models, transforming
+from experiments.tasks import transforming as transforming_task
+from experiments.training.loop_config import LoopConfig
+
+SIDE = 13
+DOT = {"x": 2, "y": -1}  # pixels from the middle
+LIMITS = transforming_task.Movements(max_jitter=2, max_shift=2)
+
+
+class TwoCapsules(nnx.Module):
+  """One is absent and at random places, one is at the ink's centre of mass.
+
+  Images are shifted without error.
+  """
+
+  pose = "shift"
+
+  def recognise(self, images):
+    axis = jnp.arange(SIDE) - SIDE // 2
+    total = jnp.sum(images, axis=(1, 2, 3))
+    x = jnp.einsum("bhwc, w -> b", images, axis) / total
+    y = jnp.einsum("bhwc, h -> b", images, axis) / total
+    centre = jnp.stack([x, y], axis=1)
+    noise = 9 * jnp.sin(40 * centre + 70 * centre[:, ::-1])
+    poses = jnp.stack([noise, centre], axis=1)
+    return Recognised(poses, jnp.tile(jnp.array([0.0, 1.0]), (len(x), 1)))
+
+  def __call__(self, images, shifts):
+    return jax.vmap(lambda image, shift: views.translate(image, *shift))(
+      images, shifts
+    )
+
+
+def trained_on(images):
+  spec = Spec(capjax.TransformingAutoencoder, {"num_capsules": 2})
+  task = transforming_task.make_task(spec, optax.sgd(0.1), movements=LIMITS)
+  test = data.Dataset(images, np.zeros(len(images), np.int32), 1, {})
+  return models.Trained(
+    task, LoopConfig(1, batch_size=len(images)), TwoCapsules(), 0, {}, test, {},
+    load_train=lambda: test,
+  )  # fmt: skip
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+  """What figures are given, by their name."""
+  found = {}
+  for name in ("coordinates", "errors"):
+    monkeypatch.setattr(
+      transforming.transforming,
+      name,
+      lambda *arguments, name=name: found.update({name: arguments}),
+    )
+  return found
+
+
+def test_a_capsule_at_the_centre_of_mass_has_the_coordinates(run, drawn):
+  images = np.zeros((60, SIDE, SIDE, 1), np.uint8)
+  images[:, SIDE // 2 + DOT["y"], SIDE // 2 + DOT["x"]] = 255
+  scores = transforming.coordinates(run, trained_on(images))
+  for axis in "xy":
+    absent = scores[f"r2_capsules_{axis}"][1]
+    assert scores[f"r2_capsules_{axis}"][0] == pytest.approx(1) and absent < 0.5
+    assert scores[f"slope_capsules_{axis}"][0] == pytest.approx(1, abs=1e-4)
+    # The mean is that of the capsules that are present.
+    assert scores[f"r2_weighted_{axis}"] == pytest.approx(1, abs=1e-4)
+  panels, distance, _ = drawn["coordinates"]
+  assert distance == 2
+  for panel in panels:
+    dot = DOT[panel.name]
+    np.testing.assert_allclose(panel.own, panel.truth + dot, atol=1e-4)
+    np.testing.assert_allclose(panel.readout, panel.truth, atol=1e-3)
+    np.testing.assert_allclose(panel.still, dot, atol=1e-4)
+    np.testing.assert_allclose(panel.shifted, dot + 2, atol=1e-4)
+
+
+def _unmoved(image, distance):
+  """The error of an unmoved image, relative to it after each of four shifts."""
+  wide = np.pad(image, distance)
+  rows, columns = image.shape
+  shares = []
+  for row, column in ((0, 1), (2, 1), (1, 0), (1, 2)):
+    moved = wide[row * distance :, column * distance :][:rows, :columns]
+    shares.append(np.sum((moved - image) ** 2) / np.sum(moved**2))
+  return np.mean(shares)
+
+
+def test_errors_of_images_shifted_in_four_directions(run, drawn, monkeypatch):
+  """Ink is wider than high, and leaves the image to the left first."""
+  monkeypatch.setattr(transforming, "_plot_shifts", lambda *_: None)
+  images = np.zeros((2, SIDE, SIDE, 1), np.uint8)
+  images[:, 4:8, 1:8] = 255
+  images[:, 5, 9] = 102
+  scores = transforming.unseen_shifts(run, trained_on(images))
+  assert scores["distance"] == list(range(2 + 2 + 3 + 1))
+  np.testing.assert_allclose(scores["relative_error"], 0, atol=1e-6)
+  want = [_unmoved(images[0, ..., 0] / 255, n) for n in range(8)]
+  np.testing.assert_allclose(
+    scores["relative_error_unmoved"], want, rtol=1e-4, atol=1e-6
+  )
+  distances, lines, ends, _ = drawn["errors"]
+  np.testing.assert_array_equal(distances, scores["distance"])
+  assert list(lines["not shifted"]) == scores["relative_error_unmoved"]
+  assert ends == {"shifts trained": 2, "places trained": 4}
