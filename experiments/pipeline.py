@@ -74,7 +74,6 @@ def lock(
   processes.by_first(lock_first)
 
 
-@processes.silent_but_first()
 def length_remark(names: Sequence[str]) -> str:
   """Part of a message: what depends on the length of a run, if anything."""
   if not names:
@@ -86,6 +85,7 @@ def length_remark(names: Sequence[str]) -> str:
   )
 
 
+@processes.silent_but_first()
 def complete(
   task: tasks.Task,
   run: directory.Run,

@@ -113,7 +113,7 @@ def test_infinite_numbers_stop_the_run_and_keep_the_last_good_state(
   code, printed = train(tmp_path, *flags, "--learning_rate=3e38")
   assert code == 1
   assert "the loss became infinite or NaN" in printed
-  assert "--learning_rate" in printed and "Traceback" not in printed
+  assert "Try a smaller learning_rate" in printed and "Traceback" not in printed
   assert not (tmp_path / "summary.json").exists()
   assert saved_steps(tmp_path) == [0, 1]
   metrics = processes.metrics_of(tmp_path)
