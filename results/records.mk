@@ -373,6 +373,12 @@ suites.matrix_mnist := equivariance
 minutes.matrix_mnist := 260
 $(call seeds,matrix_mnist,0 1 2)
 
+# Half as long: 16 epochs.
+train.matrix_mnist_half := $(train.matrix_mnist) --num_steps=15000
+suites.matrix_mnist_half := equivariance
+minutes.matrix_mnist_half := 105
+$(call seeds,matrix_mnist_half,0 1 2)
+
 # Viewpoint solids: capsules and the CNN, by the viewpoints that training leaves out.
 # The CNN is trained once as long as the capsules, and once until it has the accuracy
 # from familiar viewpoints that the capsules of its seed have ("matched"), so that
