@@ -105,77 +105,38 @@ def em_convolution(
     x.astype(accumulation)
     for x in (poses, activations, transforms, beta_a, beta_u)
   )
-  kernel = transforms.shape[:2]
   windows = em_windows.over(
-    activations.shape[:2], kernel, stride=stride, padding=padding
+    activations.shape[:2], transforms.shape[:2], stride=stride, padding=padding
   )
-  poses, activations = windows.surround(poses), windows.surround(activations)
-  num_types, num_parents, inner, columns = transforms.shape[2:]
-  rows = poses.shape[3]
-  shape = (windows.shape[1], rows, columns * num_parents)
-  types = _Types.of(
-    _Children(
-      jnp.moveaxis(poses, 2, 0),
-      jnp.moveaxis(activations, 2, 0),
-      transforms.transpose(2, 0, 1, 4, 5, 3).reshape(
-        num_types, -1, inner, shape[2]
-      ),
-    ),
-    types_at_once,
+  children = _Children.of(
+    windows.surround(poses), windows.surround(activations), transforms
   )
-  rivals = windows.num_seeing() if form.even_over_positions else 1.0
-  even = jnp.broadcast_to(1 / (num_parents * rivals), windows.shape)
-  even = even.astype(accumulation)
-
-  def in_windows(children):
-    return em_moments.Seen(
-      windows.gather(children.poses),
-      windows.gather(children.activations),
-      children.transforms,
-    )
-
-  def even_moments(children):
-    """Mass and weighted sum of the votes in the first iteration."""
-    seen = in_windows(children)
-    weights = seen.activations * even
-    votes = numerics.einsum(
-      "tspq,tqe->spe", weights[..., None, None] * seen.poses, seen.transforms
-    )
-    return jnp.sum(weights, axis=0), votes
-
-  def believed(parents):
-    """Converts Gaussians to the quantities that the E-step needs."""
-    return em_moments.Beliefs(
-      parents.log_weights(),
-      parents.means.reshape(shape),
-      (1 / parents.variances).reshape(shape),
-    )
-
+  types = _Types.of(children, types_at_once)
+  grid = _Grid.of(windows, children, len(beta_a), form)
   last = gradient == "last"
-  layout = em_moments.Layout(windows, num_parents, loops=not types.together)
+  layout = em_moments.Layout(windows, len(beta_a), loops=not types.together)
   plain = forward_mode or types.together
   sums_of = em_moments.plain_moments if plain else em_moments.moments
   beliefs: em_moments.Beliefs | None = None
   parents: em.Gaussians | None = None
   for inverse_temperature in inverse_temperatures:
     if parents is None:
-      mass, votes = jax.lax.stop_gradient(types.sum(even_moments))
+      mass, votes = jax.lax.stop_gradient(types.sum(grid.even_moments))
       centre = votes / (mass + form.mass_floor)[:, None, None]
     else:
       if last:
         parents = jax.lax.stop_gradient(parents)
-      beliefs = believed(parents)
+      beliefs = grid.beliefs(parents)
       centre = jax.lax.stop_gradient(beliefs.means)
 
     def moments(children, beliefs=beliefs, centre=centre):
-      arguments = (in_windows(children), beliefs, centre, even)
+      arguments = (grid.seen(children), beliefs, centre, grid.even)
       return sums_of(*sharding.vary_alike(arguments), layout, last)
 
     sums = types.sum(moments)
-    flat = (windows.shape[1], -1, num_parents)
     parents = em.maximise(
-      em.Moments(sums[0], *(x.reshape(flat) for x in sums[1:])),
-      centre.reshape(flat),
+      em.Moments(sums[0], *map(grid.by_parent, sums[1:])),
+      grid.by_parent(centre),
       parents,
       beta_a,
       beta_u,
@@ -185,22 +146,16 @@ def em_convolution(
 
   @jax.checkpoint
   def coefficients(children):
-    shares = em_moments.shares(in_windows(children), beliefs, even, layout)
+    shares = em_moments.shares(grid.seen(children), beliefs, grid.even, layout)
     return jax.lax.stop_gradient(shares) if last else shares
 
   assert parents is not None  # there is at least one iteration
-  grid = windows.grid
-
-  def as_matrices(x):
-    return jnp.moveaxis(x.reshape(*grid, rows, columns, num_parents), -1, 2)
-
   taken = types.map(coefficients)
-  taken = taken.reshape(num_types, *kernel, *grid, num_parents)
   output = em.EMOutput(
-    as_matrices(parents.means),
-    jax.nn.sigmoid(parents.logits).reshape(*grid, num_parents),
-    taken.transpose(3, 4, 1, 2, 0, 5),
-    as_matrices(parents.variances),
+    grid.as_matrices(parents.means),
+    grid.at_positions(jax.nn.sigmoid(parents.logits)),
+    grid.by_place(taken),
+    grid.as_matrices(parents.variances),
   )
   return jax.tree.map(lambda x: x.astype(dtype), output)
 
@@ -217,6 +172,100 @@ class _Children(NamedTuple):
   poses: Float[Array, "*G H W P Q"]
   activations: Float[Array, "*G H W"]
   transforms: Float[Array, "*G T Q E"]
+
+  @classmethod
+  def of(
+    cls,
+    poses: Float[Array, "H W I P Q"],
+    activations: Float[Array, "H W I"],
+    transforms: Float[Array, "kH kW I J Q R"],
+  ) -> "_Children":
+    """Arranges the children of I types along a leading axis."""
+    num_types, num_parents, inner, columns = transforms.shape[2:]
+    return cls(
+      jnp.moveaxis(poses, 2, 0),
+      jnp.moveaxis(activations, 2, 0),
+      transforms.transpose(2, 0, 1, 4, 5, 3).reshape(
+        num_types, -1, inner, columns * num_parents
+      ),
+    )
+
+
+class _Grid(NamedTuple):
+  """The parents at all positions, and the windows in which they see children.
+
+  Attributes:
+    windows: which children the parents see.
+    rows: P of the poses of parents.
+    num_parents: J.
+    even: the shares of a child in the first iteration.
+  """
+
+  windows: em_windows.Windows
+  rows: int
+  num_parents: int
+  even: Float[Array, "T S"]
+
+  @classmethod
+  def of(
+    cls,
+    windows: em_windows.Windows,
+    children: _Children,
+    num_parents: int,
+    form: em.Form,
+  ) -> "_Grid":
+    """Shares out each child evenly over the parents that `form` tells."""
+    rivals = windows.num_seeing() if form.even_over_positions else 1.0
+    even = jnp.broadcast_to(1 / (num_parents * rivals), windows.shape)
+    even = even.astype(children.poses.dtype)
+    return cls(windows, children.poses.shape[-2], num_parents, even)
+
+  def seen(self, children: _Children) -> em_moments.Seen:
+    """Gathers the children of one type in all windows."""
+    return em_moments.Seen(
+      self.windows.gather(children.poses),
+      self.windows.gather(children.activations),
+      children.transforms,
+    )
+
+  def even_moments(self, children: _Children) -> tuple[jax.Array, jax.Array]:
+    """Mass [S] and weighted sum [S P E] of the votes in the first iteration."""
+    seen = self.seen(children)
+    weights = seen.activations * self.even
+    votes = numerics.einsum(
+      "tspq,tqe->spe", weights[..., None, None] * seen.poses, seen.transforms
+    )
+    return jnp.sum(weights, axis=0), votes
+
+  def beliefs(self, parents: em.Gaussians) -> em_moments.Beliefs:
+    """Converts Gaussians to the quantities that the E-step needs."""
+    shape = (self.windows.shape[1], self.rows, -1)
+    return em_moments.Beliefs(
+      parents.log_weights(),
+      parents.means.reshape(shape),
+      (1 / parents.variances).reshape(shape),
+    )
+
+  def by_parent(self, x: Float[Array, "S P E"]) -> Float[Array, "S D J"]:
+    """Separates the parents of a position."""
+    return x.reshape(self.windows.shape[1], -1, self.num_parents)
+
+  def at_positions(self, x: Float[Array, "S J"]) -> Float[Array, "oH oW J"]:
+    """Separates the rows and columns of positions."""
+    return x.reshape(*self.windows.grid, self.num_parents)
+
+  def as_matrices(
+    self, x: Float[Array, "S D J"]
+  ) -> Float[Array, "oH oW J P R"]:
+    """Separates positions, and the rows and columns of a pose."""
+    shape = (*self.windows.grid, self.rows, -1, self.num_parents)
+    return jnp.moveaxis(x.reshape(shape), -1, 2)
+
+  def by_place(self, x: jax.Array) -> Float[Array, "oH oW kH kW I J"]:
+    """Arranges the shares [... T S J] of all types by position and place."""
+    windows = self.windows
+    shape = (-1, *windows.kernel, *windows.grid, self.num_parents)
+    return x.reshape(shape).transpose(3, 4, 1, 2, 0, 5)
 
 
 class _Types(NamedTuple):
