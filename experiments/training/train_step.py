@@ -191,49 +191,19 @@ def make_update(
   micro_batches.check(batch_size, num_micro_batches, mesh.shape["data"])
   split = NamedSharding(mesh, P("data"))
 
-  def batch(state, images, labels, rows, keys):
-    if isinstance(images, batches.Block):
-      examples = images.at(state.step).examples(sample, keys, labels)
-      return jax.lax.with_sharding_constraint(examples, split)
-    start = state.step % (len(images) // batch_size) * batch_size
-    indices = jax.lax.dynamic_slice(rows, (start,), (batch_size,))
-    indices = jax.lax.with_sharding_constraint(indices, split)
-    examples = jax.vmap(sample, (0, 0, None, None))(
-      keys, indices, images, labels
-    )
-    return jax.lax.with_sharding_constraint(examples, split)
-
-  def epoch_of(state, images):
-    """The order of the examples in the epoch of `state`; None of a block."""
-    if isinstance(images, batches.Block):
-      return None
-    epoch = state.step // (len(images) // batch_size)
-    return order.of_epoch(state.key, epoch, len(images))
-
   # Traced once, for the shapes of the metrics and for the loop.
   @functools.partial(jax.jit, inline=True)
   @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def one(state, images, labels, rows):
     """One update, and its metrics."""
     keys, loss_key = order.keys_of_step(state.key, state.step, batch_size)
-    inputs, targets = batch(state, images, labels, rows, keys)
+    inputs, targets = _examples(
+      sample, keys, state.step, images, labels, rows, split
+    )
     graph, parameters, rest = nnx.split(state.model, nnx.Param, ...)
-
-    def gradient_of(rest, inputs, targets, key):
-      """The gradient, the metrics and the other variables afterwards."""
-
-      def of_parameters(parameters):
-        model = nnx.merge(graph, parameters, rest, copy=True)
-        model.train()
-        value, metrics = loss(model, inputs, targets, key, state.step)
-        return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
-
-      wrap = micro_batches.rematerialised if rematerialise else lambda x: x
-      gradient, (metrics, rest) = jax.grad(wrap(of_parameters), has_aux=True)(
-        parameters
-      )
-      return (gradient, metrics), rest
-
+    gradient_of = functools.partial(
+      _gradient, loss, state.step, graph, parameters, rematerialise
+    )
     if num_micro_batches == 1:
       found = gradient_of(rest, inputs, targets, loss_key)
     else:
@@ -248,24 +218,17 @@ def make_update(
     step, average = state.step + 1, state.average
     if average is not None:
       average = optax.incremental_update(
-        nnx.state(model, _AVERAGED), average, _newest_share(step)
+        nnx.state(model, _AVERAGED), average, _newest_share(step, average_decay)
       )
     return TrainState(step, model, opt_state, state.key, average), metrics
 
-  def _newest_share(step):
-    """(1 - d) / (1 - d^t), accurate also for d close to 1."""
-    if not average_decay:
-      return 1.0
-    log = math.log(average_decay)
-    return math.expm1(log) / jnp.expm1(step * log)
-
   def add(state, totals, images, labels, num_steps):
     images, labels = placing.whole((images, labels))
-    shuffled = epoch_of(state, images)
+    rows = _order_of(state, images, batch_size)
 
     def next_of(_, carry):
       state, totals = carry
-      state, metrics = one(state, images, labels, shuffled)
+      state, metrics = one(state, images, labels, rows)
       return state, jax.tree.map(jnp.add, totals, metrics)
 
     return jax.lax.fori_loop(0, num_steps, next_of, (state, totals))
@@ -273,12 +236,69 @@ def make_update(
   def zeros(state, images, labels):
     def first(state, images, labels):
       images, labels = placing.whole((images, labels))
-      return one(state, images, labels, epoch_of(state, images))
+      rows = _order_of(state, images, batch_size)
+      return one(state, images, labels, rows)
 
     _, shapes = jax.eval_shape(first, state, images, labels)
     return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
 
   return Update(jax.jit(add, donate_argnums=0), zeros)
+
+
+def _order_of(state, images, batch_size):
+  """The order of the examples in the epoch of `state`; None of a block."""
+  if isinstance(images, batches.Block):
+    return None
+  epoch = state.step // (len(images) // batch_size)
+  return order.of_epoch(state.key, epoch, len(images))
+
+
+def _examples(sample, keys, step, images, labels, rows, split):
+  """The inputs and targets of one step, divided among devices.
+
+  Args:
+    sample: makes one example.
+    keys: one for each example.
+    step: updates done before.
+    images: all of them, or a `batches.Block`.
+    labels: of all images.
+    rows: the order of the images in this epoch; None of a block.
+    split: the sharding of a batch.
+  """
+  if isinstance(images, batches.Block):
+    examples = images.at(step).examples(sample, keys, labels)
+    return jax.lax.with_sharding_constraint(examples, split)
+  batch_size = len(keys)
+  start = step % (len(images) // batch_size) * batch_size
+  indices = jax.lax.dynamic_slice(rows, (start,), (batch_size,))
+  indices = jax.lax.with_sharding_constraint(indices, split)
+  examples = jax.vmap(sample, (0, 0, None, None))(keys, indices, images, labels)
+  return jax.lax.with_sharding_constraint(examples, split)
+
+
+def _gradient(
+  loss, step, graph, parameters, rematerialise, rest, inputs, targets, key
+):
+  """The gradient and the metrics; the other variables afterwards."""
+
+  def of_parameters(parameters):
+    model = nnx.merge(graph, parameters, rest, copy=True)
+    model.train()
+    value, metrics = loss(model, inputs, targets, key, step)
+    return value, (metrics, nnx.state(model, nnx.Not(nnx.Param)))
+
+  if rematerialise:
+    of_parameters = micro_batches.rematerialised(of_parameters)
+  gradient, (metrics, rest) = jax.grad(of_parameters, has_aux=True)(parameters)
+  return (gradient, metrics), rest
+
+
+def _newest_share(step, decay):
+  """(1 - d) / (1 - d^t), accurate also for a decay d close to 1."""
+  if not decay:
+    return 1.0
+  log = math.log(decay)
+  return math.expm1(log) / jnp.expm1(step * log)
 
 
 def keys_of(images: jax.Array) -> jax.Array:
