@@ -9,7 +9,6 @@ with two complex numbers, and the paper's y = (tx, ty, s cos, s sin) is
 (Re t, Im t, Re w, -Im w).
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -282,8 +281,8 @@ def infer(
   checks.arrays(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
   )
-  num_points, size = len(points), len(template.points)
-  num_rows = _num_rows(matching, num_points, size)
+  num_points = len(points)
+  num_rows = _num_rows(matching, num_points, len(template.points))
   checks.counts(num_restarts=num_restarts, max_updates=max_updates)
   checks.counts(at_least=0, num_sweeps=num_sweeps)
   _check(
@@ -292,61 +291,12 @@ def infer(
   dtype = numerics.accumulation_dtype(points)
   points, presence = points.astype(dtype), presence.astype(dtype)
   last = jnp.asarray(last_precision, dtype)
-  step = functools.partial(
-    update,
-    points=points,
-    presence=presence,
-    template=template,
-    matching=matching,
-    num_sweeps=num_sweeps,
-  )
-
-  def normalise(shares):
-    """Makes assignments from random shares of the points."""
-    rest = jnp.full((num_rows - num_points, size), 1 / size, dtype)
-    shares = jnp.where(presence[:, None] > 0, shares, 1 / size)
-    shares = jnp.log(jnp.concatenate([shares, rest]))
-    if matching == "permutation":
-      return sinkhorn(shares, num_sweeps=num_sweeps)
-    return numerics.log_softmax(shares, 1)
-
-  def start(key):
-    return normalise(_shares(key, (num_points, size), dtype))
-
+  problem = _Problem(points, presence, template, matching, num_rows, num_sweeps)
   first = jnp.minimum(jnp.asarray(first_precision, dtype), last)
-
-  def settle(carry: _Search) -> _Search:
-    """Updates once; after convergence doubles the precision or starts again."""
-    new = step(carry.log_assignments, precision=carry.precision)
-    settled = jnp.abs(new.elbo - carry.elbo) < tolerance
-    assigned = jnp.exp(new.log_assignments[:num_points])
-    assigned = assigned * (presence[:, None] > 0)
-    lonely = settled & _lonely(assigned, template.members)
-    at_end = carry.precision >= last
-    open_ = _undecided(assigned, presence) & (matching == "permutation")
-    shaken = settled & ~lonely & at_end & open_
-    done = settled & ~lonely & at_end & ~open_
-    key, start_key, shake_key = jax.random.split(carry.key, 3)
-    shake = normalise(
-      assigned + 0.1 * _shares(shake_key, assigned.shape, dtype)
-    )
-    log_assignments = jnp.select(
-      [lonely, shaken], [start(start_key), shake], new.log_assignments
-    )
-    doubled = jnp.minimum(2 * carry.precision, last)
-    precision = jnp.select(
-      [lonely, shaken, settled & ~done],
-      [first, carry.precision / 2, doubled],
-      carry.precision,
-    )
-    elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
-    return _Search(
-      key, log_assignments, precision, elbo, carry.num_updates + 1, done
-    )
 
   def search(key):
     first_key, key = jax.random.split(key)
-    assignments = start(first_key)
+    assignments = problem.random_assignments(first_key)
     begin = (
       assignments, first, jnp.asarray(-jnp.inf, dtype), jnp.int32(0),
       jnp.array(False),
@@ -354,10 +304,10 @@ def infer(
     inputs = (assignments, points, presence, template, last)
     found = jax.lax.while_loop(
       lambda x: ~x.done & (x.num_updates < max_updates),
-      settle,
+      lambda x: _advance(problem, x, first, last, tolerance),
       _Search(key, *sharding.vary_alike(begin, inputs)),
     )
-    end = step(found.log_assignments, precision=last)
+    end = problem.update(found.log_assignments, last)
     return end, found.num_updates
 
   ends, counts = jax.vmap(search)(jax.random.split(key, num_restarts))
@@ -366,6 +316,91 @@ def infer(
   assignments = jnp.exp(end.log_assignments[:num_points]) * presence[:, None]
   objects = assignments @ template.members.T
   return Inference(assignments, objects, end.poses, end.elbo, counts[best])
+
+
+class _Problem(NamedTuple):
+  """Points whose templates are sought, and the way to update assignments."""
+
+  points: Float[Array, "M 2"]
+  presence: Float[Array, " M"]
+  template: Templates
+  matching: Literal["permutation", "mixture"]
+  num_rows: int
+  num_sweeps: int
+
+  def update(self, log_assignments, precision) -> Update:
+    """Updates once."""
+    return update(
+      log_assignments,
+      self.points,
+      self.presence,
+      self.template,
+      precision,
+      matching=self.matching,
+      num_sweeps=self.num_sweeps,
+    )
+
+  def normalised(self, shares: Float[Array, "M N"]) -> Float[Array, "R N"]:
+    """Makes assignments from shares of the points."""
+    num_points, size = shares.shape
+    rest = jnp.full((self.num_rows - num_points, size), 1 / size, shares.dtype)
+    shares = jnp.where(self.presence[:, None] > 0, shares, 1 / size)
+    shares = jnp.log(jnp.concatenate([shares, rest]))
+    if self.matching == "permutation":
+      return sinkhorn(shares, num_sweeps=self.num_sweeps)
+    return numerics.log_softmax(shares, 1)
+
+  def random_assignments(self, key) -> Float[Array, "R N"]:
+    """Samples assignments from which a search starts."""
+    size = len(self.points), len(self.template.points)
+    return self.normalised(_shares(key, size, self.points.dtype))
+
+
+class _Search(NamedTuple):
+  """The state of one restart."""
+
+  key: PRNGKeyArray
+  log_assignments: Float[Array, "R N"]
+  precision: Float[Array, ""]
+  elbo: Float[Array, ""]
+  num_updates: Int[Array, ""]
+  done: Bool[Array, ""]
+
+
+def _advance(
+  problem: _Problem, search: _Search, first, last, tolerance
+) -> _Search:
+  """Updates once; after convergence doubles the precision or starts again."""
+  new = problem.update(search.log_assignments, search.precision)
+  settled = jnp.abs(new.elbo - search.elbo) < tolerance
+  assigned = jnp.exp(new.log_assignments[: len(problem.points)])
+  assigned = assigned * (problem.presence[:, None] > 0)
+  lonely = settled & _lonely(assigned, problem.template.members)
+  at_end = search.precision >= last
+  open_ = _undecided(assigned, problem.presence) & (
+    problem.matching == "permutation"
+  )
+  shaken = settled & ~lonely & at_end & open_
+  done = settled & ~lonely & at_end & ~open_
+  key, start_key, shake_key = jax.random.split(search.key, 3)
+  shake = problem.normalised(
+    assigned + 0.1 * _shares(shake_key, assigned.shape, assigned.dtype)
+  )
+  log_assignments = jnp.select(
+    [lonely, shaken],
+    [problem.random_assignments(start_key), shake],
+    new.log_assignments,
+  )
+  doubled = jnp.minimum(2 * search.precision, last)
+  precision = jnp.select(
+    [lonely, shaken, settled & ~done],
+    [first, search.precision / 2, doubled],
+    search.precision,
+  )
+  elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
+  return _Search(
+    key, log_assignments, precision, elbo, search.num_updates + 1, done
+  )
 
 
 def _check(template, **precisions):
@@ -390,17 +425,6 @@ def _num_rows(matching, num_points, size):
       "points; pass matching='mixture'."
     )
   return rows[matching]
-
-
-class _Search(NamedTuple):
-  """The state of one restart."""
-
-  key: PRNGKeyArray
-  log_assignments: Float[Array, "R N"]
-  precision: Float[Array, ""]
-  elbo: Float[Array, ""]
-  num_updates: Int[Array, ""]
-  done: Bool[Array, ""]
 
 
 class _Posterior(NamedTuple):
