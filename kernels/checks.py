@@ -1,7 +1,8 @@
 """Checks of the arguments of kernels and models, by shapes and dtypes.
 
 The checks run while a function is traced, so they cost nothing under jit.
-Values of images are checked only where they are known, which is outside of jit.
+Values in arrays are checked only where they are known, which is outside of jit
+and other transformations.
 Each error message names the argument, what it is, and what to pass instead.
 Kernels take floating-point arrays only: integers are refused, not promoted,
 since results have the dtype of the arguments.
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Intensities may be this far outside of [0, 1], by rounding.
+# Values may be this far outside of their range, by rounding.
 _ROUNDING = 1e-3
 
 
@@ -151,18 +152,11 @@ def images(
     raise ValueError(
       f"images are {_as_text(array.shape)}, an empty batch; give at least one."
     )
-  if intensities and are_known(array):
-    values = np.asarray(array)  # computed now, even while JAX traces
-    low, high = float(values.min()), float(values.max())
-    if not math.isfinite(low + high):
-      raise ValueError(
-        "images hold NaN or infinite values; give intensities in [0, 1]."
-      )
-    if not (-_ROUNDING <= low and high <= 1 + _ROUNDING):
-      raise ValueError(
-        f"images hold values from {low:g} to {high:g}; give intensities in "
-        "[0, 1], such as images / 255."
-      )
+  fault = _outside(array, 0.0, 1.0) if intensities else ""
+  if fault:
+    raise ValueError(
+      f"images hold {fault}; give intensities in [0, 1], such as images / 255."
+    )
 
 
 def image_shape(shape: Any) -> None:
@@ -265,6 +259,27 @@ def within(low: float, high: float, **values: Any) -> None:
       raise ValueError(f"{name} is {value}; give {asked}.")
 
 
+def values(low: float, high: float = math.inf, **arrays: Any) -> None:
+  """Checks the range of the values in arrays, such as probabilities.
+
+  They are checked only where they are known: not under jit or other
+  transformations.
+
+  Args:
+    low: the least value that is allowed; a rounding error below it passes.
+    high: the largest, likewise.
+    **arrays: the arrays, by name; None is not checked.
+
+  Raises:
+    ValueError: if a known value is outside of the range, infinite, or NaN.
+  """
+  for name, array in arrays.items():
+    fault = "" if array is None else _outside(array, low, high)
+    if fault:
+      most = f" to {high:g}" if math.isfinite(high) else ""
+      raise ValueError(f"{name} has {fault}; give numbers from {low:g}{most}.")
+
+
 def choice(known: Iterable[str], **values: Any) -> None:
   """Checks that options have one of the known values.
 
@@ -331,6 +346,22 @@ def _known_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if number.ndim or not any(jnp.issubdtype(number.dtype, x) for x in kinds):
       raise TypeError(f"{name} is {value!r}; give a number.")
     yield name, value
+
+
+def _outside(array: Any, low: float, high: float) -> str:
+  """Describes the values if some are outside of a range; else "".
+
+  Values that are not known are in every range.
+  """
+  if not are_known(array) or not np.size(array):
+    return ""
+  values = np.asarray(array)  # computed now, even while JAX traces
+  least, most = float(values.min()), float(values.max())
+  if not math.isfinite(least + most):
+    return "NaN or infinite values"
+  if low - _ROUNDING <= least and most <= high + _ROUNDING:
+    return ""
+  return f"values from {least:g} to {most:g}"
 
 
 def _is_whole(number: Any) -> bool:

@@ -65,7 +65,8 @@ def match(
     is found.
 
   Raises:
-    ValueError: if `tolerance` is not positive, or the shapes do not fit.
+    ValueError: if `tolerance` is not positive, the shapes do not fit, or a
+      known presence is outside of [0, 1].
 
   Differs from the authors' code, which searches for the cheapest set of
   candidates that explains all points, and whose tolerance is in the units of
@@ -81,6 +82,7 @@ def match(
     },
     empty="M",
   )
+  checks.values(0.0, 1.0, presence=presence)
   num_points, num_templates = len(points), len(template.members)
   dtype = numerics.accumulation_dtype(points)
   points = points.astype(dtype)

@@ -29,7 +29,8 @@ def prior_within(
     [], >= 0, to be minimised.
 
   Raises:
-    ValueError: if `num_classes` is below 1.
+    ValueError: if `num_classes` is below 1, or a known presence is outside of
+      [0, 1].
   """
   presence = _checked(presence, num_classes)
   target = presence.shape[1] / num_classes
@@ -52,7 +53,8 @@ def prior_between(
     [], >= 0, to be minimised.
 
   Raises:
-    ValueError: if `num_classes` is below 1.
+    ValueError: if `num_classes` is below 1, or a known presence is outside of
+      [0, 1].
   """
   presence = _checked(presence, num_classes)
   target = presence.shape[0] / num_classes
@@ -67,8 +69,12 @@ def posterior_within(mass: Float[Array, "B K"]) -> Float[Array, ""]:
 
   Returns:
     [] in nats, in [0, log K], to be minimised: few objects explain an image.
+
+  Raises:
+    ValueError: if a known mass is below 0.
   """
   checks.arrays({"mass": (mass, "B K")})
+  checks.values(0.0, mass=mass)
   return jnp.mean(_entropy(mass))
 
 
@@ -80,8 +86,12 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
 
   Returns:
     [] in nats, in [0, log K], to be maximised: all objects are used.
+
+  Raises:
+    ValueError: if a known mass is below 0.
   """
   checks.arrays({"mass": (mass, "B K")})
+  checks.values(0.0, mass=mass)
   return _entropy(jnp.sum(mass, axis=0))
 
 
@@ -89,6 +99,7 @@ def _checked(presence, num_classes):
   """Presences in the dtype of their sums."""
   checks.within(1.0, math.inf, num_classes=num_classes)
   checks.arrays({"presence": (presence, "B K")})
+  checks.values(0.0, 1.0, presence=presence)
   return presence.astype(numerics.accumulation_dtype(presence))
 
 

@@ -65,7 +65,8 @@ def explain_parts(
     See `Explanation`.
 
   Raises:
-    ValueError: `normalise` is none of the three.
+    ValueError: if `normalise` is none of the three, or a known presence is
+      outside of [0, 1].
 
   Differs from paper: the dummy component is that of the authors' code; the
   paper has none.
@@ -79,6 +80,7 @@ def explain_parts(
       "log_weights": (log_weights, "K M"),
     }
   )
+  checks.values(0.0, 1.0, presence=presence)
   checks.choice(NORMALISATIONS, normalise=normalise)
   num_parts, size = sizes["M"], sizes["D"]
   dtype = numerics.accumulation_dtype(parts, votes, scales, log_weights)

@@ -42,7 +42,7 @@ def over(front: Picture, back: Picture) -> Picture:
 
   Raises:
     TypeError: if they hold no floating-point numbers.
-    ValueError: if their shapes differ.
+    ValueError: if their shapes differ, or a known alpha is outside of [0, 1].
   """
   checks.floats(
     {"colours": front.colours, "alphas": front.alphas}
@@ -50,6 +50,9 @@ def over(front: Picture, back: Picture) -> Picture:
   )
   checks.same_shape(front.colours.shape, **{"colours behind": back.colours})
   checks.same_shape(front.alphas.shape, **{"alphas behind": back.alphas})
+  checks.values(
+    0.0, 1.0, **{"alphas": front.alphas, "alphas behind": back.alphas}
+  )
   shows = 1 - front.alphas
   return Picture(
     front.colours + shows * back.colours, front.alphas + shows * back.alphas
@@ -67,6 +70,9 @@ def composite_over(pictures: Picture) -> Picture:
     One picture in the dtype of `pictures`. Its colours are the image on black;
     on another background B the image is colours + (1 - alphas) B.
 
+  Raises:
+    ValueError: if a known alpha is outside of [0, 1].
+
   Differs from paper: nothing; the paper prints colours that are not
   premultiplied: `colours / alphas` where alphas are above 0.
   """
@@ -74,6 +80,7 @@ def composite_over(pictures: Picture) -> Picture:
   checks.arrays(
     {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
   )
+  checks.values(0.0, 1.0, alphas=alphas)
   dtype = jnp.result_type(colours)
   accumulation = numerics.accumulation_dtype(colours, alphas)
   pictures = jax.tree.map(lambda x: x.astype(accumulation), pictures)
@@ -97,11 +104,15 @@ def contributions(pictures: Picture) -> Float[Array, "M H W C"]:
 
   Returns:
     Colours, in the dtype of `pictures`.
+
+  Raises:
+    ValueError: if a known alpha is outside of [0, 1].
   """
   colours, alphas = pictures
   checks.arrays(
     {"colours": (colours, "M H W C"), "alphas": (alphas, "M H W 1")}, empty="M"
   )
+  checks.values(0.0, 1.0, alphas=alphas)
   dtype = jnp.result_type(colours)
   accumulation = numerics.accumulation_dtype(colours, alphas)
   shows = 1 - alphas.astype(accumulation)

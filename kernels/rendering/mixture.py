@@ -59,8 +59,8 @@ def explain_image(
     See `ImageMixture`.
 
   Raises:
-    ValueError: if `scale` is not a finite number above 0, or the channels of
-      the logits are neither 1 nor C.
+    ValueError: if `scale` is not a finite number above 0, the channels of the
+      logits are neither 1 nor C, or a known presence is outside of [0, 1].
 
   Differs from paper: the background is that of the authors' code; the paper has
   none. Each channel has its own mixture, as in that code.
@@ -76,6 +76,7 @@ def explain_image(
       "background_logit": (background_logit, "N"),
     }
   )
+  checks.values(0.0, 1.0, presence=presence)
   for name, axis in (("logits", "L"), ("background_logit", "N")):
     if sizes[axis] not in (1, sizes["C"]):
       raise ValueError(

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import numerics
+from .. import checks, numerics
 from . import linear_votes
 from .linear_votes import LinearVotes
 from .output import RoutingOutput
@@ -164,6 +164,9 @@ def self_routing(
     Poses v_j, and activations a_j and coefficients c_ij, which both sum to 1
     over parents.
 
+  Raises:
+    ValueError: if a known activation is below 0.
+
   Differs from paper: where a denominator would fall below 1e-6, it is 1e-6, so
   that absent parts give absent parents with pose 0; the authors' code gives NaN
   there.
@@ -171,6 +174,7 @@ def self_routing(
   linear_votes.check(
     votes, {"logits": (logits, "I J"), "activations": (activations, "I")}
   )
+  checks.values(0.0, activations=activations)
   _, weighted_sum = linear_votes.contractions(votes)
   dtype = numerics.accumulation_dtype(logits, activations)
   logits, activations = logits.astype(dtype), activations.astype(dtype)

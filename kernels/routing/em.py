@@ -207,7 +207,8 @@ def em_routing(
     shares r_ij that this M-step used, which sum to 1 over parents.
 
   Raises:
-    ValueError: if there are no inverse temperatures or `gradient` is unknown.
+    ValueError: if there are no inverse temperatures, `gradient` is unknown, or
+      a known activation is outside of [0, 1].
 
   Differs from paper: floors under R_j and v_j, without which a parent with one
   effective child has an infinite density.
@@ -220,6 +221,7 @@ def em_routing(
       "beta_u": (beta_u, "J"),
     }
   )
+  checks.values(0.0, 1.0, activations=activations)
   require_iterations(inverse_temperatures, gradient=gradient)
   dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)

@@ -78,8 +78,8 @@ def em_convolution(
 
   Raises:
     ValueError: if there are no inverse temperatures, the stride or
-      `types_at_once` is below 1, the padding or `gradient` is unknown, or no
-      window fits.
+      `types_at_once` is below 1, the padding or `gradient` is unknown, no
+      window fits, or a known activation is outside of [0, 1].
 
   Differs from paper: as `em.em_routing`. In the authors' code, which has
   `em.OFFICIAL`, parents of different types do not compete (the shares of a
@@ -96,6 +96,7 @@ def em_convolution(
       "beta_u": (beta_u, "J"),
     }
   )
+  checks.values(0.0, 1.0, activations=activations)
   em.require_iterations(inverse_temperatures, gradient=gradient)
   if types_at_once is not None:
     checks.counts(types_at_once=types_at_once)

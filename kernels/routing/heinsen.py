@@ -40,6 +40,9 @@ def credit(
   Returns:
     phi_ij, of any sign.
 
+  Raises:
+    ValueError: if a known activation is outside of [0, 1].
+
   Differs from paper: a_i is the activation, the paper's f(a_i).
   """
   checks.arrays(
@@ -50,6 +53,7 @@ def credit(
       "beta_ignore": (beta_ignore, "I J"),
     }
   )
+  checks.values(0.0, 1.0, activations=activations)
   present = activations[:, None]
   use = present * coefficients
   return beta_use * use - beta_ignore * (present - use)
@@ -111,7 +115,8 @@ def heinsen_em_routing(
     sum to 1 over parents.
 
   Raises:
-    ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
+    ValueError: if `num_iterations` is below 1, `gradient` is unknown, or a
+      known activation is outside of [0, 1].
 
   Differs from paper: activations are probabilities, the paper's f(a_i), not
   scores, in arguments and results; the variances are not returned. 1e-5 is
@@ -125,6 +130,7 @@ def heinsen_em_routing(
       "beta_ignore": (beta_ignore, "I J"),
     }
   )
+  checks.values(0.0, 1.0, activations=activations)
   linear_votes.require_iterations(num_iterations, gradient=gradient)
   given = votes
   dtype = numerics.accumulation_dtype(votes, activations)
@@ -212,8 +218,9 @@ def heinsen_vector_routing(
     iteration, which sum to 1 over parents; `credit` makes phi_ij of them.
 
   Raises:
-    ValueError: if `num_iterations` is below 1, `gradient` is unknown, or D is
-      1, where the layer norm is always 0.
+    ValueError: if `num_iterations` is below 1, `gradient` is unknown, D is 1,
+      where the layer norm is always 0, or a known activation is outside of
+      [0, 1].
 
   Differs from paper: parents have activations, from one readout like the one
   that scores parts in the paper's next layer. Parts are not divided by
@@ -237,6 +244,7 @@ def heinsen_vector_routing(
       "bias": (bias, "J D"),
     },
   )
+  checks.values(0.0, 1.0, activations=activations)
   linear_votes.require_iterations(num_iterations, gradient=gradient)
   num_parts, num_parents, pose_size = votes.shape
   if pose_size == 1:

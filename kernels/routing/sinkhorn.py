@@ -58,7 +58,7 @@ def sinkhorn_routing(
     iteration, which sum to 1 over parents.
 
   Raises:
-    ValueError: if an option is out of its range.
+    ValueError: if an option, or a known activation, is out of its range.
 
   Differs from paper: the plan routes capsules, which the paper does not
   consider. Sweeps are in logarithms, and their number is fixed: sums over
@@ -67,6 +67,7 @@ def sinkhorn_routing(
   linear_votes.check(
     votes, {"activations": (activations, "I"), "bias": (bias, "J D")}
   )
+  checks.values(0.0, activations=activations)
   checks.counts(at_least=0, num_sweeps=num_sweeps)
   checks.positive(temperature=temperature)
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))

@@ -83,7 +83,8 @@ def slot_attention(
     The means u_j, the coefficients a_ij and the weights w_ij.
 
   Raises:
-    ValueError: if `epsilon` is not above 0.
+    ValueError: if `epsilon` is not above 0, or a known presence is outside of
+      [0, 1].
 
   Differs from paper: presences; in the paper all are 1.
   """
@@ -99,6 +100,7 @@ def slot_attention(
       "presence": (presence, "I"),
     }
   )
+  checks.values(0.0, 1.0, presence=presence)
   given = jnp.result_type(values)
   dtype = numerics.accumulation_dtype(queries, keys, values)
   queries, keys, values = (x.astype(dtype) for x in (queries, keys, values))

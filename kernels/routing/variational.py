@@ -91,7 +91,7 @@ def variational_routing(
 
   Raises:
     ValueError: if `num_iterations` is below 1, `gradient` is unknown, or a
-      parameter of the prior is out of its range.
+      parameter of the prior, or a known activation, is out of its range.
 
   Differs from paper: the batch norm before the sigmoid needs a batch; `beta`
   and `gain` stand for it, and the batch norm of the poses is left to the
@@ -107,6 +107,7 @@ def variational_routing(
       "gain": (gain, "J"),
     }
   )
+  checks.values(0.0, activations=activations)
   dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations = (

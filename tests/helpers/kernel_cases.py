@@ -24,7 +24,7 @@ NOT_OF_ARRAYS = {
   "checks.arrays", "checks.choice", "checks.counts", "checks.dtype",
   "checks.floats", "checks.image_shape", "checks.positive", "checks.sequences",
   "checks.did_you_mean", "checks.images", "checks.padding", "checks.rngs",
-  "checks.same_shape", "checks.within", "checks.are_known",
+  "checks.same_shape", "checks.within", "checks.are_known", "checks.values",
   "compilation.keep_reductions", "em.amount_of_data_scale",
   "em_moments.plain_moments", "em_moments.shares",
   "em.inverse_temperature_schedule",

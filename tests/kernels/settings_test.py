@@ -23,7 +23,7 @@ _VOTES = jax.random.normal(jax.random.key(0), (3, 2, 5))
       _VOTES, jnp.ones(3), nu_0=x), 7.5),
     ("threshold", lambda x: orthogonal.prune(_VOTES[:, 0], threshold=x), 0.5),
     ("num_classes", lambda x: sparsity.prior_within(
-      jnp.abs(_VOTES[0]), x), 3.0),
+      jax.nn.sigmoid(_VOTES[0]), x), 3.0),
   ],
 )  # fmt: skip
 def test_settings_may_be_traced(name, call, setting):
