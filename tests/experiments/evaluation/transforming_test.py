@@ -45,10 +45,12 @@ class TwoCapsules(nnx.Module):
     )
 
 
-def trained_on(images):
+def trained_on(images, labels=None):
+  if labels is None:
+    labels = np.zeros(len(images), np.int32)
   spec = Spec(capjax.TransformingAutoencoder, {"num_capsules": 2})
   task = transforming_task.make_task(spec, optax.sgd(0.1), movements=LIMITS)
-  test = data.Dataset(images, np.zeros(len(images), np.int32), 1, {})
+  test = data.Dataset(images, labels, int(labels.max()) + 1, {})
   return models.Trained(
     task, LoopConfig(1, batch_size=len(images)), TwoCapsules(), 0, {}, test, {},
     load_train=lambda: test,
@@ -116,3 +118,50 @@ def test_errors_of_images_shifted_in_four_directions(run, drawn, monkeypatch):
   np.testing.assert_array_equal(distances, scores["distance"])
   assert list(lines["not shifted"]) == scores["relative_error_unmoved"]
   assert ends == {"shifts trained": 2, "places trained": 4}
+
+
+def test_targets_are_shown_above_outputs_from_left_to_right(run, monkeypatch):
+  """Of the first image of each of at most four classes."""
+  given = []
+  monkeypatch.setattr(
+    transforming.curves, "contact_sheet", lambda *x: given.extend(x)
+  )
+  labels = np.array([3, 1, 1, 0, 2, 4], np.int32)
+  images = np.zeros((6, SIDE, SIDE, 1), np.uint8)
+  images[np.arange(6), 4 + np.arange(6), SIDE // 2] = 255
+  transforming._plot_shifts(run, trained_on(images, labels), 4)
+  rows, names, shifts, path = given
+  assert names == ["target", "output"] * 4
+  assert shifts == [
+    "-4 unseen", "-3 unseen", "-2", "-1", "+0", "+1", "+2", "+3 unseen",
+    "+4 unseen",
+  ]  # fmt: skip
+  assert path == run.figure("shifted")
+  # The places of the dots: the rows of images 0, 1, 3 and 4.
+  want = [(row, SIDE // 2 + x) for row in (4, 5, 7, 8) for x in range(-4, 5)]
+  for kind in (rows[::2], rows[1::2]):
+    flat = kind.reshape(len(want), SIDE, SIDE)
+    dots = [np.unravel_index(np.argmax(x), x.shape) for x in flat]
+    assert [tuple(map(int, x)) for x in dots] == want
+    np.testing.assert_allclose(flat.sum((1, 2)), 1, atol=1e-5)
+
+
+def test_a_few_labels_name_groups_of_places(run):
+  """Dots in two corners: the outputs of the capsules are two groups."""
+  random = np.random.default_rng(0)
+  labels = np.arange(200, dtype=np.int32) % 2
+  images = np.zeros((200, SIDE, SIDE, 1), np.uint8)
+  rows, columns = 2 + 8 * labels + random.integers(-1, 2, (2, 200))
+  images[np.arange(200), rows, columns] = 255
+  own = trained_on(images, labels)
+  scores = transforming.few_labels(run, own)
+  assert scores["num_images"] == 200 and scores["num_labels"][0] <= 25
+  assert scores["central_accuracy_capsules"] == 1
+  for way in ("analysers", "linear"):
+    assert len(scores[f"{way}_accuracy_capsules"]) == len(scores["num_labels"])
+    assert scores[f"{way}_accuracy_capsules"][-1] == 1
+    assert scores[f"{way}_accuracy_sd_capsules"][-1] == 0
+  # Labels of the training images are what is spread.
+  swapped = data.Dataset(images, 1 - labels, 2, {})
+  own = own._replace(load_train=lambda: swapped)
+  assert transforming.few_labels(run, own)["central_accuracy_capsules"] == 0
