@@ -210,7 +210,8 @@ class ConvMatrixCaps(nnx.Module):
 
     Raises:
       TypeError: if they are no floating-point numbers.
-      ValueError: if they have other shapes than the layer was made for.
+      ValueError: if they have other shapes than the layer was made for, or a
+        known activation is outside of [0, 1].
     """
     _check(poses, activations, self.transforms.shape[2], self.pose_shape)
     implementation = self.implementation
@@ -383,6 +384,7 @@ def _check(poses, activations, num_below, pose_shape, **grid):
     Q=columns,
     **grid,
   )
+  checks.values(0.0, 1.0, activations=activations)
 
 
 def kernel_init(scale):

@@ -268,12 +268,14 @@ class SetTransformer(nnx.Module):
 
     Raises:
       TypeError: if tokens or presences are not floats.
-      ValueError: if their shapes do not fit.
+      ValueError: if their shapes do not fit, or a known presence is outside of
+        [0, 1].
     """
     checks.arrays(
       {"tokens": (tokens, "B N F"), "presence": (presence, "B N")},
       F=self.embed.in_features,
     )
+    checks.values(0.0, 1.0, presence=presence)
     hidden = self.embed(tokens)
     for block in self.blocks:
       hidden = block(hidden, presence)

@@ -178,8 +178,8 @@ class SlotAttention(nnx.Module):
 
     Raises:
       TypeError: if the members are no floating-point numbers.
-      ValueError: if the shapes do not fit, or slots have frames, and there are
-        no points.
+      ValueError: if the shapes do not fit, slots have frames, and there are no
+        points, or a known presence is outside of [0, 1].
     """
     self._check(members, presence, points)
     contents, frames = self.start(len(members), key=key)
@@ -196,6 +196,7 @@ class SlotAttention(nnx.Module):
       },
       F=self.key.in_features,
     )
+    checks.values(0.0, 1.0, presence=presence)
 
   def start(
     self, batch: int, *, key: PRNGKeyArray | None = None

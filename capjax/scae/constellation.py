@@ -148,9 +148,11 @@ class ConstellationAutoencoder(nnx.Module):
 
     Raises:
       TypeError: if points or presences are not floats.
-      ValueError: if their shapes do not fit.
+      ValueError: if their shapes do not fit, or a known presence is outside of
+        [0, 1].
     """
     checks.arrays({"points": (points, "B M 2"), "presence": (presence, "B M")})
+    checks.values(0.0, 1.0, presence=presence)
     found = self.voters(points, presence, key=key)
     # A vote is the image of the origin of a part.
     votes = found.votes[..., :2, 2]

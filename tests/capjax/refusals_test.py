@@ -377,3 +377,29 @@ def test_classes_of_an_image_differ():
   for labels in ([[0, 1], [1, 1]], [[0, 1, 0], [1, 0, 0]]):
     with pytest.raises(ValueError, match="labels of image .*; give different"):
       autoencoder.loss(None, None, jnp.array(labels), None)
+
+
+_OUTSIDE = {
+  "matrix capsules": lambda x: matrix.ConvMatrixCaps(2, 3, 2, rngs=nnx.Rngs(0))(
+    jnp.ones((1, 2, 2, 2, 4, 4)), jnp.full((1, 2, 2, 2), x)
+  ),
+  "classes": lambda x: matrix.ClassMatrixCaps(
+    2, 3, np.zeros((1, 1, 16), np.float32), rngs=nnx.Rngs(0)
+  )(jnp.ones((1, 1, 1, 2, 4, 4)), jnp.full((1, 1, 1, 2), x)),
+  "slots": lambda x: slots.SlotAttention(
+    4, num_slots=2, size=4, rngs=nnx.Rngs(0)
+  )(jnp.ones((1, 3, 4)), jnp.full((1, 3), x)),
+  "sets": lambda x: _SET(out_features=3, rngs=nnx.Rngs(0))(
+    jnp.ones((1, 2, 3)), jnp.full((1, 2), x)
+  ),
+  "constellations": lambda x: _POINTS(num_objects=2, rngs=nnx.Rngs(0))(
+    jnp.zeros((1, 3, 2)), jnp.full((1, 3), x)
+  ),
+}
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_layers_refuse_probabilities_out_of_range(name):
+  _OUTSIDE[name](1.0)
+  with pytest.raises(ValueError, match="has values from 2 to 2; give numbers"):
+    _OUTSIDE[name](2.0)
