@@ -188,8 +188,7 @@ def spread_margin(
   """The margin of the spread loss at a step of training.
 
   0.2 + 0.79 sigmoid(min(10, step / timescale - 4)), which the authors gave in
-  the paper's public review for a timescale of 50,000; the paper has a line from
-  0.2 to 0.9.
+  the paper's public review for a timescale of 50,000.
 
   Args:
     step: updates done so far.
@@ -197,6 +196,8 @@ def spread_margin(
 
   Raises:
     ValueError: if the timescale is not above 0.
+
+  Differs from paper: there, the margin rises along a line from 0.2 to 0.9.
   """
   if timescale <= 0:
     raise ValueError(f"timescale is {timescale}; give a number above 0.")
@@ -436,8 +437,8 @@ def multilabel_loss(
     The mean over the batch of the sum over classes, and of this loss and the
     accuracy (`exact_set`) by name.
 
-  Differs from the authors' code, where targets are half of ours (1/2 where a
-  class is present) and the loss is averaged over classes.
+  Differs from the authors' code: there, targets are half of ours (1/2 where a
+  class is present), and the loss is averaged over classes.
   """
   checks.arrays({"logits": (logits, "B J")})
   _check_sets(logits, labels)

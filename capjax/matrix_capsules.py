@@ -91,19 +91,18 @@ class MatrixCapsules(nnx.Module):
       ValueError: if an option is unknown or out of range, or the images are too
         small.
 
-    Differs from paper:
-      - With the paper's form beta_a is given in units of the last iteration's
-        logit, lambda beta_a, and starts at -1: with lambda below 0.01 the steps
-        of an optimiser would not change the logit. In IBM's code beta_a starts
-        at -1000, its logit at -1.4.
-        The classes have the lambda of the other layers, not the quarter of the
-        authors' code.
-      - Costs are scaled to an amount of data. Without it activations of
-        convolutional capsules hardly depend on the votes at the start.
-      - Transforms start at the identity with little noise, convolutions with
-        their usual initialiser; the paper does not say. With more noise a child
-        votes differently for each parent, and the iterations of EM choose
-        parents by that noise.
+    Differs from paper: with the paper's form beta_a is given in units of the
+    last iteration's logit, lambda beta_a, and starts at -1: with lambda below
+    0.01 the steps of an optimiser would not change the logit. In IBM's code
+    beta_a starts at -1000, its logit at -1.4. Costs are scaled to an amount of
+    data; without it activations of convolutional capsules hardly depend on the
+    votes at the start. Transforms start at the identity with little noise,
+    convolutions with their usual initialiser, where the paper does not say:
+    with more noise a child votes differently for each parent, and the
+    iterations of EM choose parents by that noise.
+
+    Differs from the authors' code: the classes have the lambda of the other
+    layers, not a quarter of it.
     """
     checks.rngs(rngs)
     checks.padding(padding)

@@ -87,8 +87,7 @@ def score(
     ValueError: if no image has a point, a point that counts belongs to no
       object, or the shapes differ.
 
-  Differs from the SCAE authors' code only in that theirs reports the pooled
-  accuracy alone.
+  Differs from the SCAE authors' code: theirs reports the pooled accuracy alone.
   """
   there = np.asarray(presence) > 0
   shapes = np.shape(found), np.shape(truth), there.shape

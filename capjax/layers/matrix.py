@@ -63,8 +63,10 @@ class PrimaryMatrixCaps(nnx.Module):
   """Primary capsules: a pose that is linear in the features, and an activation.
 
   The activation is sigmoid(logit - 1) of a linear logit, as in the authors'
-  code, so that capsules start with low activations; the paper has
-  sigmoid(logit) (Hinton et al., 2018).
+  code, so that capsules start with low activations.
+
+  Differs from paper: there, the activation is sigmoid(logit) (Hinton et al.,
+  2018).
   """
 
   def __init__(

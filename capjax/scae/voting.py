@@ -241,7 +241,7 @@ def jitter(
 ) -> Float[Array, "*shape"]:
   """Adds U(-2, 2) to logits of presence; without a key adds nothing.
 
-  Differs from the authors' code, which adds this noise at test time too.
+  Differs from the authors' code: it adds this noise at test time too.
   """
   if key is None:
     return logits

@@ -68,9 +68,9 @@ def match(
     ValueError: if `tolerance` is not positive, the shapes do not fit, or a
       known presence is outside of [0, 1].
 
-  Differs from the authors' code, which searches for the cheapest set of
-  candidates that explains all points, and whose tolerance is in the units of
-  the image.
+  Differs from the authors' code: theirs searches for the cheapest set of
+  candidates that explains all points, and its tolerance is in the units of the
+  image.
   """
   checks.positive(tolerance=tolerance)
   checks.arrays(

@@ -110,6 +110,18 @@ def test_deviations_are_read_from_docstrings():
   assert "kernels.routing.dynamic.dynamic_routing" not in rows
 
 
+@pytest.mark.parametrize("folder", ["kernels", "capjax"])
+def test_every_deviation_has_the_form_that_is_collected(folder):
+  told = [
+    (path.name, line)
+    for path in (ROOT / folder).rglob("*.py")
+    for line in path.read_text("utf-8").splitlines()
+    if line.strip().startswith("Differs from")
+  ]
+  assert len(told) > 5
+  assert [x for x in told if not re.search(r"from \S.*: \S", x[1])] == []
+
+
 def test_arrays_have_a_short_name_in_signatures():
   inspection = pytest.importorskip("sphinx.util.inspect")
   import array_like

@@ -65,8 +65,8 @@ def sample(
   Raises:
     ValueError: if `noise` is negative or `drop` outside [0, 1].
 
-  Differs from the authors' code, which rescales a block of 3,200 images by its
-  least and greatest coordinate: ours are rescaled by the limits of coordinates
+  Differs from the authors' code: it rescales a block of 3,200 images by its
+  least and greatest coordinate; ours are rescaled by the limits of coordinates
   without noise, which such blocks nearly reach, so that an image does not
   depend on others. Their noise is added to the points, not to the patterns.
   """
