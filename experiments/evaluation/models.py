@@ -260,7 +260,7 @@ def sample_affine_view(trained: Trained) -> train_step.Sample:
 
 
 def canvas(trained: Trained) -> tuple[int, ...]:
-  """The shape [H W C] of the images that a model takes."""
+  """The shape [H W C] of prepared images, before they are standardised."""
   shape = trained.test.images.shape[1:]
   image = jax.ShapeDtypeStruct(shape, jnp.float32)
   return jax.eval_shape(trained.task.prepare, image).shape

@@ -89,10 +89,18 @@ def multi_crop(
   """
   del run
 
+  steps = trained.task.steps(trained.test.images.shape[1:])
+
   def sample(key, index, images, labels):
     del key
     image = stereo.downsample(train_step.as_intensities(images[index]))
-    return stereo.multi_crop(image), labels[index]
+
+    def cropped(offset):
+      """The image whose middle is this crop, as far as a crop sees it."""
+      return steps.prepare(jnp.roll(image, -offset, axis=(0, 1)))
+
+    offsets = jnp.asarray(stereo.crop_offsets())
+    return jax.vmap(cropped)(offsets), labels[index]
 
   def measure(model, crops, labels):
     scores = jax.vmap(lambda x: trained.task.scores(model, x), 1)(crops)

@@ -17,6 +17,7 @@ from capjax.baselines import CapsNetBaseline, smallnorb_baseline
 from capjax.data.transforms import stereo
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.evaluation import diagnostics
+from capjax.kernels import checks
 from capjax.specs import Spec
 
 from ..evaluation import suites
@@ -31,8 +32,11 @@ CLASS_LOSSES = ("spread", "margin", "cross_entropy")
 _MARGIN_SHARE = 40
 _LATEST = 2**31 - 1  # step, at which the margin is largest
 # The crop of a stereo pair is standardised, as in the authors' code. The text
-# of the paper standardises first and then crops.
-PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
+# of the paper, and IBM's code, standardise first and then crop.
+_PAIRS = Preprocessing(downsample=48, crop=32, standardise=True)
+_PAIRS_BY_PIPELINE = {
+  "official": _PAIRS, "ibm": _PAIRS._replace(crop_last=True)
+}  # fmt: skip
 _STEREO = ("smallnorb", "viewpoint_solids")
 _SHIFTED = Placement()
 _OF_SINGLE_IMAGES = ["affnist_like", "views", "crowding", "moved"]
@@ -71,11 +75,13 @@ def make_task(
     weight_decay: weight of half the sum of squares of all parameters.
     placement: how training images are shifted and deformed, and the canvas that
       all images are placed on; not used for stereo pairs.
-    pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`.
+    pipeline: augmentation of stereo pairs, one of `stereo.PIPELINES`; it also
+      decides whether pairs are standardised before or after the crop.
     viewpoints: to train on, as for `viewpoints.held_out`.
 
   Raises:
-    ValueError: if the spread loss has neither `num_steps` nor `margin_steps`.
+    ValueError: if the spread loss has neither `num_steps` nor `margin_steps`,
+      or the pipeline is unknown.
   """
   of_length = kind == "spread" and margin_steps is None
   if of_length:
@@ -102,7 +108,8 @@ def make_task(
     return [*names, "multi_crop"] if pairs else names
 
   if pairs:
-    steps = PAIRS
+    checks.choice(stereo.PIPELINES, pipeline=pipeline)
+    steps = _PAIRS_BY_PIPELINE[pipeline]
     make_example = functools.partial(sample_pair, pipeline=pipeline)
     make_test = train_step.sample_labelled(lambda key, image: steps(image))
   else:

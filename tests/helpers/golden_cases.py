@@ -11,14 +11,13 @@ from experiments.training.loop_config import LoopConfig
 
 def classifier(test, model, **fields):
   """A model as suites take it; scores are what the model returns."""
-  some = task.Task(
-    *[None] * 8,
-    scores=lambda model, images: model(images),
-    attack_loss=lambda model, images, labels: (
+  usual = {
+    "scores": lambda model, images: model(images),
+    "attack_loss": lambda model, images, labels: (
       optax.softmax_cross_entropy_with_integer_labels(model(images), labels)
     ),
-    **fields,
-  )
+  }
+  some = task.Task(*[None] * 8, **(usual | fields))
   config = LoopConfig(1, batch_size=len(test.labels))
   return models.Trained(some, config, model, 0, {}, test, {})
 

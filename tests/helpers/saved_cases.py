@@ -118,4 +118,7 @@ STEPS = {
   "none": Preprocessing(),
   "canvas": Preprocessing(canvas=(20, 22)),
   "stereo": Preprocessing(downsample=24, crop=20, standardise=True),
+  "crop last": Preprocessing(
+    downsample=24, crop=20, standardise=True, crop_last=True
+  ),
 }

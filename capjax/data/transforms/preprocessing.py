@@ -26,26 +26,36 @@ class Preprocessing(NamedTuple):
       placed; None for no canvas.
     standardise: whether the mean becomes 0 and the standard deviation 1, over
       pixels and channels of the image.
+    crop_last: whether the image is cropped after it was standardised, by the
+      mean and the standard deviation of the whole image.
   """
 
   downsample: int | None = None
   crop: int | None = None
   canvas: tuple[int, int] | None = None
   standardise: bool = False
+  crop_last: bool = False
 
   def prepare(self, image: Num[Array, "H W C"]) -> Num[Array, "H2 W2 C"]:
-    """Applies all steps but standardisation; values stay in [0, 1]."""
+    """Applies all steps before standardisation; values stay in [0, 1]."""
     if self.downsample is not None:
       image = stereo.downsample(image, size=self.downsample)
-    if self.crop is not None:
-      image = stereo.centre_crop(image, size=self.crop)
+    if not self.crop_last:
+      image = self._cropped(image)
     if self.canvas is not None:
       image = augment.centre_pad(image, canvas=self.canvas)
     return image
 
-  def normalise(self, image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
+  def normalise(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
     """The input of the network for a prepared image in [0, 1]."""
-    return stereo.standardise(255 * image) if self.standardise else image
+    if self.standardise:
+      image = stereo.standardise(255 * image)
+    return self._cropped(image) if self.crop_last else image
+
+  def _cropped(self, image):
+    if self.crop is None:
+      return image
+    return stereo.centre_crop(image, size=self.crop)
 
   def __call__(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
     """Applies all steps to one image in [0, 1]."""
@@ -58,7 +68,7 @@ class Preprocessing(NamedTuple):
       ValueError: if images of this shape cannot be prepared.
     """
     image = jax.ShapeDtypeStruct(tuple(image_shape), jnp.float32)
-    return jax.eval_shape(self.prepare, image).shape
+    return jax.eval_shape(self.__call__, image).shape
 
   def as_json(self) -> dict[str, Any]:
     """The steps that are taken, such as `{"canvas": [40, 40]}`."""
@@ -88,7 +98,8 @@ def from_json(described: Mapping[str, Any]) -> Preprocessing:
     for name in ("downsample", "crop"):
       if steps.get(name) is not None:
         steps[name] = int(steps[name])
-    steps["standardise"] = bool(steps.get("standardise", False))
+    for name in ("standardise", "crop_last"):
+      steps[name] = bool(steps.get(name, False))
   except (TypeError, ValueError) as error:
     raise ValueError(f"preprocessing {dict(described)}: {error}.") from None
   return Preprocessing(**steps)

@@ -155,7 +155,8 @@ class MiddlePixel(nnx.Module):
     return jnp.stack([jnp.ones(len(images)), middle], axis=1)
 
 
-def test_scores_of_crops_are_averaged(run):
+@pytest.mark.parametrize("crop_last", [False, True])
+def test_scores_of_crops_are_averaged(run, crop_last):
   """The middle of 13 crops shows a dot that only one of them has there."""
   images = np.zeros((5, 48, 48, 1), np.uint8)
   images[[0, 4], 24, 24] = 255  # of 20, for a mean above 1
@@ -164,9 +165,12 @@ def test_scores_of_crops_are_averaged(run):
   test = data.Dataset(
     images, np.ones(5, np.int32), 2, {"label_azimuth": np.arange(5)}
   )
+  steps = Preprocessing(downsample=48, crop=32, crop_last=crop_last)
   some = golden_cases.classifier(
-    test, MiddlePixel(), familiar=lambda factors: factors["label_azimuth"] > 3
-  )
+    test, MiddlePixel(), familiar=lambda factors: factors["label_azimuth"] > 3,
+    steps=lambda shape: steps,
+    scores=lambda model, images: model(jax.vmap(steps.normalise)(images)),
+  )  # fmt: skip
   assert viewpoints.multi_crop(run, some) == {
     "multi_crop_accuracy": 2 / 4,
     "centre_crop_accuracy": 3 / 4,

@@ -65,6 +65,33 @@ def test_pairs_are_augmented_by_the_named_pipeline():
   assert np.abs(pairs[0] - pairs[1]).max() > 0.1
 
 
+@pytest.mark.parametrize("pipeline", stereo.PIPELINES)
+def test_images_of_a_test_are_normalised_as_in_training(pipeline):
+  """An object in the middle: the mean of its crop is above that of the pair."""
+  image = np.full((48, 48, 2), 20, np.uint8)
+  image[16:32, 16:32] = 200
+  task = make_task(pipeline=pipeline)
+  drawn = jax.vmap(
+    lambda key: task.sample(key, 0, jnp.array([image]), np.zeros(1))[0]
+  )(jax.random.split(jax.random.key(0), 400))
+  tested, _ = task.sample_test(
+    jax.random.key(0), 0, jnp.array([image]), np.zeros(1)
+  )
+  assert tested.shape == drawn.shape[1:] == (32, 32, 2)
+  assert abs(float(jnp.mean(drawn)) - float(jnp.mean(tested))) < 0.15
+  crop = stereo.centre_crop(stereo.standardise(jnp.float32(image)))
+  want = crop if pipeline == "ibm" else stereo.standardise(crop)
+  np.testing.assert_allclose(tested, want, atol=1e-3)
+  np.testing.assert_allclose(
+    task.steps(None)(jnp.float32(image) / 255), want, atol=1e-3
+  )
+
+
+def test_pipelines_are_known():
+  with pytest.raises(ValueError, match="pipeline is 'paper'; give official or"):
+    make_task(pipeline="paper")
+
+
 def test_validation_does_not_depend_on_the_length_of_training():
   """So that checkpoints of a run that was lengthened can be compared."""
   images = jax.random.uniform(jax.random.key(0), (2, 8, 8, 1))

@@ -26,6 +26,12 @@ def test_steps_are_those_of_training():
   np.testing.assert_array_equal(steps.prepare(image), cut)
   np.testing.assert_array_equal(steps(image), stereo.standardise(255 * cut))
   assert steps.output_shape(image.shape) == (20, 20, 2)
+  steps = saved_cases.STEPS["crop last"]
+  whole = stereo.downsample(image, size=24)
+  np.testing.assert_array_equal(steps.prepare(image), whole)
+  cut = stereo.centre_crop(stereo.standardise(255 * whole), size=20)
+  np.testing.assert_array_equal(steps(image), cut)
+  assert steps.output_shape(image.shape) == (20, 20, 2)
   small = image[:12, :11]
   steps = saved_cases.STEPS["canvas"]
   placed = augment.centre_pad(small, canvas=(20, 22))
