@@ -98,7 +98,7 @@ def fit(
   _require_class_of_capjax(task, train_set)
   processes.require_same("options", config)
   run = directory.Run(os.fspath(workdir))
-  begun = processes.by_first((run.workdir / "task.json").exists)
+  begun = processes.by_first(run.holds_a_run)
   if not begun and task.num_steps not in (None, config.num_steps):
     raise ValueError(
       f"num_steps is {config.num_steps}, and the task was made for "

@@ -137,6 +137,12 @@ def complete(
       f"stop_accuracy is {config.stop_accuracy}, and this task's checkpoints "
       "are not chosen by accuracy; leave it out"
     )
+  if config.num_micro_batches > 1 and task.of_batch:
+    raise ValueError(
+      f"num_micro_batches is {config.num_micro_batches}, and {task.of_batch} "
+      "is the square of sums over a batch, which would have another weight in "
+      "parts of it; give 1, or this term a weight of 0"
+    )
   records = {
     "data": tasks.data_record(train_set, test),
     "model": tasks.model_record(task, train_set),

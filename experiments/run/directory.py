@@ -92,7 +92,7 @@ class Run:
         f"another folder ({folder})"
       ) from error
     self._invocation = invocation
-    if self._holds_a_run():
+    if self.holds_a_run():
       self._former = recorded_flags.resume(
         self.workdir, invocation, shortest, check
       )
@@ -112,7 +112,7 @@ class Run:
       starts again, with that preset.
     """
     found = recorded_flags.words_of(self.workdir, experiment)
-    if found and found.preset == preset and not self._holds_a_run():
+    if found and found.preset == preset and not self.holds_a_run():
       return None
     return found and found.words
 
@@ -126,7 +126,7 @@ class Run:
       ValueError: if the folder holds a run with other flags than these, apart
         from its length.
     """
-    if self._holds_a_run():
+    if self.holds_a_run():
       recorded_flags.refuse_others(self.workdir, invocation)
 
   @property
@@ -165,7 +165,8 @@ class Run:
     """Whether pretraining of layers has begun here."""
     return any(_has_updates(x) for x in self.workdir.glob("layer_*"))
 
-  def _holds_a_run(self) -> bool:
+  def holds_a_run(self) -> bool:
+    """Whether training, or pretraining of layers, has begun here."""
     return self.has_updates() or self.has_earlier_phase()
 
   def has_begun(self) -> bool:

@@ -38,6 +38,7 @@ def make_task(
       square has sides of length 2.
     **options: `sparsity_of` and the weights of `constellation_loss`.
   """
+  soft = options.get("sparsity_of") == "soft" and options.get("between") != 0
   return Task(
     lambda image_shape, num_classes: model,
     functools.partial(loss, **options),
@@ -49,6 +50,7 @@ def make_task(
     after_training=("segmentation",),
     chosen_by="log_prob",
     warn=warn,
+    of_batch="prior_between" if soft else "",
   )
 
 

@@ -99,11 +99,15 @@ def make_task(
       shape = augmentation.canvas_of(image_shape, placement)
     return model.with_arguments(image_shape=shape, num_classes=num_classes)
 
+  unfit = _OF_SINGLE_IMAGES if pairs else []
+  if placement.crop or placement.downsample:
+    unfit = [*unfit, "affnist_like"]  # places whole images on a canvas
+
   def suites_of(model):
     names = suites.of_classifier(
       model,
       scored_by=viewpoints_of.scored_by(viewpoints),
-      unfit=["multimnist", *(_OF_SINGLE_IMAGES if pairs else [])],
+      unfit=["multimnist", *unfit],
     )
     return [*names, "multi_crop"] if pairs else names
 

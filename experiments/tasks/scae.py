@@ -90,6 +90,7 @@ def make_task(
     features=features,
     explain=scae.object_masks,
     unlabelled=True,
+    of_batch="prior_between" if weights.prior_between else "",
   )
   if scene is None:
     return task
@@ -99,6 +100,7 @@ def make_task(
     after_training=of_scenes,
     begin=multimnist.begin,
     steps=scene.steps,
+    num_labels=2,
     unlabelled=False,  # the objects of a scene are of two classes
   )
 

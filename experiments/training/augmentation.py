@@ -53,8 +53,13 @@ def canvas_of(
 
   Raises:
     checks.ImageShapeError: if images would leave the canvas or the frame.
+    ValueError: if images would be cropped and placed on a canvas.
   """
   side = placement.canvas
+  if side and placement.crop:
+    raise ValueError(
+      f"canvas is {side} and crop is {placement.crop}; give one of them"
+    )
   if placement.downsample or placement.crop:
     try:
       image_shape = steps(placement._replace(canvas=0)).output_shape(

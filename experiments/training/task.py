@@ -70,6 +70,9 @@ class Task(NamedTuple):
     unlabelled: whether it trains on images without labels, of shape [B 0].
     num_steps: the number of updates that the loss depends on; None if it
       depends on no such number.
+    of_batch: a term of the loss whose size grows faster than the number of
+      examples, so that parts of a batch would give it another weight; "" if
+      there is none.
     name: the module whose `make_task` made it. `described` sets this and the
       two fields below.
     options: the options of `make_task`.
@@ -109,6 +112,7 @@ class Task(NamedTuple):
   multi_hot: bool = False
   unlabelled: bool = False
   num_steps: int | None = None
+  of_batch: str = ""
   name: str = ""
   options: Mapping[str, Any] = {}
   model: Spec | None = None

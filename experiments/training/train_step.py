@@ -174,7 +174,8 @@ def make_update(
       and metrics are averaged, so that memory holds the activations of one
       part. The same as the whole batch where the loss is a mean over examples;
       statistics of a batch, as batch normalisation and the entropies of stacked
-      capsule autoencoders take them, are those of each part.
+      capsule autoencoders take them, are those of each part. See
+      `Task.of_batch`.
     rematerialise: whether the gradient computes again all but products of
       matrices and convolutions, to keep less in memory.
 

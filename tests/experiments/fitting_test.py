@@ -12,8 +12,9 @@ import pytest
 import capjax
 from capjax import data, specs
 from experiments import fitting, pipeline
+from experiments.run import directory
 from experiments.run.invocation import Invocation
-from experiments.tasks import capsnet, matrix_capsules
+from experiments.tasks import capsnet, matrix_capsules, scae
 from experiments.training import loop_config
 
 
@@ -148,6 +149,8 @@ def test_a_task_of_another_length_is_refused(tmp_path):
       )
       assert task.num_steps is None
   task = matrix_capsules.make_task(spec, optax.sgd(0.1), num_steps=9)
+  # A folder whose first update was never made holds no run.
+  (tmp_path / "task.json").write_text("{}")
   with pytest.raises(ValueError, match="num_steps is 4, .* for 9; give both"):
     fitting.fit(
       task, workdir=tmp_path, train=fit_arrays.arrays(60), num_steps=4
@@ -155,7 +158,7 @@ def test_a_task_of_another_length_is_refused(tmp_path):
 
 
 def test_a_run_may_change_the_length_of_its_loss(tmp_path, monkeypatch):
-  """With a remark; a run without a task of its own has not begun."""
+  """With a remark."""
   told = []
 
   def complete(*arguments, of_length, **options):
@@ -163,7 +166,7 @@ def test_a_run_may_change_the_length_of_its_loss(tmp_path, monkeypatch):
     raise RuntimeError("stopped")
 
   monkeypatch.setattr(fitting.pipeline, "complete", complete)
-  (tmp_path / "task.json").write_text("{}")
+  monkeypatch.setattr(directory.Run, "holds_a_run", lambda run: True)
   spec = specs.Spec(capjax.MatrixCapsules, {})
   for options in ({"num_steps": 9}, {"margin_steps": 2.0}):
     task = matrix_capsules.make_task(spec, optax.sgd(0.1), **options)
@@ -331,6 +334,9 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   other = fit_arrays.task("transforming")
   with pytest.raises(ValueError, match="stop_accuracy is 0.5, and this task"):
     fitting.fit(other, **common, num_steps=1, stop_accuracy=0.5)
+  other = scae.make_task(specs.Spec(capjax.SCAE, {}), optax.adam(1e-3))
+  with pytest.raises(ValueError, match="num_micro_batches is 2, and prior_bet"):
+    fitting.fit(other, **common, num_steps=1, batch_size=4, num_micro_batches=2)
   with pytest.raises(TypeError, match="eval_evry is .*did you mean eval_every"):
     fitting.fit(fit_arrays.task(), **common, num_steps=1, eval_evry=3)
   with pytest.raises(ValueError, match="the arrays: images holds 8 images"):

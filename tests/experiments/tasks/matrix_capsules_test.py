@@ -13,6 +13,7 @@ import capjax
 from capjax.data.transforms import stereo
 from capjax.specs import Spec
 from experiments.tasks import matrix_capsules
+from experiments.training.augmentation import Placement
 
 SPEC = Spec(
   capjax.MatrixCapsules,
@@ -203,3 +204,14 @@ def test_validation_is_on_the_viewpoints_of_training(viewpoints):
   with pytest.raises(ValueError, match="does not tell viewpoints"):
     task.familiar({})
   assert make_task().split is None and make_task().familiar is None
+
+
+@pytest.mark.parametrize(
+  ("placement", "placed"),
+  [(Placement(), True), (Placement(crop=20, max_shift=0), False),
+   (Placement(downsample=14), False)],
+)  # fmt: skip
+def test_whole_images_are_placed_on_a_canvas(placement, placed):
+  task = make_task("mnist", placement=placement)
+  model = task.describe((28, 28, 1), 3).make(nnx.Rngs(0))
+  assert ("affnist_like" in task.suites(model)) == placed

@@ -15,6 +15,7 @@ from capjax.scae.objects import Objects
 from capjax.scae.parts import Parts
 from capjax.specs import Spec
 from experiments.tasks import scae
+from experiments.tasks.scenes import Scene
 
 SHAPE = (5, 6, 1)
 SPEC = Spec(
@@ -93,3 +94,17 @@ def test_measures_of_known_parts_and_objects():
   }.items():
     np.testing.assert_allclose(got.pop(name), want, rtol=1e-6, err_msg=name)
   assert not got
+
+
+def test_parts_of_a_batch_would_weigh_a_term_otherwise():
+  assert scae.make_task(SPEC, optax.sgd(0.1)).of_batch == "prior_between"
+  weights = capjax.scae.SCRIPT_WEIGHTS._replace(prior_between=0.0)
+  task = scae.make_task(SPEC, optax.sgd(0.1), weights=weights)
+  assert task.of_batch == ""
+
+
+def test_two_objects_have_two_labels():
+  """So that the card of the model asks for two classes of an image."""
+  task = scae.make_task(SPEC, optax.sgd(0.1), scene=Scene())
+  assert task.num_labels == 2
+  assert scae.make_task(SPEC, optax.sgd(0.1)).num_labels == 1

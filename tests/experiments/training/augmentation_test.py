@@ -113,3 +113,8 @@ def test_shapes_follow_reduction_and_crop():
   ):
     with pytest.raises(checks.ImageShapeError, match=words):
       augmentation.canvas_of((8, 8, 1), placement)
+
+
+def test_images_are_cropped_or_placed_on_a_canvas():
+  with pytest.raises(ValueError, match="canvas is 40 and crop is 20; give one"):
+    augmentation.canvas_of((28, 28, 1), Placement(canvas=40, crop=20))
