@@ -11,7 +11,13 @@ from jaxtyping import UInt8
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source, no_labels, number_classes
+from capjax.data.sources.source import (
+  Part,
+  Source,
+  no_labels,
+  number_classes,
+  one_label_each,
+)
 
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
 _ALONE = {"images", "test_images"}  # the arrays of images without labels
@@ -212,8 +218,7 @@ def _classes(
     )
   if labels[0].ndim == 2:
     count = labels[0].shape[1]
-    if all((x.sum(axis=1) == 1).all() for x in labels):
-      labels = [np.argmax(x, axis=1).astype(np.int32) for x in labels]
+    labels = one_label_each(labels)
     given = tuple(map(str, range(count)))
   elif names is not None:
     count = names.size

@@ -19,7 +19,12 @@ from numpy.typing import ArrayLike
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
-from capjax.data.sources.source import Part, Source, no_labels
+from capjax.data.sources.source import (
+  Part,
+  Source,
+  no_labels,
+  one_label_each,
+)
 
 _ABOUT = "records.json"
 _READ = 2**20  # bytes that are read at a time, or one image if it is larger
@@ -53,7 +58,8 @@ def write(
     folder: The folder, which is made; it must not hold such files yet.
     train: Images and labels of each block: uint8 [M H W C] or [M H W], and
       integers [M] in 0..J-1, or [M J] of 0 and 1; None in place of the labels
-      for images without.
+      for images without. If every row of [M J] marks one class, the data have
+      one label for each image.
     test: The same for testing; None holds out a fifth of each class when the
       data are read.
     class_names: The names of the J classes; none without labels.
@@ -133,6 +139,13 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   parts = {
     split: _open(root, split, size, shape, len(names), conversion)
     for split, size in about["sizes"].items()
+  }
+  labels = [part.labels for part in parts.values()]
+  if names and all(x.ndim == 2 for x in labels):
+    labels = one_label_each(labels)
+  parts = {
+    split: part._replace(labels=x)
+    for (split, part), x in zip(parts.items(), labels, strict=True)
   }
   return Source(parts["train"], parts.get("test"), names)
 

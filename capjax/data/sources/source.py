@@ -1,7 +1,7 @@
 """A data set that a reader has opened: its labels, and a reader of images."""
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,23 @@ class Source(NamedTuple):
 def no_labels(count: int) -> Int32[np.ndarray, "N 0"]:
   """The labels of images without labels."""
   return np.zeros((count, 0), np.int32)
+
+
+def one_label_each(
+  labels: Sequence[Int[np.ndarray, "N J"]],
+) -> list[np.ndarray]:
+  """Numbers the classes of labels that mark one class in every row.
+
+  Args:
+    labels: those of each split, of 0 and 1.
+
+  Returns:
+    Of each split int32 [N], the marked classes; the labels as they were if a
+    row of any split marks another number of classes.
+  """
+  if all((x.sum(axis=1) == 1).all() for x in labels):
+    return [np.argmax(x, axis=1).astype(np.int32) for x in labels]
+  return list(labels)
 
 
 def notes_of_columns(name: str) -> tuple[str, ...]:

@@ -211,3 +211,17 @@ def test_a_missing_package_is_named(folder, monkeypatch):
   monkeypatch.setitem(sys.modules, "grain.sources", None)
   with pytest.raises(ValueError, match=re.escape("pip install '.[data]'")):
     data.load(str(folder), "train")
+
+
+def test_rows_that_mark_one_class_are_read_as_from_an_archive(tmp_path):
+  """So that a fifth of each class is held out, and any classifier trains."""
+  images, labels = arrays(shape=(5, 4))
+  marks = np.eye(3, dtype=np.uint8)[labels]
+  data.write_records(tmp_path / "a", [(images, marks)], class_names=NAMES)
+  np.savez(tmp_path / "a.npz", images=images, labels=marks, class_names=NAMES)
+  for split in ("train", "test"):
+    one, other = (
+      data.load(str(tmp_path / x), split, stream=False) for x in ("a", "a.npz")
+    )
+    assert not one.is_multi_hot
+    assert data.fingerprint(one) == data.fingerprint(other)
