@@ -92,6 +92,19 @@ def data_mesh(
   )
 
 
+def evaluation_mesh(
+  batch_size: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+  """As `data_mesh`, of as many devices as share a batch evenly.
+
+  A trained model may be evaluated on another machine than it was trained on.
+  """
+  devices = devices or processes.devices()
+  counts = range(1, len(devices) + 1)
+  count = max(n for n in counts if batch_size % n == 0)
+  return data_mesh(batch_size, devices[:count])
+
+
 def replicate(tree: Any, mesh: Mesh) -> Any:
   """Puts a copy on each device of the mesh; each process has the same arrays.
 

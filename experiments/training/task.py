@@ -273,11 +273,20 @@ def make_evaluate(
   batch_size: int,
   mesh: Mesh | None = None,
 ) -> Callable[..., dict[str, np.ndarray]]:
-  """`train_step.make_evaluate` on all devices, which prints its progress.
+  """`train_step.make_evaluate` on several devices, which prints its progress.
 
-  The images may be stored in files.
+  Args:
+    measure: as there.
+    sample: as there.
+    batch_size: as there.
+    mesh: the devices, which hold the model already; None for all that share a
+      batch evenly.
+
+  Returns:
+    As there; the images may be stored in files.
   """
-  mesh = mesh or placing.data_mesh(batch_size)
+  places = mesh is None
+  mesh = placing.evaluation_mesh(batch_size) if mesh is None else mesh
   options = {"sample": sample, "batch_size": batch_size, "mesh": mesh}
   in_memory = train_step.make_evaluate(measure, **options)
   in_files = streaming.make_evaluate(measure, **options)
@@ -286,6 +295,8 @@ def make_evaluate(
     stored = isinstance(images, data.StoredImages)
     evaluate = in_files if stored else in_memory
     between = between or progress.Progress()
+    if places:
+      model = placing.replicate(model, mesh)
     return evaluate(model, images, *arguments, between=between, **options)
 
   return telling
@@ -365,7 +376,7 @@ def restore_models(
   run: directory.Run, task: Task, dataset: data.Dataset, config: LoopConfig
 ) -> tuple[int, tuple[nnx.Module, ...], dict[str, float]]:
   """As `restore_model`; the raw model follows one with averaged weights."""
-  mesh = placing.data_mesh(config.batch_size, jax.local_devices())
+  mesh = placing.evaluation_mesh(config.batch_size, jax.local_devices())
   shapes = task.describe(dataset.images.shape[1:], dataset.num_classes).shapes()
   shapes.eval()
   template = placing.placed_shapes(shapes, mesh)

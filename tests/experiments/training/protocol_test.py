@@ -140,6 +140,16 @@ def test_a_run_with_averaged_weights_tells_both(train, tmp_path):
   record = processes.evaluation_of(tmp_path / "1")["accuracy"]["metrics"]
   for name in ("test_margin_loss", "raw_test_margin_loss"):
     assert record[name] == pytest.approx(one[name], rel=1e-6)
+  # Three devices do not share a batch of 64: two of them measure.
+  code, printed = train(
+    tmp_path / "1", "--suite=accuracy", binary="evaluate",
+    xla_flags="--xla_force_host_platform_device_count=3",
+  )  # fmt: skip
+  assert code == 0, printed
+  record = processes.evaluation_of(tmp_path / "1")["accuracy"]["metrics"]
+  assert record["test_margin_loss"] == pytest.approx(
+    one["test_margin_loss"], rel=1e-3
+  )
 
 
 @pytest.mark.parametrize("decay", ["1", "-0.1", "nan"])
