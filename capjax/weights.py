@@ -58,9 +58,24 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
       f"{path} is not written: there is no folder {path.parent}; make it, or "
       "name another."
     )
+  replace(path, content)
+
+
+def replace(path: pathlib.Path, content: bytes) -> None:
+  """Replaces a file; after a crash, it is the old one or the new one.
+
+  The content is on the disk before the name is: otherwise some file systems
+  keep an empty file after a loss of power.
+
+  Raises:
+    OSError: if the file cannot be written; the old one is still there.
+  """
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
   try:
-    partial.write_bytes(content)
+    with partial.open("wb") as file:
+      file.write(content)
+      file.flush()
+      os.fsync(file.fileno())
     partial.replace(path)
   except OSError:
     partial.unlink(missing_ok=True)

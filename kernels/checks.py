@@ -259,7 +259,7 @@ def within(low: float, high: float, **values: Any) -> None:
       raise ValueError(f"{name} is {value}; give {asked}.")
 
 
-def values(low: float, high: float = math.inf, **arrays: Any) -> None:
+def values(low: float, high: float, **arrays: Any) -> None:
   """Checks the range of the values in arrays, such as probabilities.
 
   They are checked only where they are known: not under jit or other
@@ -267,7 +267,7 @@ def values(low: float, high: float = math.inf, **arrays: Any) -> None:
 
   Args:
     low: the least value that is allowed; a rounding error below it passes.
-    high: the largest, likewise.
+    high: the largest, likewise; infinity for any finite number.
     **arrays: the arrays, by name; None is not checked.
 
   Raises:

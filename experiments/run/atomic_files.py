@@ -11,6 +11,8 @@ from typing import Any
 import filelock
 from absl import logging
 
+from capjax import weights
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -175,15 +177,11 @@ def write_whole(path: pathlib.Path, content: str | bytes) -> None:
   Raises:
     OSError: if it cannot be written; the old one is still there.
   """
-  partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+  if isinstance(content, str):
+    content = content.encode()
   try:
-    if isinstance(content, str):
-      partial.write_text(content)
-    else:
-      partial.write_bytes(content)
-    partial.replace(path)
+    weights.replace(path, content)
   except OSError as error:
-    partial.unlink(missing_ok=True)
     raise not_written(path, error) from error
 
 

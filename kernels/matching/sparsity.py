@@ -74,7 +74,7 @@ def posterior_within(mass: Float[Array, "B K"]) -> Float[Array, ""]:
     ValueError: if a known mass is below 0.
   """
   checks.arrays({"mass": (mass, "B K")})
-  checks.values(0.0, mass=mass)
+  checks.values(0.0, math.inf, mass=mass)
   return jnp.mean(_entropy(mass))
 
 
@@ -91,7 +91,7 @@ def posterior_between(mass: Float[Array, "B K"]) -> Float[Array, ""]:
     ValueError: if a known mass is below 0.
   """
   checks.arrays({"mass": (mass, "B K")})
-  checks.values(0.0, mass=mass)
+  checks.values(0.0, math.inf, mass=mass)
   return _entropy(jnp.sum(mass, axis=0))
 
 

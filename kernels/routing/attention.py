@@ -174,7 +174,7 @@ def self_routing(
   linear_votes.check(
     votes, {"logits": (logits, "I J"), "activations": (activations, "I")}
   )
-  checks.values(0.0, activations=activations)
+  checks.values(0.0, math.inf, activations=activations)
   _, weighted_sum = linear_votes.contractions(votes)
   dtype = numerics.accumulation_dtype(logits, activations)
   logits, activations = logits.astype(dtype), activations.astype(dtype)

@@ -4,6 +4,8 @@ Axes: I parts (children) below, J objects (parents) above, D pose of an object.
 One example, no batch axis: `jax.vmap` adds it.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -67,7 +69,7 @@ def sinkhorn_routing(
   linear_votes.check(
     votes, {"activations": (activations, "I"), "bias": (bias, "J D")}
   )
-  checks.values(0.0, activations=activations)
+  checks.values(0.0, math.inf, activations=activations)
   checks.counts(at_least=0, num_sweeps=num_sweeps)
   checks.positive(temperature=temperature)
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))

@@ -107,7 +107,7 @@ def variational_routing(
       "gain": (gain, "J"),
     }
   )
-  checks.values(0.0, activations=activations)
+  checks.values(0.0, math.inf, activations=activations)
   dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations = (

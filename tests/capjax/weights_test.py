@@ -163,11 +163,10 @@ def test_tensors_that_do_not_fit(path, change, words):
 def test_a_failed_write_keeps_the_old_file(path, monkeypatch):
   before = path.read_bytes()
 
-  def full(self, content):
-    self.touch()
+  def full(file):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(weights.pathlib.Path, "write_bytes", full)
+  monkeypatch.setattr(weights.os, "fsync", full)
   with pytest.raises(OSError, match="No space left"):
     capjax.save(saved_cases.trained("vae", seed=1), path)
   assert path.read_bytes() == before

@@ -289,10 +289,9 @@ MUTANTS = [
     ('hashlib.file_digest(file, "sha256").hexdigest()', '"0"'),
   ),
   *_of(
-    ("experiments/run/atomic_files.py",
-     "experiments/run/directory_files_test.py"),
+    ("capjax/weights.py", "experiments/run/directory_files_test.py"),
     ("    partial.replace(path)\n",
-     "    path.write_text(partial.read_text())\n"),
+     "    path.write_bytes(partial.read_bytes())\n"),
   ),
 ]  # fmt: skip
 

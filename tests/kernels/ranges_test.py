@@ -1,5 +1,6 @@
 """Probabilities and masses that are out of their range, in known arrays."""
 
+import math
 import re
 
 import jax
@@ -72,6 +73,6 @@ def test_the_rows_are_those_of_the_table():
 
 def test_rounding_passes_and_so_does_nothing():
   checks.values(0.0, 1.0, x=np.array([-5e-4, 1 + 5e-4]), y=None)
-  checks.values(0.0, x=np.zeros((0, 2)), y=np.array([7.0]))
+  checks.values(0.0, math.inf, x=np.zeros((0, 2)), y=np.array([7.0]))
   with pytest.raises(ValueError, match=r"x has values from 0 to 1\.002; give"):
     checks.values(0.0, 1.0, x=np.array([0.0, 1.002]))

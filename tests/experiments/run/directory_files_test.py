@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import json
-import pathlib
+import os
 import shutil
 import signal
 
@@ -39,20 +39,32 @@ def run(tmp_path):
 
 
 def test_writing_that_is_cut_off_leaves_the_old_file(tmp_path, monkeypatch):
-  path, write = tmp_path / "summary.json", pathlib.Path.write_text
+  path = tmp_path / "summary.json"
   atomic_files.write_json(path, {"step": 1})
 
-  def cut_off(file, text):
-    write(file, text[:5])
+  def cut_off(file):
+    os.truncate(file, 5)
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(pathlib.Path, "write_text", cut_off)
+    patch.setattr(os, "fsync", cut_off)
     atomic_files.write_json(path, {"step": 2})
   assert atomic_files.read_json(path) == {"step": 1}
   atomic_files.write_json(path, {"step": 3})
   assert atomic_files.read_json(path) == {"step": 3}
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+  path, seen = tmp_path / "flags.cfg", []
+  atomic_files.write_whole(path, "old")
+
+  def synced(file):
+    seen.append((os.fstat(file).st_size, path.read_text()))
+
+  monkeypatch.setattr(os, "fsync", synced)
+  atomic_files.write_whole(path, "newer")
+  assert seen == [(5, "old")] and path.read_text() == "newer"
 
 
 def split(line):
