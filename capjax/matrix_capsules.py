@@ -101,8 +101,8 @@ class MatrixCapsules(nnx.Module):
     with more noise a child votes differently for each parent, and the
     iterations of EM choose parents by that noise.
 
-    Differs from the authors' code: the classes have the lambda of the other
-    layers, not a quarter of it.
+    Differs from the authors' code: with the paper's form the classes have the
+    lambda of the other layers, not a quarter of it.
     """
     checks.rngs(rngs)
     checks.padding(padding)

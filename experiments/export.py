@@ -12,7 +12,9 @@ to those that are shipped: it measures the stored weights on the whole test set,
 and writes the result on the card.
 """
 
+import pathlib
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from absl import app, flags
@@ -66,10 +68,12 @@ def add_pretrained(
   The card gets `measured`: what `pretrained.measure` gives for the file that
   was written, on all test images and on the first 1,000.
   """
-  path = pretrained.FOLDER / f"{name}.safetensors"
   code = {"commit": provenance.commit(), "dirty": provenance.is_dirty()}
-  saved.save(trained, path, half=half)
-  stored = saved.load(path)
+  # Apart: a model that cannot be measured leaves the others as they are.
+  with tempfile.TemporaryDirectory() as folder:
+    aside = pathlib.Path(folder) / "model.safetensors"
+    saved.save(trained, aside, half=half)
+    stored = saved.load(aside)
   measured = {
     **pretrained.measure(stored, test.images, test.labels),
     "num_images": len(test.images),
@@ -81,6 +85,7 @@ def add_pretrained(
     "versions": provenance.versions(),
   }
   card = {**stored.card, "name": name, "measured": measured}
+  path = pretrained.FOLDER / f"{name}.safetensors"
   saved.save(saved.TrainedModel(stored.model, card), path, half=half)
   pretrained.write_table()
   print(f"{name}: {measured}")

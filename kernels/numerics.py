@@ -129,6 +129,10 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
   return jnp.where(nonzero, scaled / lengths, 0.0).astype(jnp.result_type(x))
 
 
+# How far below 0 the largest exponent may be by rounding: e^-8 of a sum counts.
+_FAR = 8.0
+
+
 def exp_below(
   x: Float[Array, "..."],
   top: Float[Array, "..."],
@@ -139,8 +143,9 @@ def exp_below(
 
   XLA may compute `x` twice, once for its maximum and once for this difference,
   with different rounding: then the largest difference is not 0, but off by
-  about the spacing of floating-point numbers near `top`. Where this spacing is
-  above 1, `top` is lowered by it, so that the largest exponential stays 1.
+  about the spacing of floating-point numbers near `top`. Where `scale` times
+  this spacing is above 8, `top` is lowered by it, so that the largest
+  exponential stays 1; numbers within the spacing then count as equal.
 
   Args:
     x: any shape.
@@ -150,12 +155,17 @@ def exp_below(
       as a constant.
 
   Returns:
-    Numbers in [0, 1].
+    Numbers in [0, 1], in the dtype of `x`.
   """
   checks.floats({"x": x, "top": top})
+  return _exp_below(x, top, scale, jnp.finfo(x.dtype).eps)
+
+
+def _exp_below(x, top, scale, eps):
+  """`exp_below` of numbers that were computed with relative errors of `eps`."""
   top, scale = jax.lax.stop_gradient((top, scale))
-  spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
-  below = x - (top - jnp.where(spacing * scale > 1, spacing, 0.0))
+  spacing = eps * jnp.abs(top)
+  below = x - (top - jnp.where(spacing * scale > _FAR, spacing, 0.0))
   # Not jnp.minimum(below, 0), which halves the gradient at 0.
   return jnp.exp((below - jax.lax.stop_gradient(jnp.maximum(below, 0))) * scale)
 
@@ -163,13 +173,13 @@ def exp_below(
 def share(
   weights: Float[Array, "..."], total: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Divides results of `exp_below` by their sum, which is at least about 1."""
+  """Divides results of `exp_below` by their sum, at least about e^-8."""
   checks.floats({"weights": weights, "total": total})
   return weights / _positive(total)
 
 
 def _positive(total):
-  """Returns a sum that includes about e^0, or 1 where that was rounded away."""
+  """Returns a sum that includes about e^-8 to 1, or 1 where it was lost."""
   return jnp.where(total > jnp.finfo(total.dtype).eps, total, 1.0)
 
 
@@ -217,8 +227,10 @@ def softmax(
     Shares in [0, 1], which sum to 1.
   """
   checks.floats({"x": x})
-  weights = exp_below(x, _largest(x, axis), scale=scale)
-  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
+  wide = x.astype(accumulation_dtype(x))
+  eps = jnp.finfo(x.dtype).eps
+  weights = _exp_below(wide, _largest(wide, axis), scale, eps)
+  total = jnp.sum(weights, axis, keepdims=True)
   return share(weights, total).astype(x.dtype)
 
 
@@ -236,11 +248,12 @@ def logsumexp(
     keepdims: whether the axis stays, with size 1.
   """
   checks.floats({"x": x})
-  largest = _largest(x, axis)
+  wide = x.astype(accumulation_dtype(x))
+  largest = _largest(wide, axis)
   nothing = largest == -jnp.inf
   top = jnp.where(nothing, 0.0, largest)
-  weights = exp_below(x, top)
-  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
+  weights = _exp_below(wide, top, 1.0, jnp.finfo(x.dtype).eps)
+  total = jnp.sum(weights, axis, keepdims=True)
   total = jnp.where(nothing, largest, top + jnp.log(_positive(total)))
   total = total.astype(x.dtype)
   return total if keepdims else jnp.squeeze(total, axis)
@@ -262,10 +275,10 @@ def log_softmax(
     Logarithms of shares, <= 0.
   """
   checks.floats({"x": x})
-  below = x - _largest(x, axis)
+  wide = x.astype(accumulation_dtype(x))
+  below = wide - _largest(wide, axis)
   below = jnp.where(below > 0, 0.0, below)  # keeps the full gradient at 0
-  weights = jnp.exp(below)
-  total = jnp.sum(weights, axis, accumulation_dtype(x), keepdims=True)
+  total = jnp.sum(jnp.exp(below), axis, keepdims=True)
   return (below - jnp.log(_positive(total))).astype(x.dtype)
 
 

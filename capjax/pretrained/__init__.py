@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import data, losses, saved
+from capjax import data, losses, predictions, saved
 from capjax.data.transforms import overlap
 from capjax.kernels import checks
 
@@ -131,7 +131,8 @@ def measure(
 def _accuracy_of_pairs(trained, images, labels) -> float:
   """The share of overlays in which both classes are right.
 
-  Each image is moved within the canvas of the model, as in training.
+  Each image is moved by at most the width of the frame around it, wherever the
+  model was trained to find it.
   """
   images, labels = jnp.asarray(images), jnp.asarray(labels)
   classes = overlap.group_by_class(labels)
@@ -145,9 +146,12 @@ def _accuracy_of_pairs(trained, images, labels) -> float:
     overlaid = overlap.overlay(place_key, *images[both], pad=pad, max_shift=pad)
     return data.as_intensities(overlaid.image), labels[both]
 
+  kind = predictions.scores_name(trained.model)
+
   def right(model, indices):
     overlaid, both = jax.vmap(sample)(indices)
-    return losses.exact_set(model(overlaid).activations, both)
+    scores = predictions.outputs(model, overlaid, num_labels=2)[kind]
+    return losses.exact_set(scores, both)
 
   batches = np.array_split(np.arange(len(images)), -(-len(images) // 500))
   found = [jax.jit(right)(trained.model, indices) for indices in batches]

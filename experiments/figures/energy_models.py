@@ -6,9 +6,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from etils import epy
 from numpy.typing import ArrayLike
 
 from . import grids
+
+with epy.lazy_imports():  # these take seconds, and --help needs none
+  import matplotlib
 
 
 def tiles(
@@ -95,12 +99,12 @@ def spectra(
   places = sheet.subplots(rows, columns, squeeze=False).flat
   for place in places:
     place.set_axis_off()
-  picture = _strips(sheet.axes, activities)
+  colours = _strips(sheet.axes, activities)
   for place, name in zip(sheet.axes, names, strict=False):
     place.set_title(name, fontsize=8, parse_math=False)
     place.set(xticks=[], yticks=[])
     place.set_axis_on()
-  bar = sheet.colorbar(picture, ax=sheet.axes, shrink=0.6)
+  bar = sheet.colorbar(colours, ax=sheet.axes, shrink=0.6)
   bar.set_label("activity", fontsize=8)
   count, size = np.max([np.shape(x) for x in activities], axis=0)
   sheet.supxlabel(f"{size} capsules or latents, in the same order", fontsize=8)
@@ -127,9 +131,9 @@ def compared_spectra(
   for row, (model, classes) in zip(places, models.items(), strict=True):
     for place in row:
       place.set(xticks=[], yticks=[], frame_on=False)
-    picture = _strips(row, classes)
+    colours = _strips(row, classes)
     row[0].set_ylabel(model, fontsize=8)
-    bar = sheet.colorbar(picture, ax=list(row), fraction=0.02)
+    bar = sheet.colorbar(colours, ax=list(row), fraction=0.02)
     bar.ax.tick_params(labelsize=6)
     bar.set_label("activity", fontsize=6)
   sheet.supxlabel("capsules or latents; a row for each test image", fontsize=8)
@@ -184,19 +188,21 @@ def decompositions(
 
 
 def _strips(places, classes):
-  """Plots [N K] of each class, in one range of colours; returns the last."""
+  """Plots [N K] of each class; returns their common colours, for a bar."""
   # A class may have no test image.
   low = min(0, *(np.min(values, initial=0) for values in classes))
   high = max(1, *(np.max(values, initial=1) for values in classes))
+  colours = matplotlib.cm.ScalarMappable(
+    matplotlib.colors.Normalize(low, high), "viridis"
+  )
   for place, values in zip(places, classes, strict=False):
     if not len(values):
       continue
-    picture = place.imshow(
+    place.imshow(
       values,
-      cmap="viridis",
-      vmin=low,
-      vmax=high,
+      cmap=colours.cmap,
+      norm=colours.norm,
       aspect="auto",
       interpolation="none",
     )
-  return picture
+  return colours

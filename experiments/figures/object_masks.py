@@ -14,6 +14,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 _MOST = 6  # objects with a row of their own
 _BOTH = 0.35  # grey of ink that belongs to none
+_TRUE = (np.array([1.0, 0.2, 0.2]), np.array([0.2, 0.6, 1.0]))  # two objects
 
 
 def object_masks(
@@ -39,7 +40,7 @@ def object_masks(
   count, num_objects = masks.shape[:2]
   hues = matplotlib.colormaps["hsv"](np.arange(num_objects) / num_objects)
   brightness = np.mean(images, axis=-1, keepdims=True)
-  true = np.where((owners == 0)[..., None], hues[0, :3], hues[-1, :3])
+  true = np.where((owners == 0)[..., None], *_TRUE)
   true = np.where((owners < 0)[..., None], _BOTH, true)
   found = hues[np.argmax(masks, axis=1), :3]
   rows = {

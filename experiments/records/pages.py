@@ -76,6 +76,7 @@ def value(words: str, named: Named) -> str:
   ]
   if not group:
     raise ValueError(f"{words!r}: no record {name!r} has a metric {metric!r}.")
+  tables.require_one_each(group, f"{words!r}")
   if form == "n":
     return str(len(group))
   if form == "images":

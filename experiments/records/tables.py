@@ -29,8 +29,20 @@ SETTINGS = (
 # Beginnings of the names of counts, which are equal for equal networks.
 _COUNTED = ("num_", "operations", "parameters")
 
-# Flags whose value "all" is the behaviour of the code before it had them.
-_ALL_IS_OFF = ("viewpoints", "routing_gradient")
+# The behaviour of the code before it had a flag, where this is neither 0, false
+# nor empty.
+_FORMER = {
+  "decoder_init": "lecun",
+  "max_scale": 1.0,
+  "model_parallel": 1,
+  "momentum": 0.9,
+  "num_micro_batches": 1,
+  "optimizer": "adam",
+  "pad": 4,
+  "routing_gradient": "all",
+  "transforms_scale": 0.1,
+  "viewpoints": "all",
+}
 
 NO_RUNS = "No runs are recorded yet.\n"
 
@@ -122,8 +134,8 @@ def differing(record: dict, peers: Sequence[dict]) -> dict[str, str]:
   """The flags of a record that are not the same in all of its peers.
 
   Returns:
-    Their values by name; None for a flag that is newer than the record, and
-    that is on in a peer.
+    Their values by name; None for a flag that is newer than the record and on
+    in a peer, if the former behaviour is not known.
   """
   names = {name for peer in peers for name in peer["flags"]}
   found = {}
@@ -197,6 +209,18 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
     return ", ".join(f"{value:{form}}" for value in values)
   spread = f" ± {statistics.stdev(values):{spread_form}}"
   return f"{statistics.fmean(values):{form}}{spread}"
+
+
+def require_one_each(group: Sequence[dict], where: str) -> None:
+  """Checks that records of one setting are of different seeds.
+
+  Raises:
+    ValueError: if a seed is there twice.
+  """
+  seeds = collections.Counter(record["seed"] for record in group)
+  seed, times = seeds.most_common(1)[0]
+  if times > 1:
+    raise ValueError(f"{where}: {times} records are of seed {seed}.")
 
 
 def by_seed(
@@ -285,7 +309,7 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
 
 def _is_off(name: str, value: object) -> bool:
   """Whether a flag of this value changes nothing."""
-  return not value or (name in _ALL_IS_OFF and value == "all")
+  return not value or _FORMER.get(name) == value
 
 
 def _word(name: str, value: str | None) -> str:
@@ -303,7 +327,8 @@ def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
   known = [p["flags"][name] for p in peers if name in p["flags"]]
   # A record that lacks the flag did what the flag does when it is off.
   offs = [str(value) for value in known if _is_off(name, value)]
-  off = next(iter(offs), None)
+  former = str(_FORMER[name]) if name in _FORMER else None
+  off = next(iter(offs), former)
   return [
     str(peer["flags"][name]) if name in peer["flags"] else off for peer in peers
   ]
@@ -311,7 +336,8 @@ def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
 
 def _is_of_preset(name: str, record: dict, peers: Sequence[dict]) -> bool:
   """Whether all runs that do not give a flag have the value of this record."""
-  if name not in record["flags"]:
+  value = record["flags"].get(name, _FORMER.get(name))
+  if value is None and name not in record["flags"]:
     return False
   left = {
     value
@@ -319,7 +345,7 @@ def _is_of_preset(name: str, record: dict, peers: Sequence[dict]) -> bool:
     if not {f"--{name}", f"--no{name}"}
     & {word.partition("=")[0] for word in published.changes(peer["command"])}
   }
-  return left == {str(record["flags"][name])}
+  return left == {str(value)}
 
 
 def _steps(records: Sequence[dict]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from capjax.data.transforms.preprocessing import Preprocessing
+from capjax.kernels import checks
 
 from ..training import augmentation, pairs, train_step
 from . import multimnist
@@ -67,4 +68,9 @@ class Scene(NamedTuple):
     """
     if self.is_overlaid:
       multimnist.check_shift(image_shape, self.pad, self.max_shift)
+    elif self.canvas < max(image_shape[:2]):
+      raise checks.ImageShapeError(
+        f"images of {image_shape[0]}x{image_shape[1]} do not fit on a canvas "
+        f"of --canvas={self.canvas}; give a larger one"
+      )
     return self.steps(image_shape).output_shape(tuple(image_shape))

@@ -129,10 +129,12 @@ def test_models_of_two_labels_are_measured_on_overlays():
   images = np.zeros((6, size, size, 1), np.uint8)
   images[np.arange(6), 2, 2, 0] = 80 * (labels + 1)
 
-  class Told(nnx.Module):
+  class Told(capjax.CapsNet):
     """Its three classes are pixels of 80, 160 and 240; two are overlaid."""
 
-    image_shape = trained.model.image_shape
+    def __init__(self):
+      self.image_shape = trained.model.image_shape
+      self.decoder = None
 
     def __call__(self, overlaid):
       bright = jnp.sort(overlaid.reshape(len(overlaid), -1))[:, -2:] * 255 / 80
@@ -144,6 +146,16 @@ def test_models_of_two_labels_are_measured_on_overlays():
   assert accuracy > 0.6  # pixels may fall on one another
   wrong = pretrained.measure(told, images[::-1], labels)["accuracy"]
   assert wrong < accuracy
+
+
+@pytest.mark.parametrize("name", ["baseline", "scae"])
+def test_other_models_of_two_labels_are_measured_too(name):
+  """By the scores that `predict` has."""
+  trained = saved_cases.trained(name, num_labels=2)
+  height, width, channels = trained.model.image_shape
+  images = np.zeros((6, height - 2, width - 2, channels), np.uint8)
+  accuracy = pretrained.measure(trained, images, np.arange(6) % 2)["accuracy"]
+  assert accuracy in (0.0, 1.0)  # of equal images, with the same two classes
 
 
 def test_two_labels_count_in_any_order():

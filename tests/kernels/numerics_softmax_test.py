@@ -95,6 +95,29 @@ class SoftmaxTest(parameterized.TestCase):
       numerics.logsumexp(x), jax.nn.logsumexp(x), rtol=1e-6
     )
 
+  @parameterized.parameters(
+    ("bfloat16", [200.0, 199.0, 150.0]),
+    ("bfloat16", [-1024.0, -1020.0, -1016.0]),
+    ("float16", [2000.0, 1999.0, 1996.0]),
+    ("float32", [1.6e7, 1.6e7 - 1, 1.6e7 - 3]),
+  )
+  def test_large_logits_that_differ_by_little(self, dtype, logits):
+    """Their differences are exact, so that shares are too."""
+    x = jnp.array(logits, dtype)
+    np.testing.assert_array_equal(np.float64(x), logits)
+    wide = np.exp(np.array(logits) - max(logits))
+    half = float(jnp.finfo(dtype).eps) / 2
+    for call in (numerics.softmax, jax.jit(numerics.softmax)):
+      got = np.float64(call(x))
+      np.testing.assert_allclose(got, wide / wide.sum(), rtol=half + 1e-5)
+    total = max(logits) + np.log(wide.sum())
+    np.testing.assert_allclose(
+      np.float64(numerics.logsumexp(x)), total, rtol=half
+    )
+    got = np.float64(numerics.log_softmax(x))
+    want = np.array(logits) - total
+    np.testing.assert_allclose(got, want, rtol=half + 1e-5)
+
   def test_sums_exceed_float16(self):
     x = jnp.zeros(70_000, jnp.float16)
     self.assertAlmostEqual(

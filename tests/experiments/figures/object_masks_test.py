@@ -25,7 +25,8 @@ def test_pixels_have_the_colours_of_their_objects(tiled):
   rows = dict(zip(tiled["row_labels"], tiled["images"][:, 0], strict=True))
   bright = INK[:, None]
   grey = np.full(3, 0.35)
-  true = np.array([HUES[0], HUES[0], HUES[-1], grey, grey])
+  red, blue = np.array([1.0, 0.2, 0.2]), np.array([0.2, 0.6, 1.0])
+  true = np.array([red, red, blue, grey, grey])
   want = {
     "image": np.tile(bright, 3),
     "reconstruction": np.tile(bright / 2, 3),

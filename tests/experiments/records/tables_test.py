@@ -98,7 +98,8 @@ def test_values_of_the_preset_need_no_words():
 
 
 @pytest.mark.parametrize(
-  ("name", "off"), [("newer", None), ("viewpoints", "all")]
+  ("name", "off"),
+  [("newer", None), ("viewpoints", "all"), ("num_micro_batches", 1)],
 )
 def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart(name, off):
   old, new = make_record(0, 0.2), make_record(1, 0.4, flags={name: off})
@@ -106,7 +107,7 @@ def test_a_newer_flag_that_is_off_does_not_tell_a_record_apart(name, off):
   assert "0.20, 0.40" in row and name not in " ".join(row)
   on = make_record(1, 0.4, flags={name: 3.0})
   names = [row[2] for row in rows_of([old, new, on])[1:]]
-  assert names == [f"mnist_paper `{name}=3.0`", f"mnist_paper `{name}={off}`"]
+  assert names == sorted(f"mnist_paper `{name}={x}`" for x in ("3.0", off))
 
 
 @pytest.mark.parametrize("on", [2.0, "all"])
@@ -118,6 +119,21 @@ def test_a_newer_flag_that_is_on_tells_a_record_apart(on):
     "mnist_paper before `--newer`",
   ]
   assert [row[5] for row in rows] == ["0.40", "0.20"]
+
+
+def test_a_record_has_the_former_value_of_a_newer_flag():
+  """Even if no peer has that value."""
+  old = make_record(0, 0.2)
+  new = make_record(1, 0.4, flags={"transforms_scale": 0.35})
+  assert tables.differing(old, [old, new]) == {"transforms_scale": "0.1"}
+  assert tables.differing(new, [old, new]) == {"transforms_scale": "0.35"}
+
+
+def test_one_seed_counts_once():
+  records = [make_record(0, 0.2), make_record(1, 0.4)]
+  tables.require_one_each(records, "x")
+  with pytest.raises(ValueError, match="x: 2 records are of seed 1"):
+    tables.require_one_each([*records, records[1]], "x")
 
 
 def test_seeds_of_several_commits_are_marked():
