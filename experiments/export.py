@@ -65,8 +65,8 @@ def add_pretrained(
 ) -> str:
   """Adds a model to the pretrained models; returns the path of its file.
 
-  The card gets `measured`: what `pretrained.measure` gives for the file that
-  was written, on all test images and on the first 1,000.
+  The card gets `measured`: what `pretrained.measure` gives for the parameters
+  as they are stored, on all test images and on the first 1,000.
   """
   code = {"commit": provenance.commit(), "dirty": provenance.is_dirty()}
   # Apart: a model that cannot be measured leaves the others as they are.

@@ -140,8 +140,8 @@ def complete(
   if config.num_micro_batches > 1 and task.of_batch:
     raise ValueError(
       f"num_micro_batches is {config.num_micro_batches}, and {task.of_batch} "
-      "is the square of sums over a batch, which would have another weight in "
-      "parts of it; give 1, or this term a weight of 0"
+      "squares sums over a batch, so that it would count for less in parts of "
+      f"one; give num_micro_batches=1, or {task.of_batch} a weight of 0"
     )
   records = {
     "data": tasks.data_record(train_set, test),

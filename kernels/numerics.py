@@ -129,7 +129,8 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
   return jnp.where(nonzero, scaled / lengths, 0.0).astype(jnp.result_type(x))
 
 
-# How far below 0 the largest exponent may be by rounding: e^-8 of a sum counts.
+# How far below 0 rounding may bring the largest exponent: sums of e^-8 are
+# still accurate.
 _FAR = 8.0
 
 
@@ -158,13 +159,8 @@ def exp_below(
     Numbers in [0, 1], in the dtype of `x`.
   """
   checks.floats({"x": x, "top": top})
-  return _exp_below(x, top, scale, jnp.finfo(x.dtype).eps)
-
-
-def _exp_below(x, top, scale, eps):
-  """`exp_below` of numbers that were computed with relative errors of `eps`."""
   top, scale = jax.lax.stop_gradient((top, scale))
-  spacing = eps * jnp.abs(top)
+  spacing = jnp.finfo(x.dtype).eps * jnp.abs(top)
   below = x - (top - jnp.where(spacing * scale > _FAR, spacing, 0.0))
   # Not jnp.minimum(below, 0), which halves the gradient at 0.
   return jnp.exp((below - jax.lax.stop_gradient(jnp.maximum(below, 0))) * scale)
@@ -179,7 +175,7 @@ def share(
 
 
 def _positive(total):
-  """Returns a sum that includes about e^-8 to 1, or 1 where it was lost."""
+  """Returns a sum, which is at least about e^-8, or 1 where it was rounded."""
   return jnp.where(total > jnp.finfo(total.dtype).eps, total, 1.0)
 
 
@@ -208,6 +204,18 @@ def _largest(x, axis):
   return jax.lax.stop_gradient(jnp.max(x, axis, keepdims=True))
 
 
+def _widened(x):
+  """Numbers in float32 or wider; those of half precision are computed once.
+
+  If XLA computed them twice, once rounded, they would differ by the spacing of
+  half precision.
+  """
+  dtype = accumulation_dtype(x)
+  return (
+    x if x.dtype == dtype else jax.lax.optimization_barrier(x).astype(dtype)
+  )
+
+
 def softmax(
   x: Float[Array, "..."],
   axis: int = -1,
@@ -227,9 +235,8 @@ def softmax(
     Shares in [0, 1], which sum to 1.
   """
   checks.floats({"x": x})
-  wide = x.astype(accumulation_dtype(x))
-  eps = jnp.finfo(x.dtype).eps
-  weights = _exp_below(wide, _largest(wide, axis), scale, eps)
+  wide = _widened(x)
+  weights = exp_below(wide, _largest(wide, axis), scale=scale)
   total = jnp.sum(weights, axis, keepdims=True)
   return share(weights, total).astype(x.dtype)
 
@@ -248,11 +255,11 @@ def logsumexp(
     keepdims: whether the axis stays, with size 1.
   """
   checks.floats({"x": x})
-  wide = x.astype(accumulation_dtype(x))
+  wide = _widened(x)
   largest = _largest(wide, axis)
   nothing = largest == -jnp.inf
   top = jnp.where(nothing, 0.0, largest)
-  weights = _exp_below(wide, top, 1.0, jnp.finfo(x.dtype).eps)
+  weights = exp_below(wide, top)
   total = jnp.sum(weights, axis, keepdims=True)
   total = jnp.where(nothing, largest, top + jnp.log(_positive(total)))
   total = total.astype(x.dtype)
@@ -275,7 +282,7 @@ def log_softmax(
     Logarithms of shares, <= 0.
   """
   checks.floats({"x": x})
-  wide = x.astype(accumulation_dtype(x))
+  wide = _widened(x)
   below = wide - _largest(wide, axis)
   below = jnp.where(below > 0, 0.0, below)  # keeps the full gradient at 0
   total = jnp.sum(jnp.exp(below), axis, keepdims=True)

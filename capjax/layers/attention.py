@@ -190,9 +190,8 @@ def _weigh(
   top = jax.lax.stop_gradient(top)
   weights = numerics.exp_below(jnp.where(there, logits, top), top)
   weights = jnp.where(there, weights, 0.0)
-  # The largest weight is 1, unless all tokens are absent.
-  total = jnp.sum(weights, axis=-1, keepdims=True)
-  return weights / jnp.maximum(total, 0.5)
+  # All weights are 0 where all tokens are absent.
+  return numerics.share(weights, jnp.sum(weights, axis=-1, keepdims=True))
 
 
 def _weigh_near_hard(

@@ -131,8 +131,8 @@ def measure(
 def _accuracy_of_pairs(trained, images, labels) -> float:
   """The share of overlays in which both classes are right.
 
-  Each image is moved by at most the width of the frame around it, wherever the
-  model was trained to find it.
+  Each image is moved by at most the width of the frame around it, whatever
+  shifts the model was trained with.
   """
   images, labels = jnp.asarray(images), jnp.asarray(labels)
   classes = overlap.group_by_class(labels)

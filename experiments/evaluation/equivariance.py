@@ -79,7 +79,7 @@ def equivariance(
   tests, _ = models.first(trained, options.images or _NUM_TESTED, at_least=2)
   fitted = trained.load_train().images[:_NUM_FITTED]
   scores: Scores = {"num_images": len(tests), "num_fitted": len(fitted)}
-  side = min(models.canvas(trained)[:2])
+  side = min(models.input_shape(trained)[:2])
   both = fitted, tests
   for number, move in enumerate(_moves(side)):
     features_of = _features_of(trained, move)

@@ -259,6 +259,12 @@ def sample_affine_view(trained: Trained) -> train_step.Sample:
   return sample
 
 
+def input_shape(trained: Trained) -> tuple[int, ...]:
+  """The shape [H W C] of the images that a model takes."""
+  shape = trained.test.images.shape[1:]
+  return trained.task.steps(shape).output_shape(shape)
+
+
 def canvas(trained: Trained) -> tuple[int, ...]:
   """The shape [H W C] of prepared images, before they are standardised."""
   shape = trained.test.images.shape[1:]

@@ -75,7 +75,7 @@ def parse_tree(
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
   scores: Scores = {"num_images": len(images)}
   found = []
-  for name, moves in _moves(models.canvas(trained)).items():
+  for name, moves in _moves(models.input_shape(trained)).items():
     found = [
       evaluate(model, images, labels, *map(np.float32, move)) for move in moves
     ]
@@ -139,7 +139,7 @@ def moved(run: directory.Run, trained: Trained, options: Options) -> Scores:
     "num_fitted": len(fitted),
     "accuracy": float(np.mean(classes == labels)),
   }
-  for name, moves in _moves(models.canvas(trained)).items():
+  for name, moves in _moves(models.input_shape(trained)).items():
     found: dict[str, list[float]] = {}
     for move in moves:
       after, *poses = seen(move)

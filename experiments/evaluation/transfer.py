@@ -37,12 +37,13 @@ def source(
       f"the model of --source={path} has no scores of classes; give a "
       "classifier"
     )
-  shape = tuple(trained.model.image_shape)
+  image = jax.ShapeDtypeStruct(tuple(trained.card["image_shape"]), jnp.float32)
+  shape = jax.eval_shape(trained.preprocessing.prepare, image).shape
   if shape != tuple(image_shape):
     found, wanted = ("x".join(map(str, x)) for x in (shape, image_shape))
     raise ValueError(
-      f"the model of --source={path} takes images of {found}, this one of "
-      f"{wanted}; give one of the same data"
+      f"images for the model of --source={path} are prepared as {found}, for "
+      f"this one as {wanted}; give one of the same data and preprocessing"
     )
   models.require_classes(test, trained.class_names, f"--source={path}")
   normalise = jax.vmap(trained.preprocessing.normalise)

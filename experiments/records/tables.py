@@ -327,25 +327,32 @@ def _values(name: str, peers: Sequence[dict]) -> list[str | None]:
   known = [p["flags"][name] for p in peers if name in p["flags"]]
   # A record that lacks the flag did what the flag does when it is off.
   offs = [str(value) for value in known if _is_off(name, value)]
-  former = str(_FORMER[name]) if name in _FORMER else None
-  off = next(iter(offs), former)
+  off = next(iter(offs), None)
+  if name in _FORMER:  # also the value of a flag that was left unset
+    off = str(_FORMER[name])
   return [
-    str(peer["flags"][name]) if name in peer["flags"] else off for peer in peers
-  ]
+    off if peer["flags"].get(name) is None and _lacks(name, peer)
+    else str(peer["flags"][name])
+    for peer in peers
+  ]  # fmt: skip
+
+
+def _lacks(name: str, record: dict) -> bool:
+  """Whether a record has no value of a flag, or none but the former one."""
+  return name not in record["flags"] or name in _FORMER
 
 
 def _is_of_preset(name: str, record: dict, peers: Sequence[dict]) -> bool:
   """Whether all runs that do not give a flag have the value of this record."""
-  value = record["flags"].get(name, _FORMER.get(name))
-  if value is None and name not in record["flags"]:
-    return False
+  values = _values(name, peers)
+  own = values[_index(record, peers)]
   left = {
     value
-    for value, peer in zip(_values(name, peers), peers, strict=True)
+    for value, peer in zip(values, peers, strict=True)
     if not {f"--{name}", f"--no{name}"}
     & {word.partition("=")[0] for word in published.changes(peer["command"])}
   }
-  return left == {str(value)}
+  return own is not None and left == {own}
 
 
 def _steps(records: Sequence[dict]) -> str:

@@ -58,7 +58,8 @@ def canvas_of(
   side = placement.canvas
   if side and placement.crop:
     raise ValueError(
-      f"canvas is {side} and crop is {placement.crop}; give one of them"
+      f"--canvas={side} and --crop={placement.crop} exclude each other; leave "
+      "one of them out"
     )
   if placement.downsample or placement.crop:
     try:

@@ -104,7 +104,7 @@ def explain_image(
     weights = numerics.exp_below(part_logits, largest)
     rest = numerics.exp_below(rest, largest)
     total = jnp.sum(weights, axis=0) + rest
-    # At least about 1, unless rounding lost it; as in `numerics.share`.
+    # At least about e^-8, unless rounding lost it; as in `numerics.share`.
     total = jnp.where(total > jnp.finfo(dtype).eps, total, 1.0)
     return (
       (largest + jnp.log(total)).reshape(shape),

@@ -215,7 +215,7 @@ class _Grid(NamedTuple):
     num_parents: int,
     form: em.Form,
   ) -> "_Grid":
-    """Shares out each child evenly over the parents that `form` tells."""
+    """Divides each child evenly among the parents that compete for it."""
     rivals = windows.num_seeing() if form.even_over_positions else 1.0
     even = jnp.broadcast_to(1 / (num_parents * rivals), windows.shape)
     even = even.astype(children.poses.dtype)

@@ -98,6 +98,7 @@ class SoftmaxTest(parameterized.TestCase):
   @parameterized.parameters(
     ("bfloat16", [200.0, 199.0, 150.0]),
     ("bfloat16", [-1024.0, -1020.0, -1016.0]),
+    ("bfloat16", [20480.0, 20352.0, 0.0]),
     ("float16", [2000.0, 1999.0, 1996.0]),
     ("float32", [1.6e7, 1.6e7 - 1, 1.6e7 - 3]),
   )
@@ -109,7 +110,13 @@ class SoftmaxTest(parameterized.TestCase):
     half = float(jnp.finfo(dtype).eps) / 2
     for call in (numerics.softmax, jax.jit(numerics.softmax)):
       got = np.float64(call(x))
-      np.testing.assert_allclose(got, wide / wide.sum(), rtol=half + 1e-5)
+      np.testing.assert_allclose(
+        got, wide / wide.sum(), rtol=half + 1e-5, atol=1e-30
+      )
+    # Also where logits have just been computed.
+    ones = jnp.ones_like(x)
+    got = jax.jit(lambda x, y: numerics.softmax(x / 3 * y * 3))(x, ones)
+    np.testing.assert_allclose(np.sum(np.float64(got)), 1, rtol=2 * half)
     total = max(logits) + np.log(wide.sum())
     np.testing.assert_allclose(
       np.float64(numerics.logsumexp(x)), total, rtol=half

@@ -85,7 +85,7 @@ def test_the_other_model_sees_images_as_in_its_training(tmp_path):
 
 
 def test_other_models_are_refused():
-  with pytest.raises(ValueError, match="8x8x1, this one of 28x28x1; give one"):
+  with pytest.raises(ValueError, match="8x8x1, for this one as 28x28x1; give"):
     transfer.source(weights_of("digits"), (28, 28, 1), _test(10))
   with pytest.raises(ValueError, match="no scores of classes; give a class"):
     transfer.source(weights_of("boltzmann_mnist"), (28, 28, 1), _test(10))

@@ -127,6 +127,13 @@ def test_a_record_has_the_former_value_of_a_newer_flag():
   new = make_record(1, 0.4, flags={"transforms_scale": 0.35})
   assert tables.differing(old, [old, new]) == {"transforms_scale": "0.1"}
   assert tables.differing(new, [old, new]) == {"transforms_scale": "0.35"}
+  # A flag that was left unset, too.
+  unset = make_record(2, 0.3, flags={"transforms_scale": None})
+  rows = rows_of([old, new, unset])[1:]
+  assert [(row[2], row[7]) for row in rows] == [
+    ("mnist_paper `transforms_scale=0.1`", "2"),
+    ("mnist_paper `transforms_scale=0.35`", "1"),
+  ]
 
 
 def test_one_seed_counts_once():

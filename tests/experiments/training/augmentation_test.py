@@ -116,5 +116,5 @@ def test_shapes_follow_reduction_and_crop():
 
 
 def test_images_are_cropped_or_placed_on_a_canvas():
-  with pytest.raises(ValueError, match="canvas is 40 and crop is 20; give one"):
+  with pytest.raises(ValueError, match="canvas=40 and --crop=20 exclude"):
     augmentation.canvas_of((28, 28, 1), Placement(canvas=40, crop=20))

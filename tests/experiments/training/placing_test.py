@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.training import placing
 
@@ -16,6 +17,19 @@ def test_one_device_holds_all_rows():
   whole, other = jax.jit(placing.whole)((divided, jnp.ones(2)))
   np.testing.assert_array_equal(whole, images)
   np.testing.assert_array_equal(other, [1, 1])
+
+
+@pytest.mark.parametrize(
+  ("batch_size", "count"), [(100, 5), (1, 1), (64, 4), (7, 7), (14, 7)]
+)
+def test_an_evaluation_takes_as_many_devices_as_share_a_batch(
+  monkeypatch, batch_size, count
+):
+  monkeypatch.setattr(placing, "data_mesh", lambda size, devices: devices)
+  devices = list(range(7))
+  monkeypatch.setattr(placing.processes, "devices", lambda: devices)
+  assert placing.evaluation_mesh(batch_size) == devices[:count]
+  assert placing.evaluation_mesh(batch_size, devices[:1]) == [0]
 
 
 def test_what_is_copied_stays_what_it_was():
