@@ -338,7 +338,7 @@ class _Problem(NamedTuple):
       self.points,
       self.presence,
       self.template,
-      precision,
+      precision=precision,
       matching=self.matching,
       num_sweeps=self.num_sweeps,
     )
