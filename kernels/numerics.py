@@ -211,9 +211,9 @@ def _widened(x):
   half precision.
   """
   dtype = accumulation_dtype(x)
-  return (
-    x if x.dtype == dtype else jax.lax.optimization_barrier(x).astype(dtype)
-  )
+  if x.dtype == dtype:
+    return x
+  return jax.lax.optimization_barrier(x).astype(dtype)
 
 
 def softmax(
