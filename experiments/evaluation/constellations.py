@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from capjax.kernels.matching import constellations as generative
 from capjax.kernels.matching import ransac as consensus
+from capjax.kernels.matching import similarities
 
 from capjax.data.sources import constellations
 from capjax.evaluation import segmentation as scores_of
@@ -83,7 +84,7 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
     median bound of an image in nats, and the precision.
   """
   sampled = _constellations(trained, options.images or _NUM_IMAGES)
-  template = generative.templates(constellations.PATTERNS)
+  template = similarities.templates(constellations.PATTERNS)
 
   @functools.partial(jax.jit, static_argnums=0)
   def infer(matching, precision, sampled):
@@ -125,7 +126,7 @@ def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
     The scores of `segmentation.score`.
   """
   sampled = _constellations(trained, options.images or _NUM_IMAGES)
-  template = generative.templates(constellations.PATTERNS)
+  template = similarities.templates(constellations.PATTERNS)
   sizes = jnp.sum(template.members, axis=1)
 
   def match(example):

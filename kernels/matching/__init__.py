@@ -4,6 +4,7 @@ from . import (
   constellations,
   ransac,
   selection,
+  similarities,
   sparsity,
   vote_mixture,
 )
@@ -12,6 +13,7 @@ __all__ = [
   "constellations",
   "ransac",
   "selection",
+  "similarities",
   "sparsity",
   "vote_mixture",
 ]

@@ -3,39 +3,21 @@
 Nazabal, Tsagkas and Williams (2022), Inference and learning for generative
 capsule models. Axes: M points of the image, N points of all templates, K
 templates. One image, no batch axis: `jax.vmap` adds it.
-
-Points are complex numbers x + iy within this file: a similarity is then t + w p
-with two complex numbers, and the paper's y = (tx, ty, s cos, s sin) is
-(Re t, Im t, Re w, -Im w).
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Complex, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import checks, numerics, sharding
+from . import similarities
 
 _ABSENT = -1e30  # stands for log 0, but is finite
 _DECIDED = 0.9  # least probability of an assignment that counts as certain
-
-
-class Templates(NamedTuple):
-  """The points of known objects, each in the object's own frame.
-
-  Attributes:
-    points: [N 2], of one template after the other; each template is centred,
-      and the root mean square distance of its points from the centre is 1.
-    members: [K N], 1 where point n belongs to template k, else 0.
-  """
-
-  points: Float[Array, "N 2"]
-  members: Float[Array, "K N"]
 
 
 class Inference(NamedTuple):
@@ -76,53 +58,12 @@ class Update(NamedTuple):
   elbo: Float[Array, ""]
 
 
-def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
-  """Centres and scales patterns to the frames that inference needs.
-
-  Args:
-    patterns: the points of each object, in any frame; at least two points of an
-      object must differ.
-
-  Returns:
-    See `Templates`.
-
-  Raises:
-    ValueError: if there is no pattern, one is not [_ 2] or not finite, or all
-      its points are the same.
-  """
-  if not len(patterns):
-    raise ValueError("patterns is empty; give the points of at least one.")
-  points = []
-  for number, pattern in enumerate(patterns):
-    pattern = np.asarray(pattern)
-    checks.same_shape(
-      (len(pattern) if pattern.ndim else 1, 2), **{f"pattern {number}": pattern}
-    )
-    if not np.all(np.isfinite(pattern)):
-      raise ValueError(
-        f"pattern {number} holds numbers that are not finite; give coordinates."
-      )
-    centred = pattern - np.mean(pattern, axis=0)
-    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
-    if not radius > 0:
-      raise ValueError(
-        f"pattern {number} has equal points only; give points that differ."
-      )
-    points.append(centred / radius)
-  owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
-  members = np.arange(len(points))[:, None] == owners
-  return Templates(
-    jnp.asarray(np.concatenate(points), jnp.float32),
-    jnp.asarray(members, jnp.float32),
-  )
-
-
 @numerics.full_products()
 def update(
   log_assignments: Float[Array, "R N"],
   points: Float[Array, "M 2"],
   presence: Float[Array, " M"],
-  template: Templates,
+  template: similarities.Templates,
   precision: Float[Array, ""],
   *,
   matching: Literal["permutation", "mixture"] = "permutation",
@@ -171,13 +112,17 @@ def update(
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
   dtype = jnp.result_type(log_assignments)
   accumulation = numerics.accumulation_dtype(log_assignments, points)
-  _check(template, precision=precision)
+  similarities.check_templates(template)
+  checks.positive(precision=precision)
   log_assignments, points, presence, precision = (
     jnp.asarray(x, accumulation)
     for x in (log_assignments, points, presence, precision)
   )
-  template = Templates(*(x.astype(accumulation) for x in template))
-  x, p = _complex(points), _complex(template.points)
+  template = similarities.Templates(*(x.astype(accumulation) for x in template))
+  x, p = (
+    similarities.as_complex(points),
+    similarities.as_complex(template.points),
+  )
   num_rows = _num_rows(matching, len(x), len(p))
   if len(log_assignments) != num_rows:
     raise ValueError(
@@ -186,8 +131,9 @@ def update(
     )
   there = presence > 0
   shares = jnp.exp(log_assignments[: len(x)]) * there[:, None]
-  posterior = _similarities(shares, x, p, template.members, precision)
-  offset, turn, mean_cost, prior = posterior
+  offset, turn, mean_cost, prior = similarities.posterior(
+    shares, x, p, template.members, precision
+  )
   placed = template.members.T @ offset + p * (template.members.T @ turn)
   squares = jnp.square(jnp.abs(x[:, None] - placed)) + mean_cost
   log_rho = jnp.zeros_like(log_assignments) - math.log(len(p))
@@ -202,7 +148,7 @@ def update(
   normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
   matched = jnp.sum(assignments * (log_rho - log_assignments))
   elbo = normaliser + matched - prior
-  output = Update(log_assignments, _poses(offset, turn), elbo)
+  output = Update(log_assignments, similarities.poses(offset, turn), elbo)
   return jax.tree.map(lambda x: x.astype(dtype), output)
 
 
@@ -233,7 +179,7 @@ def infer(
   key: PRNGKeyArray,
   points: Float[Array, "M 2"],
   presence: Float[Array, " M"],
-  template: Templates,
+  template: similarities.Templates,
   *,
   matching: Literal["permutation", "mixture"] = "permutation",
   first_precision: float = 500.0,
@@ -288,8 +234,9 @@ def infer(
   num_rows = _num_rows(matching, num_points, len(template.points))
   checks.counts(num_restarts=num_restarts, max_updates=max_updates)
   checks.counts(at_least=0, num_sweeps=num_sweeps)
-  _check(
-    template, first_precision=first_precision, last_precision=last_precision
+  similarities.check_templates(template)
+  checks.positive(
+    first_precision=first_precision, last_precision=last_precision
   )
   dtype = numerics.accumulation_dtype(points)
   points, presence = points.astype(dtype), presence.astype(dtype)
@@ -326,7 +273,7 @@ class _Problem(NamedTuple):
 
   points: Float[Array, "M 2"]
   presence: Float[Array, " M"]
-  template: Templates
+  template: similarities.Templates
   matching: Literal["permutation", "mixture"]
   num_rows: int
   num_sweeps: int
@@ -406,17 +353,6 @@ def _advance(
   )
 
 
-def _check(template, **precisions):
-  """Checks templates and precisions."""
-  checks.arrays(
-    {
-      "template.points": (template.points, "N 2"),
-      "template.members": (template.members, "K N"),
-    }
-  )
-  checks.positive(**precisions)
-
-
 def _num_rows(matching, num_points, size):
   """Rows of assignments: one for each point, or for each template point."""
   rows = {"permutation": size, "mixture": num_points}
@@ -428,41 +364,6 @@ def _num_rows(matching, num_points, size):
       "points; pass matching='mixture'."
     )
   return rows[matching]
-
-
-class _Posterior(NamedTuple):
-  """q of similarities t + w p: means, tr(F'F Lambda^-1), KL to the prior."""
-
-  offset: Complex[Array, " K"]
-  turn: Complex[Array, " K"]
-  spread: Float[Array, " N"]
-  divergence: Float[Array, ""]
-
-
-def _similarities(shares, x, p, members, precision) -> _Posterior:
-  """Posterior of similarities from shares [M N] of points x, template points p.
-
-  The prior is N(0, I).
-
-  The 4x4 matrix Lambda of the paper is the complex [[a, b], [b*, c]].
-  """
-  mass = jnp.sum(shares, axis=0)
-  target = shares.T.astype(x.dtype) @ x
-  weigh = precision * members
-  a = 1 + weigh @ mass
-  b = weigh @ (mass * p)
-  c = 1 + weigh @ (mass * jnp.square(jnp.abs(p)))
-  determinant = a * c - jnp.square(jnp.abs(b))
-  first, second = weigh @ target, weigh @ (jnp.conj(p) * target)
-  offset = (c * first - b * second) / determinant
-  turn = (a * second - jnp.conj(b) * first) / determinant
-  of_point = members.T @ jnp.stack([a, c, b.real, b.imag, determinant], -1)
-  point_a, point_c, real, imaginary, point_determinant = of_point.T
-  crossed = p.real * real + p.imag * imaginary
-  spread = point_c + point_a * jnp.square(jnp.abs(p)) - 2 * crossed
-  size = jnp.square(jnp.abs(offset)) + jnp.square(jnp.abs(turn))
-  each = (a + c) / determinant + size / 2 - 2 + jnp.log(determinant)
-  return _Posterior(offset, turn, 2 * spread / point_determinant, jnp.sum(each))
 
 
 def _shares(key, shape, dtype):
@@ -481,11 +382,3 @@ def _undecided(assigned, presence):
   """Whether a present point has no certain assignment."""
   sure = jnp.max(assigned, axis=1) > _DECIDED
   return jnp.any((presence > 0) & ~sure)
-
-
-def _complex(points: Float[Array, "N 2"]) -> Complex[Array, " N"]:
-  return jax.lax.complex(points[:, 0], points[:, 1])
-
-
-def _poses(offset, turn) -> Float[Array, "K 4"]:
-  return jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], axis=-1)

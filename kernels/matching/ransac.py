@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Complex, Float, Int
 
 from .. import checks, numerics, sharding
-from . import constellations
+from . import similarities
 
 _SMALLEST = 1e-6  # scale of a template
 
@@ -38,7 +38,7 @@ class Consensus(NamedTuple):
 def match(
   points: Float[Array, "M 2"],
   presence: Float[Array, " M"],
-  template: constellations.Templates,
+  template: similarities.Templates,
   *,
   tolerance: float = 0.1,
 ) -> Consensus:
@@ -77,11 +77,10 @@ def match(
     {
       "points": (points, "M 2"),
       "presence": (presence, "M"),
-      "template.points": (template.points, "N 2"),
-      "template.members": (template.members, "K N"),
     },
     empty="M",
   )
+  similarities.check_templates(template)
   checks.values(0.0, 1.0, presence=presence)
   num_points, num_templates = len(points), len(template.members)
   dtype = numerics.accumulation_dtype(points)
@@ -93,8 +92,8 @@ def match(
       jnp.zeros((num_templates, 4), dtype),
       jnp.zeros(num_templates, dtype),
     )
-  x = jax.lax.complex(points[:, 0], points[:, 1])
-  p = jax.lax.complex(template.points[:, 0], template.points[:, 1])
+  x = similarities.as_complex(points)
+  p = similarities.as_complex(template.points)
   candidates = _candidates(x, p, template.members)
   found, scores = _search(x, p, presence, template, candidates, tolerance)
   rows = jnp.arange(num_templates)
@@ -105,7 +104,7 @@ def match(
   distances = jnp.where(was_found[owner], distances, jnp.inf)
   objects = owner[jnp.argmin(distances, axis=1)]
   known = (presence > 0) & jnp.any(was_found)
-  poses = jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], -1)
+  poses = similarities.poses(offset, turn)
   return Consensus(
     jnp.where(known, objects, -1),
     jnp.where(was_found[:, None], poses, 0.0),
@@ -147,7 +146,7 @@ def _search(
   x: Complex[Array, " M"],
   p: Complex[Array, " N"],
   presence: Float[Array, " M"],
-  template: constellations.Templates,
+  template: similarities.Templates,
   candidates: _Candidates,
   tolerance: float,
 ) -> tuple[Int[Array, " K"], Float[Array, " K"]]:

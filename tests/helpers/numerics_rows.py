@@ -8,14 +8,14 @@ import numpy as np
 from kernel_arguments import Case
 
 from kernels import broadcasting, geometry, numerics
-from kernels.matching import constellations, ransac
+from kernels.matching import constellations, ransac, similarities
 
 _POINTS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float64)
 
 
 def _templates():
   """Not at import, which computes nothing."""
-  return constellations.templates([_POINTS[:3], _POINTS])
+  return similarities.templates([_POINTS[:3], _POINTS])
 
 
 def _key():

@@ -16,6 +16,7 @@ from kernels.matching import (
   constellations,
   ransac,
   selection,
+  similarities,
   vote_mixture,
 )
 from kernels.rendering import compositing
@@ -169,11 +170,11 @@ def test_states_of_capsules_are_not_broadcast():
 )
 def test_patterns_are_points_of_a_plane(patterns, words):
   with pytest.raises(ValueError, match=words):
-    constellations.templates(patterns)
+    similarities.templates(patterns)
 
 
 def _points():
-  template = constellations.templates([np.eye(2), 3 * np.eye(2)[::-1]])
+  template = similarities.templates([np.eye(2), 3 * np.eye(2)[::-1]])
   return template, jnp.asarray(np.eye(4, 2), jnp.float32), jnp.ones(4)
 
 

@@ -12,10 +12,9 @@ from absl.testing import absltest, parameterized
 
 from capjax.data.sources import constellations
 from capjax.evaluation import segmentation
-from kernels.matching import constellations as gcm
-from kernels.matching import ransac
+from kernels.matching import ransac, similarities
 
-_TEMPLATES = gcm.templates(constellations.PATTERNS)
+_TEMPLATES = similarities.templates(constellations.PATTERNS)
 _match = functools.partial(ransac.match, template=_TEMPLATES)
 
 
@@ -57,7 +56,7 @@ class RansacTest(chex.TestCase):
     pattern = np.array([[0.0, 0], [0, 0], [1, 0], [1, 1]])
     for shift in range(4):
       points = np.roll(pattern, shift, axis=0)
-      template = gcm.templates([points])
+      template = similarities.templates([points])
       found = ransac.match(
         jnp.float32(points), jnp.ones(4), template=template, tolerance=0.1
       )

@@ -1,0 +1,171 @@
+"""Templates of points, and the similarities that place them in an image.
+
+Axes: M points of the image, N points of all templates, K templates. One image,
+no batch axis: `jax.vmap` adds it.
+
+Points are complex numbers x + iy within this file: a similarity is then t + w p
+with two complex numbers, and y = (tx, ty, s cos, s sin) of Nazabal, Tsagkas and
+Williams (2022) is (Re t, Im t, Re w, -Im w).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Complex, Float
+
+from .. import checks
+
+
+class Templates(NamedTuple):
+  """The points of known objects, each in the object's own frame.
+
+  Attributes:
+    points: [N 2], of one template after the other; each template is centred,
+      and the root mean square distance of its points from the centre is 1.
+    members: [K N], 1 where point n belongs to template k, else 0.
+  """
+
+  points: Float[Array, "N 2"]
+  members: Float[Array, "K N"]
+
+
+def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
+  """Centres and scales patterns to the frames that inference needs.
+
+  Args:
+    patterns: the points of each object, in any frame; at least two points of an
+      object must differ.
+
+  Returns:
+    See `Templates`.
+
+  Raises:
+    ValueError: if there is no pattern, one is not [_ 2] or not finite, or all
+      its points are the same.
+  """
+  if not len(patterns):
+    raise ValueError("patterns is empty; give the points of at least one.")
+  points = []
+  for number, pattern in enumerate(patterns):
+    pattern = np.asarray(pattern)
+    checks.same_shape(
+      (len(pattern) if pattern.ndim else 1, 2), **{f"pattern {number}": pattern}
+    )
+    if not np.all(np.isfinite(pattern)):
+      raise ValueError(
+        f"pattern {number} holds numbers that are not finite; give coordinates."
+      )
+    centred = pattern - np.mean(pattern, axis=0)
+    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
+    if not radius > 0:
+      raise ValueError(
+        f"pattern {number} has equal points only; give points that differ."
+      )
+    points.append(centred / radius)
+  owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
+  members = np.arange(len(points))[:, None] == owners
+  return Templates(
+    jnp.asarray(np.concatenate(points), jnp.float32),
+    jnp.asarray(members, jnp.float32),
+  )
+
+
+def check_templates(template: Templates) -> None:
+  """Checks the shapes of templates.
+
+  Raises:
+    ValueError: if points are not [N 2] or members not [K N], or one is empty.
+  """
+  checks.arrays(
+    {
+      "template.points": (template.points, "N 2"),
+      "template.members": (template.members, "K N"),
+    }
+  )
+
+
+def as_complex(points: Float[Array, "N 2"]) -> Complex[Array, " N"]:
+  """Writes points (x, y) as x + iy."""
+  return jax.lax.complex(points[:, 0], points[:, 1])
+
+
+def poses(
+  offset: Complex[Array, " K"], turn: Complex[Array, " K"]
+) -> Float[Array, "K 4"]:
+  """Writes similarities t + w p as (tx, ty, s cos, s sin).
+
+  Args:
+    offset: t, [K].
+    turn: w, [K].
+
+  Returns:
+    [K 4]: point (px, py) lands on (tx + px s cos + py s sin, ty - px s sin +
+    py s cos).
+  """
+  return jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], axis=-1)
+
+
+class Posterior(NamedTuple):
+  """The Gaussian posterior q of the similarities t + w p of all templates.
+
+  Attributes:
+    offset: means of t, [K].
+    turn: means of w, [K].
+    spread: tr(F' F Lambda^-1) of each template point, [N] >= 0: the variance of
+      its position, summed over both coordinates.
+    divergence: [], KL divergence from the prior N(0, I), summed over templates,
+      in nats.
+  """
+
+  offset: Complex[Array, " K"]
+  turn: Complex[Array, " K"]
+  spread: Float[Array, " N"]
+  divergence: Float[Array, ""]
+
+
+def posterior(
+  assignments: Float[Array, "M N"],
+  x: Complex[Array, " M"],
+  p: Complex[Array, " N"],
+  members: Float[Array, "K N"],
+  precision: Float[Array, ""],
+) -> Posterior:
+  """Infers similarities from assigned points.
+
+  Nazabal, Tsagkas and Williams (2022), section 4.2:
+    Lambda_k = I + lam sum_mn r_mn F_kn' F_kn,
+    mu_k = Lambda_k^-1 lam sum_mn r_mn F_kn' x_m.
+
+  With complex points the 4x4 matrix Lambda is [[a, b], [b*, c]], whose inverse
+  is written out.
+
+  Args:
+    assignments: r, [M N] in [0, 1].
+    x: points of the image.
+    p: points of the templates.
+    members: [K N], as in `Templates`.
+    precision: lam, > 0.
+
+  Returns:
+    See `Posterior`.
+  """
+  mass = jnp.sum(assignments, axis=0)
+  target = assignments.T.astype(x.dtype) @ x
+  weigh = precision * members
+  a = 1 + weigh @ mass
+  b = weigh @ (mass * p)
+  c = 1 + weigh @ (mass * jnp.square(jnp.abs(p)))
+  determinant = a * c - jnp.square(jnp.abs(b))
+  first, second = weigh @ target, weigh @ (jnp.conj(p) * target)
+  offset = (c * first - b * second) / determinant
+  turn = (a * second - jnp.conj(b) * first) / determinant
+  of_point = members.T @ jnp.stack([a, c, b.real, b.imag, determinant], -1)
+  point_a, point_c, real, imaginary, point_determinant = of_point.T
+  crossed = p.real * real + p.imag * imaginary
+  spread = point_c + point_a * jnp.square(jnp.abs(p)) - 2 * crossed
+  size = jnp.square(jnp.abs(offset)) + jnp.square(jnp.abs(turn))
+  each = (a + c) / determinant + size / 2 - 2 + jnp.log(determinant)
+  return Posterior(offset, turn, 2 * spread / point_determinant, jnp.sum(each))
