@@ -56,7 +56,7 @@ ROWS = (
   Row("boltzmann_mnist", "sweep", batch_size=6),
 )
 _LARGE = 4096  # arrays with fewer numbers stay as they are
-# Of the test set of MNIST: two of each class, legible and unlike each other.
+# Images of the test set of MNIST: the first two of each class.
 _SHOWN = 20
 
 

@@ -186,7 +186,7 @@ class ConvMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.layers)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_types, start, float)) for start in betas
+      nnx.Param(jnp.full(num_types, beta, float)) for beta in betas
     )
     self.pose_shape = tuple(pose_shape)
     self.stride = stride
@@ -305,7 +305,7 @@ class ClassMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.classes)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_classes, start, float)) for start in betas
+      nnx.Param(jnp.full(num_classes, beta, float)) for beta in betas
     )
     self.offsets = Fixed(offsets)
     self.pose_shape = tuple(pose_shape)

@@ -1,7 +1,7 @@
 // The page: tabs, the theme, and panels that start when they are first opened.
 
-import { complain, find } from './dom.js';
-import { setTheme, theme } from './palette.js';
+import { complain, find, recover } from './dom.js';
+import { onTheme, setTheme, theme } from './palette.js';
 import * as chains from './panels/chains.js';
 import * as classes from './panels/classes.js';
 import * as overlap from './panels/overlap.js';
@@ -19,29 +19,42 @@ function open(tab, { focus = false } = {}) {
     find(`#${each.getAttribute('aria-controls')}`).hidden = !chosen;
   }
   if (focus) tab.focus();
-  const name = tab.dataset.panel;
+  start(tab.dataset.panel);
+}
+
+/** Opens a tab that the reader chose; the address names it. */
+function choose(tab, options) {
+  open(tab, options);
+  history.replaceState(null, '', `#${tab.dataset.panel}`);
+}
+
+/** Starts a panel once; after a failure its tab starts it again. */
+async function start(name) {
   if (started.has(name)) return;
   started.add(name);
   const panel = find(`#panel-${name}`);
-  PANELS[name]
-    .start(panel)
-    .then(() => {
-      panel.removeAttribute('aria-busy');
-      performance.mark(`ready ${name}`);
-    })
-    .catch(complain);
+  const fresh = panel.cloneNode(true);
+  try {
+    await PANELS[name].start(panel);
+    panel.removeAttribute('aria-busy');
+    recover(panel);
+    performance.mark(`ready ${name}`);
+  } catch (error) {
+    fresh.hidden = panel.hidden;
+    fresh.removeAttribute('aria-busy');
+    panel.replaceWith(fresh);
+    started.delete(name);
+    complain(fresh, error);
+  }
 }
 
 tabs.forEach((tab, n) => {
-  tab.addEventListener('click', () => {
-    open(tab);
-    history.replaceState(null, '', `#${tab.dataset.panel}`);
-  });
+  tab.addEventListener('click', () => choose(tab));
   tab.addEventListener('keydown', (event) => {
     const to = { ArrowRight: n + 1, ArrowLeft: n - 1, Home: 0, End: tabs.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    open(tabs[(to + tabs.length) % tabs.length], { focus: true });
+    choose(tabs[(to + tabs.length) % tabs.length], { focus: true });
   });
 });
 
@@ -50,10 +63,8 @@ function describeTheme() {
   const next = theme() === 'dark' ? 'light' : 'dark';
   themeButton.setAttribute('aria-label', `Change to the ${next} theme`);
 }
-themeButton.addEventListener('click', () => {
-  setTheme(theme() === 'dark' ? 'light' : 'dark');
-  describeTheme();
-});
+themeButton.addEventListener('click', () => setTheme(theme() === 'dark' ? 'light' : 'dark'));
+onTheme(describeTheme);
 describeTheme();
 
 const wanted = location.hash.slice(1);

@@ -27,12 +27,33 @@ export function announce(text) {
   }, 400);
 }
 
-/** Shows an error where the answer would be. */
-export function complain(error) {
-  const place = find('#complaint');
-  place.hidden = false;
-  find('#complaint-text').textContent = error.message;
+const faults = new Map(); // the last error of each panel that has one
+
+/** Shows an error of a panel, until the panel works again. */
+export function complain(panel, error) {
+  faults.delete(panel.id);
+  faults.set(panel.id, error);
+  showFault();
   console.error(error);
+}
+
+/** Hides the error of a panel, which works again. */
+export function recover(panel) {
+  if (faults.delete(panel.id)) showFault();
+}
+
+function showFault() {
+  const last = [...faults.values()].at(-1);
+  find('#complaint').hidden = !last;
+  find('#complaint-text').textContent = last?.message ?? '';
+}
+
+/** Shows the cursor of the keyboard in a frame, at {x, y} in [0, 1]; null hides it. */
+export function showCursor(frame, cursor) {
+  frame.style.setProperty('--cursor', cursor ? 'visible' : 'hidden');
+  if (!cursor) return;
+  frame.style.setProperty('--cursor-x', `${100 * cursor.x}%`);
+  frame.style.setProperty('--cursor-y', `${100 * cursor.y}%`);
 }
 
 /** Records how long it took from an event to the picture of its answer. */

@@ -13,14 +13,18 @@ worker.onmessage = ({ data: { id, outputs, error } }) => {
   else resolve(outputs);
 };
 
-worker.onerror = (event) => {
-  for (const { reject } of waiting.values()) {
-    reject(new Error(event.message || 'the worker could not start'));
-  }
+let failure = null; // why no question is answered any more
+
+function fail(event) {
+  failure = new Error(`${event.message || 'the worker could not start'}; reload the page`);
+  for (const { reject } of waiting.values()) reject(failure);
   waiting.clear();
-};
+}
+worker.onerror = fail;
+worker.onmessageerror = fail;
 
 function ask(message) {
+  if (failure) return Promise.reject(failure);
   count += 1;
   const id = count;
   return new Promise((resolve, reject) => {

@@ -2,7 +2,7 @@
 //
 // By keyboard the arrows move a cursor, and the space bar paints below it.
 
-import { announce } from './dom.js';
+import { announce, showCursor } from './dom.js';
 import { SIZE } from './mnist.js';
 
 /**
@@ -60,13 +60,6 @@ export function holdPixels(canvas, { value, set }) {
     });
   }
 
-  function showCursor() {
-    frame.style.setProperty('--cursor', cursor ? 'visible' : 'hidden');
-    if (!cursor) return;
-    frame.style.setProperty('--cursor-x', `${(100 * (cursor.x - 1)) / SIZE}%`);
-    frame.style.setProperty('--cursor-y', `${(100 * (cursor.y - 1)) / SIZE}%`);
-  }
-
   canvas.addEventListener('keydown', (event) => {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     const move = moves[event.key];
@@ -83,10 +76,10 @@ export function holdPixels(canvas, { value, set }) {
       cursor = { x: inside(x + move[0]), y: inside(y + move[1]) };
       if (event.shiftKey && before) paint(before, cursor);
     }
-    showCursor();
+    showCursor(frame, cursor && { x: cursor.x / SIZE, y: cursor.y / SIZE });
   });
   canvas.addEventListener('blur', () => {
     cursor = null;
-    showCursor();
+    showCursor(frame, null);
   });
 }

@@ -103,14 +103,23 @@ let images = null;
 
 /** Test images of MNIST: [{label, index, pixels}], loaded once. */
 export function testImages() {
-  images ??= loadImages();
+  images ??= loadImages().catch((error) => {
+    images = null; // the next call tries again
+    throw error;
+  });
   return images;
+}
+
+async function fetched(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(`${path} cannot be loaded (${response.status})`);
+  return response;
 }
 
 async function loadImages() {
   const [table, blob] = await Promise.all([
-    fetch('images/mnist_test.json').then((x) => x.json()),
-    fetch('images/mnist_test.png').then((x) => x.blob()),
+    fetched('images/mnist_test.json').then((x) => x.json()),
+    fetched('images/mnist_test.png').then((x) => x.blob()),
   ]);
   const bitmap = await createImageBitmap(blob, { colorSpaceConversion: 'none' });
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);

@@ -2,7 +2,7 @@
 //
 // By keyboard the arrows move a cursor, and the space bar lowers or lifts the pen.
 
-import { announce } from './dom.js';
+import { announce, showCursor } from './dom.js';
 import { SIZE, prepare, trace } from './mnist.js';
 import { colours, css, onTheme } from './palette.js';
 import { paintInk, sharp } from './pictures.js';
@@ -39,6 +39,7 @@ export class Pad {
   }
 
   show(image, time = performance.now()) {
+    this.#lift();
     this.strokes = [];
     this.image = image;
     this.#renew(time);
@@ -49,6 +50,7 @@ export class Pad {
   }
 
   undo(time = performance.now()) {
+    this.#lift();
     this.strokes.pop();
     this.image = null;
     this.#renew(time);
@@ -58,6 +60,12 @@ export class Pad {
   set seen(value) {
     this.asSeen = value;
     this.redraw();
+  }
+
+  /** Ends the stroke that is drawn, if there is one. */
+  #lift() {
+    this.penDown = false;
+    this.drawing = null;
   }
 
   #renew(time) {
@@ -93,7 +101,7 @@ export class Pad {
     canvas.addEventListener('blur', () => {
       this.cursor = null;
       this.penDown = false;
-      this.redraw();
+      this.#showCursor();
     });
   }
 
@@ -121,7 +129,6 @@ export class Pad {
       this.penDown = !this.penDown;
       announce(this.penDown ? 'Pen down' : 'Pen up');
       if (this.penDown) this.#begin({ ...this.cursor }, event.timeStamp);
-      else this.redraw();
     } else if (event.key === 'Backspace' || event.key === 'Delete') {
       event.preventDefault();
       this.undo(event.timeStamp);
@@ -133,13 +140,19 @@ export class Pad {
       if (this.penDown) {
         this.strokes.at(-1).push({ ...this.cursor });
         this.#renew(event.timeStamp);
-      } else {
-        this.redraw();
       }
     }
+    this.#showCursor();
+  }
+
+  #showCursor() {
+    const frame = this.canvas.parentElement;
+    frame.classList.toggle('down', this.penDown);
+    showCursor(frame, this.cursor);
   }
 
   redraw() {
+    this.#showCursor();
     const ink = colours()[this.ink];
     if (this.image || this.asSeen) {
       paintInk(this.canvas, Float32Array.from(this.pixels, (x) => x / 255), SIZE, ink);
@@ -154,17 +167,6 @@ export class Pad {
     context.lineJoin = 'round';
     for (const stroke of this.strokes) {
       trace(context, stroke, (x) => x * width, (y) => y * height);
-    }
-    if (this.cursor) {
-      context.beginPath();
-      context.arc(this.cursor.x * width, this.cursor.y * height, WIDTH * width, 0, 2 * Math.PI);
-      context.lineWidth = 2;
-      context.strokeStyle = css(colours().cool);
-      if (this.penDown) {
-        context.fillStyle = css(colours().cool);
-        context.fill();
-      }
-      context.stroke();
     }
   }
 }

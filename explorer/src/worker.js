@@ -1,8 +1,7 @@
 // Runs the graphs, so that the page stays responsive.
 //
 // Takes {id, graph, feeds}, where feeds has {type, data, dims} by name, or
-// {id, graph} to load a graph only. Returns {id, outputs, milliseconds}, or
-// {id, error}.
+// {id, graph} to load a graph only. Returns {id, outputs} or {id, error}.
 
 import * as ort from 'onnxruntime-web/wasm';
 
@@ -23,6 +22,7 @@ function session(graph) {
       logSeverityLevel: 3, // errors alone
     });
     sessions.set(graph, made);
+    made.catch(() => sessions.delete(graph)); // the next question tries again
   }
   return sessions.get(graph);
 }
@@ -49,11 +49,9 @@ let last = Promise.resolve();
 self.onmessage = ({ data: { id, graph, feeds } }) => {
   last = last.then(async () => {
     try {
-      const start = performance.now();
       const outputs = await run(graph, feeds);
       const buffers = Object.values(outputs).map((x) => x.data.buffer);
-      const milliseconds = performance.now() - start;
-      self.postMessage({ id, outputs, milliseconds }, buffers);
+      self.postMessage({ id, outputs }, buffers);
     } catch (error) {
       self.postMessage({ id, error: String(error?.message ?? error) });
     }

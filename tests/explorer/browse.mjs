@@ -9,6 +9,7 @@ import { writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 
+import { FAULTS } from './faults.mjs';
 import { PANELS } from './panels.mjs';
 
 const [root, url, executablePath, folder] = process.argv.slice(2);
@@ -18,14 +19,19 @@ const axePath = require.resolve('axe-core/axe.min.js');
 
 const report = {
   errors: [], origins: [], ready: {}, times: {}, violations: {}, overflow: [], panels: {},
+  faults: {},
 };
 
-/** A page in which errors, requests and answers are recorded. */
-async function open(browser, options, hash = '') {
+/**
+ * A page in which errors, requests and answers are recorded. Requests for
+ * `missing` are answered with 404, and what the page itself says of that is none.
+ */
+async function open(browser, options, hash = '', missing = null) {
   const context = await browser.newContext(options);
   const page = await context.newPage();
+  if (missing) await page.route(missing, (route) => route.fulfill({ status: 404, body: 'none' }));
   page.on('console', (message) => {
-    if (message.type() === 'error') report.errors.push(message.text());
+    if (message.type() === 'error' && !missing) report.errors.push(message.text());
   });
   page.on('pageerror', (error) => report.errors.push(String(error)));
   context.on('request', (request) => {
@@ -146,7 +152,7 @@ async function violations(page) {
   return found.map((x) => `${x.id}: ${x.nodes.map((n) => n.target.join(' ')).join(', ')}`);
 }
 
-const tools = { answer, draw, least, measuredAgain, pixels, settled, times };
+const tools = { answer, draw, least, measuredAgain, pixels, ready, settled, times };
 const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
 try {
   const wide = { viewport: { width: 1440, height: 1000 }, colorScheme: 'light' };
@@ -169,6 +175,12 @@ try {
     const { page, context } = await open(browser, wide, `#${name}`);
     await ready(page, name);
     report.panels[name] = await check(page, tools, report.times);
+    await context.close();
+  }
+  for (const [name, { panel, check, missing }] of Object.entries(FAULTS)) {
+    const { page, context } = await open(browser, wide, `#${panel}`, missing);
+    if (!missing) await ready(page, panel);
+    report.faults[name] = await check(page, tools);
     await context.close();
   }
   for (const width of [360, 1440]) {

@@ -342,3 +342,44 @@ def test_two_digits_are_decoded_apart(seen):
     pixels = np.reshape(panel[name], (-1, 4))[:, :3].astype(int)
     assert (np.ptp(pixels, axis=1).max() > 60) == coloured
   assert panel["both"] != panel["moved"]
+
+
+@pytest.mark.long
+def test_the_cursor_is_seen_and_the_pen_is_lifted_by_undo(seen):
+  found = seen["faults"]["pen"]
+  assert (found["hidden"], found["shown"]) == ("hidden", "visible")
+  assert found["undone"] == found["empty"]
+
+
+@pytest.mark.long
+def test_chains_start_from_an_image_that_is_chosen_during_a_sweep(seen):
+  images = _arrays({"images": seen["faults"]["start"]})["images"]
+  assert 0 < images.mean() < 1
+  np.testing.assert_array_equal(images, images[:1].repeat(len(images), axis=0))
+
+
+@pytest.mark.long
+def test_an_object_stays_where_it_was_dragged(seen):
+  places = {
+    name: float(x.rstrip("%")) for name, x in seen["faults"]["drag"].items()
+  }
+  # Beyond the reach of the slider, whose end is half a width from the middle.
+  assert places["before"] > 100
+  assert places["after"] == pytest.approx(places["before"], abs=0.01)
+
+
+@pytest.mark.long
+def test_shifted_digits_stay_whole(seen):
+  found = seen["faults"]["shift"]
+  first, *others = found["sums"]
+  assert first > 0 and others == [first] * len(others)
+  assert found["captions"][0].startswith("Digit ")
+  assert found["captions"][1] == "Nothing drawn"
+
+
+@pytest.mark.long
+def test_what_cannot_be_loaded_is_said_and_tried_again(seen):
+  found = seen["faults"]["images"]
+  assert "images/mnist_test.json cannot be loaded (404)" in found["said"]
+  assert found["busy"] is None and found["after"] == ""
+  assert "reload the page" in seen["faults"]["worker"]["said"]

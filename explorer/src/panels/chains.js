@@ -1,6 +1,6 @@
 // Panel of the capsule RBM: chains of Gibbs sampling, and pixels that are held.
 
-import { announce, complain, element, find, measured, slider } from '../dom.js';
+import { announce, complain, element, find, measured, recover, slider } from '../dom.js';
 import { floats, load, run } from '../engine.js';
 import { SIZE } from '../mnist.js';
 import { colours, css, onTheme } from '../palette.js';
@@ -21,6 +21,9 @@ export async function start(panel) {
   const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
   let running = false;
   let visible = true;
+  let loop = 0; // number of the loop of frames that goes on; others end
+  let starts = 0; // how often the chains were started by hand
+  let last = Promise.resolve(); // the sweep that was asked for last
   let shown = 0; // the chain whose capsules are shown
   let sweeps = 0;
   let images = noise();
@@ -49,18 +52,36 @@ export async function start(panel) {
     } }, ...dims);
   }
 
-  async function sweep() {
+  /** Does a sweep after those that were asked for before it. */
+  function sweep() {
+    last = last.catch(() => {}).then(sweepNow);
+    return last;
+  }
+
+  /** Starts the chains from other images; a sweep of former ones is dropped. */
+  function startFrom(given) {
+    starts += 1;
+    images = given;
+    means = given.slice();
+    draw();
+  }
+
+  async function sweepNow() {
+    const before = starts;
     hold();
     const known = Float32Array.from(held, (value) => (Number.isNaN(value) ? 0 : 1));
     const all = new Float32Array(CHAINS * PIXELS);
     for (let chain = 0; chain < CHAINS; chain += 1) all.set(known, chain * PIXELS);
-    answer = await run(GRAPH, {
+    const swept = await run(GRAPH, {
       images: floats(images, CHAINS, SIZE, SIZE, 1),
       known: floats(all, CHAINS, SIZE, SIZE, 1),
       switch_uniforms: uniforms(CHAINS, CAPSULES),
       hidden_uniforms: uniforms(CHAINS, CAPSULES, UNITS),
       image_uniforms: uniforms(CHAINS, SIZE, SIZE, 1),
     });
+    recover(panel);
+    if (before !== starts) return;
+    answer = swept;
     images = answer.samples.data;
     means = answer.means.data;
     sweeps += 1;
@@ -78,22 +99,28 @@ export async function start(panel) {
   place('rate').append(rate.row);
 
   let due = 0;
-  async function frame(time) {
-    if (!running || !visible) return;
+  async function frame(time, own) {
+    if (own !== loop || !running || !visible) return;
     if (time >= due) {
       due = Math.max(due + 1000 / rate.get(), time);
       const start = performance.now();
       try {
         await sweep();
       } catch (error) {
-        running = false;
-        complain(error);
+        setRunning(false);
+        complain(panel, error);
         return;
       }
       draw();
       measured('chains sweep', start);
     }
-    requestAnimationFrame(frame);
+    requestAnimationFrame((next) => frame(next, own));
+  }
+
+  function startLoop() {
+    loop += 1;
+    const own = loop;
+    requestAnimationFrame((time) => frame(time, own));
   }
 
   function setRunning(value) {
@@ -101,7 +128,7 @@ export async function start(panel) {
     running = value;
     place('run').textContent = running ? 'Pause' : 'Run';
     announce(running ? 'Chains run' : `Paused after ${sweeps} sweeps`);
-    if (running) requestAnimationFrame(frame);
+    if (running) startLoop();
   }
 
   const small = Array.from({ length: CHAINS }, (_, chain) => {
@@ -164,13 +191,11 @@ export async function start(panel) {
   place('run').addEventListener('click', () => setRunning(!running));
   place('step').addEventListener('click', async () => {
     setRunning(false);
-    await sweep().catch(complain);
+    await sweep().catch((error) => complain(panel, error));
     draw();
   });
   place('noise').addEventListener('click', () => {
-    images = noise();
-    means = images;
-    draw();
+    startFrom(noise());
     announce('All chains start from noise');
   });
   place('upper').addEventListener('click', () => {
@@ -186,14 +211,14 @@ export async function start(panel) {
   new IntersectionObserver(([entry]) => {
     const before = visible;
     visible = entry.isIntersecting;
-    if (visible && !before && running) requestAnimationFrame(frame);
+    if (visible && !before && running) startLoop();
   }).observe(panel);
 
   const tests = await fillStrip(place('strip'), (image) => {
     const values = Float32Array.from(image.pixels, (x) => (x > 127 ? 1 : 0));
-    for (let chain = 0; chain < CHAINS; chain += 1) images.set(values, chain * PIXELS);
-    means = images.slice();
-    draw();
+    const all = new Float32Array(CHAINS * PIXELS);
+    for (let chain = 0; chain < CHAINS; chain += 1) all.set(values, chain * PIXELS);
+    startFrom(all);
     announce(`All chains start from a test image of a ${image.label}`);
   });
   await load(GRAPH);

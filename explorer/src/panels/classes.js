@@ -1,6 +1,6 @@
 // Panel of class capsules: CapsNet reads a digit and draws it again.
 
-import { announce, complain, element, find, measured, slider } from '../dom.js';
+import { announce, complain, element, find, measured, recover, slider } from '../dom.js';
 import { bytes, floats, load, newest, run } from '../engine.js';
 import { SIZE } from '../mnist.js';
 import { Pad } from '../pad.js';
@@ -85,7 +85,7 @@ export async function start(panel) {
       await decodeNow(time, 'drawing');
       announce(`Digit ${best}, length ${lengths[best].toFixed(2)}`);
     } catch (error) {
-      complain(error);
+      complain(panel, error);
     }
   });
 
@@ -102,10 +102,12 @@ export async function start(panel) {
     });
     picture = images.data;
     paintInk(place('reconstruction'), picture, SIZE);
+    recover(panel);
     measured(`classes ${what}`, time);
   }
 
-  const decode = newest((time, what) => decodeNow(time, what).catch(complain));
+  const decode = newest((time, what) =>
+    decodeNow(time, what).catch((error) => complain(panel, error)));
 
   function showRouting() {
     if (!found) return;

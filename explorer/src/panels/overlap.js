@@ -1,6 +1,6 @@
 // Panel of overlapping digits: two drawings in one image, decoded apart.
 
-import { announce, complain, element, find, measured, slider } from '../dom.js';
+import { announce, complain, element, find, measured, recover, slider } from '../dom.js';
 import { bytes, floats, load, newest, run } from '../engine.js';
 import { SIZE, testImages } from '../mnist.js';
 import { Pad } from '../pad.js';
@@ -49,15 +49,7 @@ export async function start(panel) {
     const [x, y] = shifts.map((each) => each.get());
     return pads.map((pad, number) => {
       const sign = number === 0 ? -1 : 1;
-      const image = new Uint8Array(SIZE * SIZE);
-      pad.pixels.forEach((value, n) => {
-        const column = (n % SIZE) + sign * x;
-        const row = Math.floor(n / SIZE) + sign * y;
-        if (column >= 0 && column < SIZE && row >= 0 && row < SIZE) {
-          image[row * SIZE + column] = value;
-        }
-      });
-      return image;
+      return shifted(pad.pixels, sign * x, sign * y);
     });
   }
 
@@ -83,28 +75,36 @@ export async function start(panel) {
         poses: floats(masked, 2, CLASSES, size),
       });
       const side = images.dims[1];
-      const pictures = [0, 1].map((n) => images.data.subarray(n * side * side, (n + 1) * side * side));
+      let pictures = [0, 1].map((n) => images.data.subarray(n * side * side, (n + 1) * side * side));
       // Each decoded image has the colour of the drawing that it is more like.
       const like = pictures.map((picture) => digits.map((digit) => product(picture, side, digit)));
       if (like[0][1] + like[1][0] > like[0][0] + like[1][1]) {
         pictures.reverse();
         found.reverse();
       }
+      // Without a drawing there is nothing that its capsule would explain.
+      const isDrawn = pads.map((pad) => !pad.isEmpty);
+      pictures = pictures.map((picture, n) => (isDrawn[n] ? picture : new Float32Array(side * side)));
       decoded = { size: side, images: pictures };
       rows.forEach(({ bar, value, row }, digit) => {
         bar.style.inlineSize = `${100 * lengths[digit]}%`;
         value.textContent = lengths[digit].toFixed(2);
-        row.classList.toggle('best', digit === found[0]);
-        row.classList.toggle('second', digit === found[1]);
+        row.classList.toggle('best', isDrawn[0] && digit === found[0]);
+        row.classList.toggle('second', isDrawn[1] && digit === found[1]);
       });
       found.forEach((digit, n) => {
-        place(`class-${n + 1}`).textContent = `Digit ${digit}, length ${lengths[digit].toFixed(2)}`;
+        place(`class-${n + 1}`).textContent = isDrawn[n]
+          ? `Digit ${digit}, length ${lengths[digit].toFixed(2)}`
+          : 'Nothing drawn';
       });
       paint();
+      recover(panel);
       measured('overlap drawing', time);
-      announce(`Digits ${found[0]} and ${found[1]}`);
+      const named = found.filter((_, n) => isDrawn[n]);
+      const noun = named.length === 1 ? 'Digit' : 'Digits';
+      announce(named.length ? `${noun} ${named.join(' and ')}` : 'Nothing drawn');
     } catch (error) {
-      complain(error);
+      complain(panel, error);
     }
   });
 
@@ -133,6 +133,22 @@ export async function start(panel) {
     pad.show(images[next[n]].pixels);
     next[n] += 1;
   });
+}
+
+/**
+ * An image shifted by whole pixels, but only as far as no ink leaves it: the
+ * model was trained on digits that are whole.
+ */
+export function shifted(pixels, x, y) {
+  const inked = [...pixels.keys()].filter((n) => pixels[n] > 0);
+  const columns = inked.map((n) => n % SIZE);
+  const rows = inked.map((n) => Math.floor(n / SIZE));
+  const limited = (shift, places) =>
+    Math.min(Math.max(shift, -Math.min(...places)), SIZE - 1 - Math.max(...places));
+  const image = new Uint8Array(SIZE * SIZE);
+  const by = limited(y, rows) * SIZE + limited(x, columns);
+  for (const n of inked) image[n + by] = pixels[n];
+  return image;
 }
 
 /** The scalar product of a decoded image with a digit in its middle. */

@@ -1,6 +1,6 @@
 // Panel of generative capsules: objects that are dragged, and parts that follow.
 
-import { announce, complain, element, find, measured, slider } from '../dom.js';
+import { announce, complain, element, find, measured, recover, slider } from '../dom.js';
 import { bytes, floats, load, newest, run } from '../engine.js';
 import { SIZE } from '../mnist.js';
 import { Pad } from '../pad.js';
@@ -54,7 +54,7 @@ export async function start(panel) {
       showObjects();
       await renderNow(time, 'drawing');
     } catch (error) {
-      complain(error);
+      complain(panel, error);
     }
   });
 
@@ -86,10 +86,12 @@ export async function start(panel) {
     shares = Array.from({ length: PARTS }, (_, part) =>
       answer.shares.data.subarray(part * PIXELS, (part + 1) * PIXELS));
     paint();
+    recover(panel);
     measured(`parts ${what}`, time);
   }
 
-  const render = newest((time, what) => renderNow(time, what).catch(complain));
+  const render = newest((time, what) =>
+    renderNow(time, what).catch((error) => complain(panel, error)));
 
   function transform(object, move) {
     return members(object).length ? about(centre(object), move) : about({ x: 0, y: 0 }, move);
@@ -131,7 +133,8 @@ export async function start(panel) {
       }),
     );
     const free = members(-1).length;
-    place('free').textContent = free ? `${free} parts belong to no object.` : '';
+    place('free').textContent =
+      free === 0 ? '' : free === 1 ? '1 part belongs to no object.' : `${free} parts belong to no object.`;
     showMove();
   }
 
@@ -147,19 +150,23 @@ export async function start(panel) {
 
   const degrees = (x) => `${Math.round(x)}°`;
   const controls = {
-    x: slider({ label: 'Right', min: -1, max: 1, step: 0.01 }, move),
-    y: slider({ label: 'Down', min: -1, max: 1, step: 0.01 }, move),
-    angle: slider({ label: 'Turn', min: -180, max: 180, step: 1, show: degrees }, move),
-    scale: slider({ label: 'Scale', min: 0.3, max: 2, step: 0.01, value: 1 }, move),
+    x: slider({ label: 'Right', min: -1, max: 1, step: 0.01 }, (x, time) => move({ x }, time)),
+    y: slider({ label: 'Down', min: -1, max: 1, step: 0.01 }, (y, time) => move({ y }, time)),
+    angle: slider(
+      { label: 'Turn', min: -180, max: 180, step: 1, show: degrees },
+      (turned, time) => move({ angle: (turned * Math.PI) / 180 }, time),
+    ),
+    scale: slider(
+      { label: 'Scale', min: 0.3, max: 2, step: 0.01, value: 1 },
+      (scale, time) => move({ scale }, time),
+    ),
   };
   place('moves').append(...Object.values(controls).map((x) => x.row));
 
-  function move(_, time) {
+  /** Changes one number of the chosen object; a drag may have put others out of range. */
+  function move(change, time) {
     if (chosen < 0) return;
-    const angle = (controls.angle.get() * Math.PI) / 180;
-    moves[chosen] = {
-      x: controls.x.get(), y: controls.y.get(), angle, scale: controls.scale.get(),
-    };
+    moves[chosen] = { ...moves[chosen], ...change };
     render(time, 'slider');
   }
 
@@ -261,5 +268,5 @@ export async function start(panel) {
   loadTemplates().then(() => {
     place('template-set').removeAttribute('aria-busy');
     measured('parts templates', begun);
-  }, complain);
+  }, (error) => complain(panel, error));
 }
