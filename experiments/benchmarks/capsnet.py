@@ -51,7 +51,7 @@ _PEER = flags.DEFINE_string(
 # Multiplications for an image, by layer.
 _CONV = 20 * 20 * 9 * 9 * 256
 _PRIMARY = 6 * 6 * 9 * 9 * 256 * 256
-_ROUTING = 1152 * 10 * 8 * 16 * (1 + 2 * 2)
+_ROUTING = textbook.num_products((1152, 10, 8, 16), num_iterations=3)
 # Sides of larger images, and batch sizes that fit into memory.
 _LARGE = ((64, 16), (96, 4))
 # Environment variables that make glibc keep freed memory, for the peer.

@@ -120,14 +120,15 @@ def floors(
 ) -> tuple[float, float]:
   """Lower bounds in seconds from the operations and the bytes.
 
-  A vote is formed by a product of 4x4 matrices. For each of its numbers, every
-  iteration has an M-step (two weighted sums, 7 operations), and between two
-  iterations is an E-step (a weighted distance, 3 operations). The backward pass
-  costs twice as much as the forward pass. Every input is read once and every
-  gradient written once.
+  A vote is formed by a product of 4x4 matrices, and its numbers are squared
+  once. For each of them, every iteration has an M-step (weighted sums of votes
+  and of squares, 4 operations), and between two iterations is an E-step (a
+  weighted distance, which is the same two sums with other weights). The
+  backward pass costs twice as much as the forward pass. Every input is read
+  once and every gradient written once.
   """
   iterations = len(_TEMPERATURES)
-  for_each = 2 * _SIDE + 7 * iterations + 3 * (iterations - 1)
+  for_each = 2 * _SIDE + 1 + 4 * iterations + 4 * (iterations - 1)
   operations = batch * votes * _SIDE**2 * for_each * (3 if backward else 1)
   return operations / rates[0], 4 * numbers * (1 + backward) / rates[1]
 

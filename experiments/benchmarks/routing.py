@@ -8,6 +8,7 @@ the matmul rate, and the fewest bytes over the memory rate.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 import jax
@@ -47,13 +48,12 @@ def floors(
 ) -> tuple[float, float]:
   """Lower bounds in seconds from the operations and the bytes.
 
-  The first iteration needs one product of poses with transforms, each later one
-  two (agreement and weighted sum). Backward, each product has two transposes.
   Every input is read once and every gradient written once.
   """
-  pairs = num_parts * _NUM_OBJECTS * _PART_SIZE * _POSE_SIZE
-  products = 1 + 2 * (_NUM_ITERATIONS - 1)
-  operations = 2 * batch * pairs * products * (3 if backward else 1)
+  shape = (num_parts, _NUM_OBJECTS, _PART_SIZE, _POSE_SIZE)
+  products = textbook.num_products(shape, _NUM_ITERATIONS)
+  operations = 2 * batch * products * (3 if backward else 1)
+  pairs = math.prod(shape)
   numbers = (batch * num_parts * _PART_SIZE + pairs) * (2 if backward else 1)
   return operations / rates[0], 4 * numbers / rates[1]
 

@@ -36,6 +36,22 @@ def dynamic_routing(
   return outputs
 
 
+def num_products(shape: tuple[int, int, int, int], num_iterations: int) -> int:
+  """The multiplications of `dynamic_routing` for one image.
+
+  Votes are formed once. Every iteration sums them by their coefficients, and
+  all but the last compare them with the sums. Backward, each of these products
+  has two transposes.
+
+  Args:
+    shape: I, J, C, D of the transforms.
+    num_iterations: of the routing.
+  """
+  num_parts, num_objects, part_size, pose_size = shape
+  votes = num_parts * num_objects * pose_size
+  return votes * (part_size + 2 * num_iterations - 1)
+
+
 def em_convolution(
   poses: jax.Array,
   activations: jax.Array,

@@ -22,8 +22,15 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 import capjax
+from capjax.evaluation import operations
 from capjax.layers import routers
-from experiments.benchmarks import capsnet, harness, rows, step_cost
+from experiments.benchmarks import (
+  capsnet,
+  harness,
+  rows,
+  step_cost,
+  textbook,
+)
 
 _ROOT = processes.ROOT
 
@@ -206,11 +213,32 @@ class BenchTest(parameterized.TestCase):
   def test_floors_of_a_step_are_those_of_its_layers(self):
     """Of the network of 310K: 14, 6 and 4 positions along a side."""
     pairs = 6**2 * 9 * 32 * 32, 4**2 * 9 * 32 * 32, 4**2 * 32 * 5
-    for_each = 2 * 4 + 7 * 3 + 3 * 2
+    for_each = 2 * 4 + 1 + 4 * 3 + 4 * 2
     want = 3 * 16 * sum(pairs) * 16 * for_each
     flops, transfer = _call("em", "step_floors", "310K", (1.0, 1e30))
     self.assertEqual(flops, want)
     self.assertGreater(transfer, 0)
+    # One window of 3x3 with 8 types and 16 parents.
+    poses, *arrays = map(
+      jnp.ones,
+      ((1, 3, 3, 8, 4, 4), (1, 3, 3, 8), (3, 3, 8, 16, 4, 4), 16, 16),
+    )
+    form = functools.partial(
+      textbook.em_convolution, inverse_temperatures=(1.0, 1.0, 1.0)
+    )
+    count = operations.count(form, poses, *arrays)
+    floor = 9 * 8 * 16 * 16 * for_each
+    self.assertLess(floor, count)
+    self.assertGreater(floor, 0.8 * count)
+
+  def test_no_floor_is_above_the_operations_of_the_textbook(self):
+    shape = 20, 10, 8, 16
+    count = operations.count(
+      textbook.dynamic_routing, jnp.ones((1, 20, 8)), jnp.ones(shape)
+    )
+    products = 2 * textbook.num_products(shape, num_iterations=3)
+    self.assertLess(products, count)
+    self.assertGreater(products, 0.9 * count)
 
   @pytest.mark.long
   def test_training_from_files_is_timed(self):
