@@ -22,7 +22,7 @@ from absl import app, flags
 from capjax import data, exporting, pretrained, saved
 
 from . import finished, launch
-from .flags import datasets, errors, hosts, limits, runs
+from .flags import datasets, errors, limits, runs
 from .run import directory, provenance
 from .training import cards
 
@@ -127,7 +127,6 @@ def main(argv: Sequence[str]) -> None:
   is_graph = _FORMAT.value in _WRITERS
   source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
   with errors.clear_errors():
-    hosts.refuse("export", "cpu_devices")
     if not is_graph and _SOURCE.value:
       raise ValueError(
         "--format=safetensors writes weights into the folder of their run; "
@@ -181,4 +180,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  limits.run(main, shared=runs.OF_READERS)
+  used = [name for name in runs.OF_READERS if name != "cpu_devices"]
+  limits.run(main, shared=used)

@@ -62,11 +62,12 @@ def expand(words: Sequence[str]) -> list[str]:
   name = quick(stem)
   if name and given - {"no" + x for x in _OPEN} <= _OPEN:
     workdir = _workdir(rest)
-    words = directory.Run(workdir).words_of(stem, name) if workdir else None
-    if words is None:
+    run = directory.Run(workdir).command_of(stem, name) if workdir else None
+    if run is None:
       chosen, words = f"--preset={name}", [f"--preset={name}"]
     else:
       chosen = f"the flags of the run in {workdir}"
+      words = _with_preset(folder, run.preset, run.words)
     print(f"no model or data given: {chosen}", flush=True)
     rest = [*words, *rest]
   files, others, rest = [], [], iter(rest)
@@ -78,6 +79,24 @@ def expand(words: Sequence[str]) -> list[str]:
     else:
       others.append(word)
   return [binary, *files, *others]
+
+
+def _with_preset(
+  folder: pathlib.Path, name: str | None, words: Sequence[str]
+) -> list[str]:
+  """The words of a run as its preset and the words that differ from it."""
+  if name is None or not (folder / f"{name}.cfg").is_file():
+    return [*words]
+  of_preset = {
+    word.partition("=")[0]: word for word in _lines_of(folder / f"{name}.cfg")
+  }
+  others = [w for w in words if of_preset.get(w.partition("=")[0]) != w]
+  return [f"--{NAME}={name}", *others]
+
+
+def _lines_of(path: pathlib.Path) -> list[str]:
+  """The flags of a preset, with those of the presets that it names."""
+  return inlined([f"--flagfile={path}"])
 
 
 def inlined(words: Sequence[str]) -> list[str]:

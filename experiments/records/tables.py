@@ -290,7 +290,7 @@ def costs(group: Sequence[dict]) -> list[str]:
 def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
   """The flags that distinguish a run from its preset, and from its peers."""
   changes = published.changes(record["command"]) if record["preset"] else []
-  given = dict(word.lstrip("-").partition("=")[::2] for word in changes)
+  given = dict(_name_and_value(word, record["flags"]) for word in changes)
   given |= {name: str(x) for name, x in record.get("filled", {}).items()}
   given |= differing(record, peers)
   given = {
@@ -305,6 +305,21 @@ def _words(record: dict, peers: Sequence[dict]) -> tuple[str, ...]:
     for name, value in sorted(given.items())
     if name not in _ELSEWHERE
   )
+
+
+def _name_and_value(
+  word: str, known: Mapping[str, Any]
+) -> tuple[str, str | None]:
+  """A word of a command as a flag and its value, such as True or 0.5.
+
+  --noNAME is NAME=False, and numbers do not depend on how they were typed.
+  """
+  name, _, value = word.lstrip("-").partition("=")
+  positive = name.removeprefix("no")
+  if name not in known and known.get(positive) is False:
+    return positive, "False"
+  is_typed_freely = value and isinstance(known.get(name), float | bool)
+  return name, str(known[name]) if is_typed_freely else value
 
 
 def _is_off(name: str, value: object) -> bool:

@@ -96,10 +96,13 @@ class Run:
       self._former = recorded_flags.resume(
         self.workdir, invocation, shortest, check
       )
+      recorded_flags.note_session(self.workdir, invocation)
     else:
       recorded_flags.begin(self.workdir, invocation)
 
-  def words_of(self, experiment: str, preset: str) -> list[str] | None:
+  def command_of(
+    self, experiment: str, preset: str
+  ) -> recorded_flags.Command | None:
     """The flags of the run here, as words of a command that resumes it.
 
     Args:
@@ -114,7 +117,7 @@ class Run:
     found = recorded_flags.words_of(self.workdir, experiment)
     if found and found.preset == preset and not self.holds_a_run():
       return None
-    return found and found.words
+    return found
 
   def refuse_others(self, invocation: Invocation) -> None:
     """Checks the flags of a command as `lock` does, and writes nothing.
@@ -288,7 +291,8 @@ class Run:
     """The summary of the run, with further entries.
 
     It holds the provenance at the start of the run, and, if they have changed,
-    the commit, versions, device and settings of JAX at its end.
+    the commit, versions, device and settings of JAX at its end, and those of
+    sessions between (`recorded_flags.note_session`).
 
     Raises:
       ValueError: if provenance.json is missing or damaged.
@@ -297,7 +301,7 @@ class Run:
     start = recorded_flags.read_provenance(self.workdir, provenance.REQUIRED)
     later = {
       f"{name}_at_end": end[name]
-      for name in ("commit", "dirty", "versions", "device", "jax_config")
+      for name in provenance.OF_SESSION
       # Older runs do not record all of them.
       if end[name] != start.get(name, end[name])
     }

@@ -26,6 +26,8 @@ _NOT_CODE = (
 )  # fmt: skip
 
 
+# What may change from one session of a run to the next.
+OF_SESSION = ("commit", "dirty", "versions", "device", "jax_config")
 # What every record has; those of older code lack some of the other entries.
 REQUIRED = ("experiment", "commit", "dirty", "flags", "versions", "device")
 
@@ -90,10 +92,12 @@ def require_committed(workdir: pathlib.Path) -> None:
       "commit, or remove what `git status` shows"
     )
   path = workdir / "provenance.json"
-  if path.exists() and atomic_files.read_json(path).get("dirty") is not False:
+  start = atomic_files.read_json(path) if path.exists() else {"dirty": False}
+  sessions = [start, *start.get("sessions", [])]
+  if any(session.get("dirty") is not False for session in sessions):
     raise ValueError(
-      f"{workdir} was begun by code that no commit holds, and its record would "
-      "be refused; remove this folder, or train in another"
+      f"{workdir} was trained by code that no commit holds, and its record "
+      "would be refused; remove this folder, or train in another"
     )
 
 

@@ -6,6 +6,7 @@ provenance.json has the value of each flag. Each file can restore the other.
 
 import pathlib
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -104,8 +105,41 @@ def record_length(
   words = _words_by_name(workdir, invocation)
   _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
   flags = {**start["flags"], _LENGTH: invocation.flags[_LENGTH]}
-  command = {"command": invocation.command, "flags": flags}
-  _write_provenance(workdir, {**start, **command, **changed})
+  # The other flags are those of the run, however the new command gives them.
+  command = _with_word(start.get("command"), invocation.words[_LENGTH])
+  record = {**start, "flags": flags, **changed}
+  if command:
+    record["command"] = command
+  _write_provenance(workdir, record)
+
+
+def _with_word(command: str | None, word: str) -> str | None:
+  """A command with another value of a flag, behind its other words."""
+  if command is None:
+    return None
+  name = word.partition("=")[0]
+  words, kept = shlex.split(command), []
+  for number, each in enumerate(words):
+    is_value = number and words[number - 1] == name
+    if each.partition("=")[0] != name and not is_value:
+      kept.append(each)
+  return shlex.join([*kept, word])
+
+
+def note_session(workdir: pathlib.Path, invocation: Invocation) -> None:
+  """Adds code, packages, device and settings to a run, where they are new.
+
+  `sessions` of provenance.json lists them for each session that differs from
+  the one before it, without the first.
+  """
+  start = _provenance(workdir)
+  sessions = start.get("sessions", [])
+  now = provenance.record(invocation)
+  last = {**start, **(sessions[-1] if sessions else {})}
+  # Older runs do not record all of them.
+  if any(now[x] != last.get(x, now[x]) for x in provenance.OF_SESSION):
+    sessions = [*sessions, {name: now[name] for name in provenance.OF_SESSION}]
+    _write_provenance(workdir, {**start, "sessions": sessions})
 
 
 class Command(NamedTuple):

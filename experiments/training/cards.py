@@ -12,8 +12,9 @@ from .task import Task
 
 # What a card takes from the summary of a run.
 _TAKEN = (
-  "experiment", "preset", "command", "seed", "commit", "dirty", "versions",
-  "num_parameters", "num_steps", "reported", "start_from",
+  "experiment", "preset", "command", "seed", "commit", "commit_at_end", "dirty",
+  "dirty_at_end", "sessions", "versions", "versions_at_end", "num_parameters",
+  "num_steps", "reported", "start_from",
 )  # fmt: skip
 
 

@@ -129,8 +129,26 @@ def test_a_run_without_an_update_begins_again(tmp_path, updates, preset):
   _run(tmp_path, _LINES, _FLAGS, preset=preset, updates=updates)
   found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
   again = preset == "vae_quick" and not updates
-  assert found[1].endswith("vae_quick.cfg") == again
+  assert found[1].endswith("vae_quick.cfg") == (preset == "vae_quick")
   assert (_LINES[0] in found) != again
+
+
+def test_a_run_of_a_preset_resumes_with_it_and_what_differs(tmp_path):
+  of_preset = presets.inlined(
+    ["--flagfile=experiments/presets/vae/vae_mnist.cfg"]
+  )
+  names = [x.lstrip("-").partition("=")[0] for x in of_preset]
+  own = "--dataset=x.npz"
+  lines = [x for x in of_preset if not x.startswith("--dataset=")] + [own]
+  flags = dict.fromkeys(names, "given")
+  _run(tmp_path, lines, flags, preset="vae_mnist")
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  assert found[1].endswith("vae/vae_mnist.cfg")
+  assert found[2:] == [own, f"--workdir={tmp_path}"]
+  # A preset that is no longer there.
+  _run(tmp_path, lines, flags, preset="former")
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  assert found[1:] == [*lines, f"--workdir={tmp_path}"]
 
 
 def test_flags_newer_than_the_run_are_those_of_its_code(tmp_path):

@@ -204,6 +204,16 @@ def test_flags_that_tell_a_run_from_its_preset_are_named():
   assert rows_of([make_record(command=command, preset=None)])[1][2] == "-"
 
 
+def test_names_of_rows_do_not_depend_on_how_flags_were_typed():
+  command = "python -m x --flagfile=presets/capsnet/mnist_paper.cfg "
+  flags = {"decoder": False, "rate": 1.0}
+  names = [
+    rows_of([make_record(command=command + words, flags=flags)])[1][2]
+    for words in ("--nodecoder --rate=1", "--decoder=false --rate=1.0")
+  ]
+  assert names == ["mnist_paper `decoder=False` `rate=1.0`"] * 2
+
+
 def test_repeated_seed_is_an_error():
   with pytest.raises(ValueError, match=r"train_capsnet.*twice in \[0, 0\]"):
     whole([make_record(0), make_record(0)])

@@ -267,3 +267,36 @@ def test_dirty_is_unknown_without_git(printed, commit, dirty):
 def test_a_missing_git_tells_nothing(monkeypatch, tmp_path):
   monkeypatch.setenv("PATH", str(tmp_path))
   assert provenance._git("status") is None
+
+
+def test_a_new_length_keeps_the_command_that_began_the_run(tmp_path):
+  claim(tmp_path, "--num_steps=5")
+  path = tmp_path / "provenance.json"
+  record = json.loads(path.read_text())
+  began = "python -m experiments.train --flagfile=a.cfg"
+  for length in ("--num_steps=5", "--num_steps 5"):
+    given_first = f"{began} {length} --tags='a b'"
+    path.write_text(json.dumps({**record, "command": given_first}))
+    claim(tmp_path, "--num_steps=7").record_length()
+    command = json.loads(path.read_text())["command"]
+    assert command == f"{began} '--tags=a b' --num_steps=7"
+    claim(tmp_path, "--num_steps=5", shortest=1).record_length()
+
+
+def test_code_of_a_session_in_the_middle_is_recorded(tmp_path, monkeypatch):
+  def session(commit, dirty):
+    monkeypatch.setattr(provenance, "commit", lambda: commit * 40)
+    monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
+    run = claim(tmp_path, "--num_steps=5")
+    run.log(1, "train", {"loss": 1.0})
+    return run.summary({"metrics": {}})
+
+  assert "sessions" not in session("a", False)
+  assert "sessions" not in session("a", False)
+  session("b", True)
+  found = session("a", False)
+  assert (found["commit"], found["dirty"]) == ("a" * 40, False)
+  codes = [(x["commit"][0], x["dirty"]) for x in found["sessions"]]
+  assert codes == [("b", True), ("a", False)]
+  with pytest.raises(ValueError, match="by code that no commit holds"):
+    provenance.require_committed(tmp_path)
