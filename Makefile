@@ -1,7 +1,8 @@
 # `make train` and `make test` do everything on a machine with Python >= 3.11.
 PYTHON ?= python3
 BIN := .venv/bin
-# A file of versions, such as constraints.txt; by default the newest that fit.
+# A file of versions for a new environment, such as constraints.txt; by default the
+# newest that fit.
 CONSTRAINTS ?=
 # Whether the site runs the tutorials: off or force.
 NOTEBOOKS ?= off
@@ -124,7 +125,7 @@ types: .venv
 
 # Rebuilt when the requirements change; a failed installation leaves no stamp.
 .venv: .venv/installed
-.venv/installed: setup.cfg pyproject.toml
+.venv/installed: setup.cfg setup.py pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "capjax needs Python >= 3.11; give one as PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv

@@ -72,13 +72,13 @@ class CapsNet(nnx.Module):
       image_shape: height, width and channels of the images.
       num_classes: J.
       conv_features: channels of the first convolution.
-      conv_kernel: its taps along each axis.
+      conv_kernel: height and width of its kernel, in pixels.
       residual_features: channels of stages of residual blocks after it, each of
         which halves the grid (`layers.ResidualStages`). The paper has none.
       residual_blocks: blocks of each stage.
       num_types: primary capsules at each position.
       part_size: C, length of a primary capsule.
-      primary_kernel: taps along each axis of the primary capsules.
+      primary_kernel: height and width of the kernel of the primary capsules.
       primary_stride: their stride.
       primary_scale: factor of their convolution; None for 1 / num_types, as
         in the authors' code, see `layers.PrimaryCaps`.

@@ -208,10 +208,21 @@ def spread_margin(
 def share_loss(
   activations: Float[Array, "... J"], labels: Int[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Cross-entropy of the classes' shares of the activation, in nats.
+  """Cross-entropy of activations that are normalised to sum to 1, in nats.
 
   -log(a_t / sum_j a_j): the paper's cross-entropy, which it does not define for
   activations (Hinton et al., 2018, table 1). Finite where all are 0.
+
+  Args:
+    activations: a of the classes, in [0, 1].
+    labels: t, in 0 .. J - 1.
+
+  Returns:
+    The loss of each example.
+
+  Raises:
+    TypeError: as `cross_entropy`.
+    ValueError: as `cross_entropy`.
   """
   return cross_entropy(jnp.log(activations + _LEAST_ACTIVATION), labels)
 
@@ -229,7 +240,8 @@ def cross_entropy(
     For each example, in float32 or wider.
 
   Raises:
-    ValueError: as `check_labels`.
+    TypeError: if the logits are no floats, or as `check_labels`.
+    ValueError: if the shapes differ, or as `check_labels`.
   """
   checks.arrays({"logits": (logits, "... J")})
   checks.same_shape(logits.shape[:-1], labels=labels)
@@ -244,7 +256,19 @@ def cross_entropy(
 def reconstruction_loss(
   reconstructions: Float[Array, "B H W C"], images: Float[Array, "B H W C"]
 ) -> Float[Array, " B"]:
-  """Sums squared errors over the pixels and channels of each image."""
+  """Sums squared errors over the pixels and channels of each image.
+
+  Args:
+    reconstructions: the predicted intensities.
+    images: the targets, of the same shape.
+
+  Returns:
+    One sum for each image, >= 0.
+
+  Raises:
+    TypeError: if the images do not hold floats.
+    ValueError: if the shapes differ.
+  """
   checks.arrays({"images": (images, "B H W C")})
   checks.same_shape(images.shape, reconstructions=reconstructions)
   return jnp.sum(jnp.square(reconstructions - images), axis=(1, 2, 3))

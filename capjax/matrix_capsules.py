@@ -60,7 +60,7 @@ class MatrixCapsules(nnx.Module):
 
     Args:
       image_shape: height, width and channels of the images.
-      num_classes: E.
+      num_classes: J (E in the paper).
       features: A, channels of the convolution of 5x5 with stride 2.
       types: B, C, D, types of capsules at each position: the primary ones, and
         those of two layers with windows of 3x3, the first with stride 2.

@@ -134,7 +134,8 @@ _WEIGHTS = {
       "Weight of the squared error of the number of objects in an image.",
       "Weight of the squared error of the number of images of an object.",
       "Weight of the entropy of the objects that explain one image.",
-      "Weight of the entropy of the objects that explain all images.",
+      "Weight of the entropy of the objects that explain all images of a "
+      "batch; this entropy is maximised.",
     ),
     strict=True,
   )

@@ -65,9 +65,10 @@ def load(
 
   A name that is none of `NAMES` is a path, or `tfds:NAME[/CONFIG]` for an image
   classification set of TensorFlow Datasets: see `own.load`; their order is
-  seeded. A path leads to `train/CLASS/*` and `test/CLASS/*`, `CLASS/*` or
-  images without labels (see `image_folder`), an `.npz` archive (see `npz`), IDX
-  files of any shape, or a prepared folder of TensorFlow Datasets.
+  seeded. A path names one of these: a folder of images (`train/CLASS/*` and
+  `test/CLASS/*`, or `CLASS/*`, or images without labels; see `image_folder`),
+  an `.npz` archive (see `npz`), IDX files of any shape, a folder that
+  `write_records` wrote, or a prepared folder of TensorFlow Datasets.
 
   `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
   0..255. Sorted by class (stably), every fifth image is a test image: 360, the

@@ -20,7 +20,8 @@ class Alignment(NamedTuple):
     residual: sum of squared differences between the moved picture and the
       target, divided by the sum of squares of the target; averaged with the
       same for the target moved to the picture. 0 if each is an affine image of
-      the other, 1 if they do not overlap.
+      the other, near 1 if no map makes them overlap, 1/2 if one of them alone
+      is black.
   """
 
   pose: Float[Array, "3 3"]

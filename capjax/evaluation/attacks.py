@@ -49,9 +49,9 @@ def fgsm(
 
   Raises:
     TypeError: if the images hold integers.
-    ValueError: if `eps` is known (not under jit) and not a finite number of at
-      least 0, an intensity is known and outside of [0, 1], or there is no
-      image.
+    ValueError: if `eps` has another shape or is known (not under jit) and not a
+      finite number of at least 0, an intensity is known and outside of [0, 1],
+      or there is no image.
 
   Differs from paper: nothing.
   """
@@ -101,6 +101,8 @@ def bim(
     if not isinstance(size, jax.core.Tracer):
       for end in (np.min(size), np.max(size)):
         checks.within(0.0, math.inf, **{name: end})
+    if np.ndim(size):  # other shapes would be broadcast over pixels
+      checks.same_shape((len(images), 1, 1, 1), **{name: size})
   checks.images(images, images.shape[1:], intensities=True)
   # Steps are taken in float32 or wider: in bfloat16 small ones would be lost.
   dtype = numerics.accumulation_dtype(images)

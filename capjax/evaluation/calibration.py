@@ -19,7 +19,8 @@ class Reliability(NamedTuple):
     counts: [M], the images in each bin.
     expected_error: the mean over images of |accuracy - confidence| of the
       image's bin, in [0, 1].
-    largest_error: the largest of these differences.
+    largest_error: the maximum calibration error (MCE), the largest of these
+      differences, in [0, 1].
   """
 
   confidences: np.ndarray

@@ -11,14 +11,15 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 
 class Detection(NamedTuple):
-  """How well a score tells familiar from other images.
+  """How well a score separates familiar (in-distribution) from other images.
 
   Attributes:
     auroc: the probability that a familiar image has a higher score than another
       one, ties counting half: 1 is perfect, 1/2 is no better than random
       guessing, and below 1/2 the other images look more familiar.
-    false_positive_rate: the share of other images whose score is at least the
-      threshold that `kept` of the familiar images reach.
+    false_positive_rate: the share of other images above the threshold, in
+      [0, 1]: the false positive rate at a true positive rate of `kept` (FPR95
+      for 0.95).
   """
 
   auroc: float

@@ -86,6 +86,9 @@ def fit_factor_analysers(
   Raises:
     ValueError: if there are not more features than factors, fewer examples than
       analysers, no iterations, no noise, or a feature is not finite.
+
+  Differs from paper: each analyser has noise of its own, which the paper shares
+  among all, with a lower limit; means are updated apart from the loadings.
   """
   if not 0 < num_factors < features.shape[1]:
     raise ValueError(

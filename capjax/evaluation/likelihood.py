@@ -88,7 +88,8 @@ def log_partition(
   Raises:
     TypeError: if `num_temperatures` is no whole number.
     ValueError: if there are fewer than two chains, from which no error can be
-      estimated, or fewer than two temperatures.
+      estimated, or fewer than two temperatures, or `base` has another shape
+      than the visible parameters of the model.
   """
   checks.counts(at_least=2, num_temperatures=num_temperatures)
   if (num_chains if backwards_from is None else len(backwards_from)) < 2:
@@ -101,6 +102,7 @@ def log_partition(
   # States keep their dtype along a chain.
   dtype = parameters.visible.dtype
   base = jnp.asarray(base, dtype)
+  checks.same_shape(parameters.visible.shape, base=base)
 
   def tempered(x, temperature):
     drive = energy.drive_from_below(x, parameters)

@@ -111,12 +111,14 @@ class PrimaryCaps(nnx.Module):
 
   In the authors' code this layer is also computed by one iteration of routing,
   from a single capsule below, which is shared out evenly: the squashed vectors
-  are convolution / num_types + bias (num_types + 1 with leaky routing, which we
-  do not follow). The paper does not print this factor. Without it, at the
-  paper's widths and the authors' initial weights, capsules start saturated:
-  most lengths are above 0.95, where the squash passes on less than a hundredth
-  of a gradient along the pose. With the factor lengths are 0.05 to 0.2, where
-  it passes on half.
+  are convolution / num_types + bias. The paper does not print this factor.
+  Without it, at the paper's widths and the authors' initial weights, capsules
+  start saturated: most lengths are above 0.95, where the squash passes on less
+  than a hundredth of a gradient along the pose. With the factor lengths are
+  0.05 to 0.2, where it passes on half.
+
+  Differs from the authors' code: with leaky routing the factor there is
+  1 / (num_types + 1).
   """
 
   def __init__(

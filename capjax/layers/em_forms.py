@@ -1,4 +1,4 @@
-"""Forms of EM routing that layers of any size can learn with."""
+"""Constants of EM routing (`em.Form`) by which layers of any size can learn."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -286,7 +286,8 @@ class ClassMatrixCaps(nnx.Module):
       offsets: coordinates, added to the votes from each position.
       pose_shape: P, Q of the poses below; those above are as large.
       inverse_temperatures: as for `ConvMatrixCaps`.
-      form: as for `ConvMatrixCaps`.
+      form: as for `ConvMatrixCaps`, but the floor of the mass is always 1e-5,
+        as for class capsules in the authors' code.
       routing_gradient: as for `ConvMatrixCaps`.
       betas: beta_a and beta_u at the start.
       start: scales of the transforms.

@@ -9,10 +9,10 @@ Without activations those of the parts are the lengths of their poses.
 `ROUTERS` lists them with their papers. A routing without parameters is a
 `Kernel` there; one with parameters is a module, with its row in the same file.
 
-Differences from the papers, besides those of the kernels: `CapsNet` trains all
-routings with the margin loss on activations, whereas EM, inverted attention,
-self-routing and variational Bayes had other losses; its parts have no
-activations but the lengths of their poses, whereas EM, self-routing and
+Differs from the papers: besides the differences of the kernels, `CapsNet`
+trains all routings with the margin loss on activations, whereas EM, inverted
+attention, self-routing and variational Bayes had other losses; its parts have
+no activations but the lengths of their poses, whereas EM, self-routing and
 variational Bayes have separate activations.
 
 Axes: B batch, I parts below, J objects above, C pose of a part, D pose of an

@@ -226,7 +226,7 @@ def loss(
   *,
   weights: Weights = SCRIPT_WEIGHTS,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-  """The loss of a batch: likelihoods, sparsity, probes (section 2.5).
+  """The loss of a batch: likelihoods, sparsity (section 2.4), and probes.
 
   For images of L objects, which the paper does not train on, the prior sparsity
   expects L times as many objects.
@@ -241,7 +241,8 @@ def loss(
     weights: weights of the terms.
 
   Returns:
-    The loss, and its terms by name.
+    The loss, which includes the losses of the probes, and its terms by name.
+    Among these, "loss" leaves the probes out.
 
   Raises:
     ValueError: if an image has a class twice, where labels are known (not under
@@ -310,6 +311,18 @@ def reconstruct(
 
   In the second image each part has the pose and the presence that its most
   probable object predicts.
+
+  Args:
+    model: the autoencoder.
+    images: in [0, 1].
+
+  Returns:
+    See `rendering.ImageMixture`, with a leading axis B: `mean` is the
+    reconstruction [B H W C].
+
+  Raises:
+    TypeError: if the images hold integers.
+    ValueError: if a known intensity is outside of [0, 1].
   """
   output = model(images)
   objects, targets = output.objects, model.targets(images)
@@ -332,6 +345,18 @@ def object_masks(
 
   A part counts for the object that explains it best, and has its share of each
   pixel in the mixture of parts; what is left is the background's.
+
+  Args:
+    model: the autoencoder.
+    images: in [0, 1].
+
+  Returns:
+    Reconstructions, and masks [B K H W] in [0, 1], which sum to at most 1 over
+    objects.
+
+  Raises:
+    TypeError: if the images hold integers.
+    ValueError: if a known intensity is outside of [0, 1].
   """
   output = model(images)
   explained = model.decoder.explain(model.targets(images), output.parts)

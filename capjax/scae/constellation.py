@@ -74,8 +74,8 @@ class ConstellationAutoencoder(nnx.Module):
   blocks (Locatello et al., 2020), and with "invariant_slots" invariant slot
   attention, without blocks (Biza et al., 2023); votes and loss stay the same.
 
-  Differs from paper: those encoders. Since each object has networks of its own,
-  their slots start as learned vectors, one for each object.
+  Differs from paper: it has no encoders of slots. Since each object has its own
+  networks, their slots start as learned vectors, one for each object.
   """
 
   def __init__(
@@ -288,8 +288,16 @@ def active_objects_loss(
 
   Returns:
     [B], in nats, >= 0; no gradient flows through the assignment of points.
+
+  Raises:
+    TypeError: if `presence` does not hold floats.
+    ValueError: if it has another shape, or a known value outside of [0, 1].
   """
-  wins = jax.nn.one_hot(output.objects(), output.logits.shape[1])
+  checks.arrays({"presence": (presence, "B M")})
+  objects = output.objects()
+  checks.same_shape(objects.shape, presence=presence)
+  checks.values(0.0, 1.0, presence=presence)
+  wins = jax.nn.one_hot(objects, output.logits.shape[1])
   wins = jnp.sum(wins * presence[..., None], axis=1)
   # log a_k where it should be 1, log (1 - a_k) where it should be 0.
   signs = jnp.where(wins > 1, 1.0, -1.0)

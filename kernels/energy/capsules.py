@@ -285,9 +285,10 @@ def gibbs(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Samples z given h, then h given z: one sweep of the paper's chain.
+  """Samples z given h, then h given z: the half of a sweep above the image.
 
-  The chain mixes more slowly than `sample`, which needs no initial capsules.
+  A sweep of the paper's chain samples the visible units as well. The chain
+  mixes more slowly than `sample`, which needs no initial capsules.
   """
   if bias.switches is None:
     return sample(key, bias, drive, hidden=hidden)

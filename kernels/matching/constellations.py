@@ -86,7 +86,7 @@ def update(
     log_assignments: the previous log r; M rows for mixtures, N for
       permutations.
     points: x, [M 2]; in float32 of magnitude up to 1e8.
-    presence: [M], 1 or 0.
+    presence: [M]; a point is there if it is above 0.
     template: the templates.
     precision: lam, > 0.
     matching: see above.
@@ -145,7 +145,7 @@ def update(
     log_assignments = numerics.log_softmax(log_rho, 1)
     log_assignments = jnp.where(there[:, None], log_assignments, _ABSENT)
   assignments = jnp.exp(log_assignments)
-  normaliser = jnp.sum(presence) * jnp.log(precision / (2 * jnp.pi))
+  normaliser = jnp.sum(there) * jnp.log(precision / (2 * jnp.pi))
   matched = jnp.sum(assignments * (log_rho - log_assignments))
   elbo = normaliser + matched - prior
   output = Update(log_assignments, similarities.poses(offset, turn), elbo)
@@ -201,7 +201,7 @@ def infer(
   Args:
     key: samples the first assignments.
     points: [M 2], in a frame where similarities are about N(0, 1): [-1, 1].
-    presence: [M], 1 or 0.
+    presence: [M]; a point is there if it is above 0.
     template: the templates; each is in the image at most once.
     matching: as for `update`.
     first_precision: precision of points at the start.
@@ -239,7 +239,7 @@ def infer(
     first_precision=first_precision, last_precision=last_precision
   )
   dtype = numerics.accumulation_dtype(points)
-  points, presence = points.astype(dtype), presence.astype(dtype)
+  points, presence = points.astype(dtype), (presence > 0).astype(dtype)
   last = jnp.asarray(last_precision, dtype)
   problem = _Problem(points, presence, template, matching, num_rows, num_sweeps)
   first = jnp.minimum(jnp.asarray(first_precision, dtype), last)

@@ -49,6 +49,7 @@ def over(front: Picture, back: Picture) -> Picture:
     | {"colours behind": back.colours, "alphas behind": back.alphas}
   )
   checks.same_shape(front.colours.shape, **{"colours behind": back.colours})
+  checks.same_shape((*front.colours.shape[:-1], 1), alphas=front.alphas)
   checks.same_shape(front.alphas.shape, **{"alphas behind": back.alphas})
   checks.values(
     0.0, 1.0, **{"alphas": front.alphas, "alphas behind": back.alphas}

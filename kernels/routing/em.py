@@ -22,7 +22,7 @@ DATA_AMOUNT = 100.0
 
 
 class Form(NamedTuple):
-  """The numbers in which published forms of EM routing differ.
+  """Constants by which published forms of EM routing differ.
 
   Attributes:
     beta_a_scale: factor of beta_a.
@@ -207,8 +207,9 @@ def em_routing(
     shares r_ij that this M-step used, which sum to 1 over parents.
 
   Raises:
-    ValueError: if there are no inverse temperatures, `gradient` is unknown, or
-      a known activation is outside of [0, 1].
+    ValueError: if there are no inverse temperatures, `gradient` is unknown, a
+      known activation is outside of [0, 1], or a known number of the form is
+      out of range.
 
   Differs from paper: floors under R_j and v_j, without which a parent with one
   effective child has an infinite density.
@@ -223,6 +224,7 @@ def em_routing(
   )
   checks.values(0.0, 1.0, activations=activations)
   require_iterations(inverse_temperatures, gradient=gradient)
+  require_form(form)
   dtype = jnp.result_type(votes)
   accumulation = numerics.accumulation_dtype(votes, activations)
   votes, activations, beta_a, beta_u = (
@@ -333,6 +335,16 @@ def require_iterations(
       "inverse_temperatures is empty; give one for each iteration, at least 1."
     )
   linear_votes.require_iterations(len(inverse_temperatures), gradient=gradient)
+
+
+def require_form(form: Form) -> None:
+  """Checks the numbers of a form that are known; raises ValueError."""
+  checks.positive(
+    variance_floor=form.variance_floor,
+    mass_floor=form.mass_floor,
+    cost_scale=form.cost_scale,
+  )
+  checks.within(0.0, math.nextafter(1.0, 0.0), damping=form.damping)
 
 
 def coordinate_addition(

@@ -98,6 +98,7 @@ def em_convolution(
   )
   checks.values(0.0, 1.0, activations=activations)
   em.require_iterations(inverse_temperatures, gradient=gradient)
+  em.require_form(form)
   if types_at_once is not None:
     checks.counts(types_at_once=types_at_once)
   dtype = jnp.result_type(poses)

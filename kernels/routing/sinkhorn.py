@@ -88,7 +88,8 @@ def sinkhorn_routing(
       shares = numerics.log_softmax(logits + offsets, 1)
       return offsets - _log_mass(shares, masses)
 
-    # A loop: on a CPU the gradient of unrolled sweeps takes thrice the time.
+    # A loop: on a CPU the gradient of unrolled sweeps takes three times as
+    # long.
     offsets = jax.lax.fori_loop(0, num_sweeps, sweep, offsets)
     return numerics.softmax(logits + offsets, 1)
 

@@ -8,12 +8,14 @@ named beside it runs there. A mutant that survives, or whose line is no longer
 in the code, makes the command fail.
 """
 
+import functools
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import processes
@@ -297,8 +299,24 @@ MUTANTS = [
 
 
 def survives(mutant: Mutant) -> bool:
-  """Whether the test passes although the code has the fault."""
-  source = mutant.applied()
+  """Whether the test passes although the code has the fault.
+
+  Raises:
+    RuntimeError: if the test does not run, or fails without the fault too.
+  """
+  if not passes(mutant.test):
+    raise RuntimeError(f"{mutant.test} fails in a copy without a fault")
+  return _passes(mutant.test, {mutant.path: mutant.applied()})
+
+
+@functools.cache
+def passes(test: str) -> bool:
+  """Whether a test passes in a copy of the code as it is."""
+  return _passes(test, {})
+
+
+def _passes(test: str, changed: Mapping[str, str]) -> bool:
+  """Whether a test passes in a copy of the code with other texts of files."""
   with tempfile.TemporaryDirectory() as folder:
     listed = subprocess.run(
       ["git", "-C", processes.ROOT, "ls-files"],
@@ -308,15 +326,23 @@ def survives(mutant: Mutant) -> bool:
       copy = pathlib.Path(folder, name)
       copy.parent.mkdir(parents=True, exist_ok=True)
       shutil.copyfile(processes.ROOT / name, copy)
-    pathlib.Path(folder, mutant.path).write_text(source)
+    for path, text in changed.items():
+      pathlib.Path(folder, path).write_text(text)
+    # Runs record the commit of their code.
+    for words in (
+      ("init", "--quiet"), ("add", "--all"),
+      ("-c", "user.name=test", "-c", "user.email=", "commit", "--quiet",
+       "--message=copy"),
+    ):  # fmt: skip
+      subprocess.run(["git", "-C", folder, *words], check=True)
     done = subprocess.run(
       [sys.executable, "-m", "pytest", "-n", "0", "-x", "-m", "", "-p",
-       "no:cacheprovider", f"tests/{mutant.test}"],
+       "no:cacheprovider", f"tests/{test}"],
       cwd=folder, capture_output=True, text=True,
     )  # fmt: skip
   if done.returncode not in (0, 1):
     told = done.stdout + done.stderr
-    raise RuntimeError(f"{mutant.test} did not run:\n{told}")
+    raise RuntimeError(f"{test} did not run:\n{told}")
   return done.returncode == 0
 
 

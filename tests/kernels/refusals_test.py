@@ -20,6 +20,7 @@ from kernels.matching import (
   vote_mixture,
 )
 from kernels.rendering import compositing
+from kernels.routing import em
 
 _VOTES = jax.random.normal(jax.random.key(0), (3, 2, 5))
 
@@ -320,6 +321,21 @@ def test_pictures_are_not_broadcast():
   back = compositing.Picture(jnp.ones((5, 4, 4, 3)), jnp.ones((5, 4, 4, 1)))
   with pytest.raises(ValueError, match="colours behind is .5 4 4 3.; give"):
     compositing.over(front, back)
+  wrong = compositing.Picture(jnp.ones((4, 5, 3)), jnp.ones((5, 1)))
+  with pytest.raises(ValueError, match=r"alphas is .5 1.; give .4 5 1."):
+    compositing.over(wrong, wrong)
+
+
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [("mass_floor", 0.0), ("variance_floor", -1.0), ("cost_scale", 0.0),
+   ("damping", 1.0)],
+)  # fmt: skip
+def test_forms_of_em_routing_are_in_range(name, value):
+  arrays = _VOTES, jnp.ones(3), jnp.ones(2), jnp.ones(2)
+  form = em.PAPER._replace(**{name: value})
+  with pytest.raises(ValueError, match=f"{name} is {value}; give"):
+    em.em_routing(*arrays, inverse_temperatures=(1.0,), form=form)
 
 
 def test_a_scale_of_a_gaussian_may_be_a_whole_number():

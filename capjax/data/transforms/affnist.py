@@ -71,8 +71,8 @@ def affnist_like_pose(
     [3, 3], as `rendering.transform` takes it; no translation if there is no
     ink.
 
-  Differs from paper: there is no paper. The ranges are those documented for the
-  data set; the order, and moves by fractions of a pixel, are our choice.
+  Differs from affNIST: the order of the transforms, and moves by fractions of a
+  pixel, are our choice. The ranges are those documented for the data set.
   """
   turn = math.radians(20)
   low = jnp.array([0.8, 0.8, -turn, -0.2, -1, -1])

@@ -314,6 +314,8 @@ class AttacksTest(chex.TestCase):
     (dict(eps=np.int32(-1)), "eps is -1"),
     (dict(eps=0.1, num_steps=0), "num_steps is 0; give"),
     (dict(eps=0.1, step_size=-1.0), "step_size is -1"),
+    (dict(eps=np.full(6, 0.1)), r"eps is \[6\]; give \[6 1 1 1\]"),
+    (dict(eps=0.1, step_size=np.ones((6, 1))), r"step_size is \[6 1\]; give"),
   )
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):

@@ -107,6 +107,15 @@ class LikelihoodTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "num_temperatures is 1"):
       _estimate(_model(0), jnp.zeros((1, _SIZE)), num_temperatures=1)
 
+  @parameterized.parameters(False, True)
+  def test_a_base_of_another_shape_is_refused(self, backwards):
+    samples = jnp.zeros((2, _SIZE)) if backwards else None
+    with self.assertRaisesRegex(ValueError, r"base is \[1 1\]; give"):
+      likelihood.log_partition(
+        jax.random.key(0), _model(0), jnp.zeros((1, 1)), num_chains=2,
+        backwards_from=samples,
+      )  # fmt: skip
+
   def test_backwards_the_samples_are_the_chains(self):
     likelihood.log_partition(
       jax.random.key(0),

@@ -313,6 +313,12 @@ class AutoencoderTest(chex.TestCase):
       same = jnp.ones((2, 11))
       chex.assert_tree_all_finite(gradient(parameters, points, same))
 
+  def test_presences_are_of_the_points(self):
+    loss = inspect.unwrap(constellation.active_objects_loss)
+    for shape in ((6,), (1, 11), (6, 1)):
+      with self.assertRaisesRegex(ValueError, "presence is"):
+        loss(_output(), jnp.ones(shape))
+
   def test_no_gradient_through_who_wins(self):
     """The activity loss moves presences, not votes."""
     output, presence = _output(noisy=True), _drawn().presence

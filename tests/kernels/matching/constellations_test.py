@@ -213,6 +213,13 @@ class InferTest(chex.TestCase):
       place = _maps(_TEMPLATES.points[n]) @ found.poses[k]
       np.testing.assert_allclose(place, drawn.points[m], atol=0.01)
 
+  def test_a_point_is_there_or_not(self):
+    drawn, key = _image(), jax.random.key(0)
+    want = _infer()(key, drawn.points, drawn.presence)
+    for share in (0.5, 1e-3):
+      got = _infer()(key, drawn.points, share * drawn.presence)
+      chex.assert_trees_all_equal(got, want)
+
   def test_permutations_use_each_template_point_once(self):
     drawn = _image()
     found = _infer()(jax.random.key(0), drawn.points, drawn.presence)
