@@ -62,7 +62,8 @@ def main() -> None:
       raise
     sys.exit(
       f"{sys.argv[0]} needs {package}, which is not installed; run "
-      f"pip install 'capjax[{_EXTRAS[package]}]'."
+      f"pip install 'capjax[{_EXTRAS[package]}]', or pip install "
+      f"'.[{_EXTRAS[package]}]' in the folder of the repository."
     )
 
 

@@ -81,8 +81,9 @@ def floats(arguments: Mapping[str, Any]) -> None:
   for name, array in arguments.items():
     dtype = getattr(array, "dtype", None)
     if dtype is None or not hasattr(array, "astype"):
+      near = ", such as its poses" if hasattr(array, "poses") else ""
       raise TypeError(
-        f"{name} is a {type(array).__name__}; give an array of floats."
+        f"{name} is a {type(array).__name__}; give an array of floats{near}."
       )
     if not jnp.issubdtype(dtype, jnp.floating):
       raise TypeError(

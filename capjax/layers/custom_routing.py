@@ -48,10 +48,15 @@ class FromFunction(nnx.Module):
     """Reads the signature.
 
     Raises:
-      TypeError: if the function needs arguments that no layer gives, or is a
-        module with other state than parameters, or a partial, a method or a
-        closure of a module with parameters.
+      TypeError: if the function is a class, needs arguments that no layer
+        gives, or is a module with other state than parameters, or a partial, a
+        method or a closure of a module with parameters.
     """
+    if isinstance(function, type):
+      raise TypeError(
+        f"routing is the class {function.__name__}; give one of its objects, "
+        f"such as {function.__name__}(...)."
+      )
     self.takes_votes, self.names, missing = _signature(function)
     if missing:
       raise TypeError(

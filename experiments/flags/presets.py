@@ -4,6 +4,7 @@ A training binary uses its quick preset if no flag says what to train, or the
 flags of the run if there is one in the folder.
 """
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from absl import flags
 from capjax.kernels import checks
 
 from ..run import directory
-from ..run.invocation import PROCESS_FLAGS
+from ..run.invocation import FREE_FLAGS
 
 _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "presets"
 _FROM_ROOT = "experiments/presets/"  # how presets name each other
@@ -32,21 +33,23 @@ _QUICK = ("digits", "{model}_quick")
 # Flags that do not say what is trained.
 _OPEN = frozenset(
   {
-    "workdir", "data_dir", "seed", "num_steps", "log_every", "eval_every",
-    "checkpoint_every", "checkpoint_minutes", "compilation_cache",
-    "deterministic", "precision", "verbosity", "figure_format",
-    "wandb", "profile", *PROCESS_FLAGS,
+    "seed", "num_steps", "log_every", "eval_every", "checkpoint_every",
+    "checkpoint_minutes", "deterministic", "precision", "verbosity",
+    "figure_format", *(FREE_FLAGS - {NAME}),
   }
 )  # fmt: skip
+# Flags that choose what is trained as a whole.
+_CHOICES = frozenset({NAME, "flagfile", "dataset", "model"})
 
 
 def expand(words: Sequence[str]) -> list[str]:
   """A command line that begins with `--flagfile=FILE` for each `--preset=NAME`.
 
   So the other flags replace those of a preset, wherever it is named.
-  A command line of a training binary that says nothing of data, model or
-  optimiser gets the flags of the run in its folder, or, where there is none,
-  the binary's quick preset.
+  A command line of a training binary that names no preset, data set or model
+  gets the flags of the run in its folder before its own. Where there is none,
+  and it says nothing of data, model or optimiser, it gets the binary's quick
+  preset.
 
   Args:
     words: the command line, from the path of the binary on.
@@ -60,16 +63,21 @@ def expand(words: Sequence[str]) -> list[str]:
     word.lstrip("-").partition("=")[0] for word in rest if word[:1] == "-"
   }
   name = quick(stem)
-  if name and given - {"no" + x for x in _OPEN} <= _OPEN:
-    workdir = _workdir(rest)
-    run = directory.Run(workdir).command_of(stem, name) if workdir else None
-    if run is None:
-      chosen, words = f"--preset={name}", [f"--preset={name}"]
-    else:
-      chosen = f"the flags of the run in {workdir}"
-      words = _with_preset(folder, run.preset, run.words)
-    print(f"no model or data given: {chosen}", flush=True)
-    rest = [*words, *rest]
+  says_nothing = given - {"no" + x for x in _OPEN} <= _OPEN
+  workdir = _workdir(rest)
+  run = None
+  if name and workdir and not given & _CHOICES:
+    found = directory.Run(workdir)
+    if says_nothing or found.holds_a_run():
+      run = found.command_of(stem, name)
+  if run is not None:
+    print(
+      f"no model or data given: the flags of the run in {workdir}", flush=True
+    )
+    rest = [*_with_preset(folder, run.preset, run.words), *rest]
+  elif name and says_nothing:
+    print(f"no model or data given: --preset={name}", flush=True)
+    rest = [f"--preset={name}", *rest]
   files, others, rest = [], [], iter(rest)
   for word in rest:
     name, equals, value = word.partition("=")
@@ -141,7 +149,7 @@ def portable(path: str) -> str:
 def _workdir(words: Sequence[str]) -> str:
   """The folder that --workdir names; empty if it names none."""
   folder = ""
-  for word, after in zip(words, [*words[1:], ""], strict=True):
+  for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
     name, equals, value = word.partition("=")
     if name in ("--workdir", "-workdir"):
       folder = value if equals else after

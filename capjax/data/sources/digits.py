@@ -21,7 +21,7 @@ def load(split: str) -> Dataset:
   if found is None or found.origin is None:
     raise ModuleNotFoundError(
       "the digits come with scikit-learn, which is missing; install it by `pip "
-      "install 'capjax[train]'`",
+      "install '.[train]'`, in the folder of this repository",
       name="sklearn",
     )
   # As `sklearn.datasets.load_digits` reads it: 64 intensities and the class.

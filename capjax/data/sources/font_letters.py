@@ -67,7 +67,7 @@ def load(split: str) -> Dataset:
     if importlib.util.find_spec(module) is None:
       raise ModuleNotFoundError(
         f"letters are rendered with {module}, which is missing; install it by "
-        "`pip install 'capjax[train]'`",
+        "`pip install '.[train]'`, in the folder of this repository",
         name=module,
       )
   rng = np.random.default_rng(_SEEDS[split])

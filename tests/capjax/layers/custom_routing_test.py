@@ -283,6 +283,15 @@ def test_modules_that_flax_would_not_find_are_refused(wrap):
     custom_routing.FromFunction(wrap(Scaled()))
 
 
+def test_a_class_is_refused_before_it_is_called():
+  class Learnt(nnx.Module):
+    def __call__(self, votes):
+      return votes
+
+  with pytest.raises(TypeError, match="routing is the class Learnt; give one"):
+    custom_routing.FromFunction(Learnt)
+
+
 def test_functions_that_refer_to_themselves_are_taken():
   def routed(votes, depth=2):
     return routed(votes, depth - 1) if depth else routing.uniform_routing(votes)

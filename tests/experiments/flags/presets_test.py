@@ -151,6 +151,33 @@ def test_a_run_of_a_preset_resumes_with_it_and_what_differs(tmp_path):
   assert found[1:] == [*lines, f"--workdir={tmp_path}"]
 
 
+def test_other_flags_follow_those_of_the_run(tmp_path):
+  word = f"--workdir={tmp_path}"
+  command = ["train_vae.py", word, "--learning_rate=0.5"]
+  _run(tmp_path, _LINES, _FLAGS, updates=False)
+  assert presets.expand(command) == command  # the run begins again
+  _run(tmp_path, _LINES, _FLAGS)
+  assert presets.expand(command) == ["train_vae.py", _LINES[0], *command[1:]]
+  for choice in ("--preset=vae_mnist", "--dataset=digits", "--model=vae"):
+    found = presets.expand([*command, choice])
+    assert _LINES[0] not in found
+
+
+@pytest.mark.parametrize(
+  "flag", ["--stream", "--nostream", "--model_parallel=1"]
+)
+def test_flags_that_are_not_recorded_resume_a_run(tmp_path, flag):
+  _run(tmp_path, _LINES, _FLAGS)
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}", flag])
+  assert found[1] == _LINES[0]
+
+
+@pytest.mark.parametrize("name", ["train_capsnet", "train_scae", "train_vae"])
+def test_a_command_without_words_gets_the_quick_preset(name):
+  (binary, preset) = presets.expand([f"{name}.py"])
+  assert binary == f"{name}.py" and preset.startswith("--flagfile=")
+
+
 def test_flags_newer_than_the_run_are_those_of_its_code(tmp_path):
   lines, flags = ["--model=capsnet"], {"model": "capsnet"}
   _run(tmp_path, lines, flags, experiment="train_capsnet")

@@ -94,5 +94,5 @@ def test_what_draws_letters_is_named_where_it_is_missing(monkeypatch, missing):
     "find_spec",
     lambda name: None if name == missing else find_spec(name),
   )
-  with pytest.raises(ModuleNotFoundError, match=f"{missing}.*capjax.train"):
+  with pytest.raises(ModuleNotFoundError, match=rf"{missing}.*\[train\]"):
     data.load("font_letters", "test")
