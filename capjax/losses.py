@@ -419,8 +419,11 @@ def capsnet_loss(
     The mean over the batch of the loss, and of its terms by name.
 
   Raises:
+    TypeError: if the images are no floats, or the labels no whole numbers.
     ValueError: as `overlap_loss`.
   """
+  checks.floats({"images": images})
+  labels = jnp.asarray(labels)
   checks.same_shape(images.shape[:1], labels=labels)
   return overlap_loss(
     model,

@@ -76,6 +76,10 @@ def as_intensities(
   Raises:
     TypeError: if the images hold other numbers, whose range is not known.
   """
+  if not hasattr(images, "dtype"):
+    raise TypeError(
+      f"images is a {type(images).__name__}; give an array of uint8."
+    )
   if images.dtype != jnp.uint8:
     raise TypeError(
       f"images hold {images.dtype}; give uint8 in 0..255. Floats in [0, 1] "

@@ -403,3 +403,29 @@ def test_layers_refuse_probabilities_out_of_range(name):
   _OUTSIDE[name](1.0)
   with pytest.raises(ValueError, match="has values from 2 to 2; give numbers"):
     _OUTSIDE[name](2.0)
+
+
+def test_lists_are_read_or_refused_in_a_sentence():
+  model = capjax.CapsNet(
+    (8, 8, 1), 3, conv_features=2, conv_kernel=3, num_types=1, primary_kernel=3,
+    rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  images = jnp.full((2, 8, 8, 1), 0.5)
+  loss = functools.partial(losses.capsnet_loss, reconstruction_weight=0.1)
+  of_list, _ = loss(model, images, [1, 2])
+  np.testing.assert_array_equal(
+    of_list, loss(model, images, jnp.int32([1, 2]))[0]
+  )
+  with pytest.raises(TypeError, match="images is a list; give an array"):
+    loss(model, images.tolist(), [1, 2])
+  with pytest.raises(TypeError, match="images is a list; give an array"):
+    capjax.data.as_intensities([[1]])
+
+
+def test_images_to_predict_are_an_array():
+  trained = capjax.pretrained.load("digits")
+  with pytest.raises(ValueError, match="images is a Dataset; give its images"):
+    trained.predict(capjax.data.load("digits", "test"))
+  unequal = [np.zeros((8, 8), np.uint8), np.zeros((9, 8), np.uint8)]
+  with pytest.raises(ValueError, match="images differ in shape; give"):
+    trained.predict(unequal)

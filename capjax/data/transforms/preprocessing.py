@@ -120,7 +120,14 @@ def stored(
   Raises:
     ValueError: if they have another dtype or shape, or there is none.
   """
-  images = np.asarray(images)
+  if hasattr(images, "images"):
+    raise ValueError(f"images is a {type(images).__name__}; give its images.")
+  try:
+    images = np.asarray(images)
+  except ValueError as error:
+    raise ValueError(
+      "images differ in shape; give an array, or images of one size."
+    ) from error
   height, width, channels = image_shape
   shape = " ".join(map(str, images.shape))
   one = images.shape == (height, width, channels)
