@@ -3,18 +3,23 @@
 import logging
 import os
 import pathlib
+import shlex
 import tempfile
 
 from capjax import saved, weights
 from capjax.exporting import graphs, portable
 
 # jax2onnx pins a version of Orbax that conflicts with ours: it needs an
-# environment of its own.
+# environment of its own. The Makefile has the same list.
+REQUIREMENTS = (
+  "jax2onnx==0.17.1", "onnx>=1.20.1,<2", "onnx-ir>=0.2.1,<2",
+  "onnxruntime>=1.24.1,<2", "equinox>=0.13.1,<0.14", "sympy>=1.13,<2",
+  "mpmath>=1.3,<2", "dm-pix>=0.4.4,<0.5",
+)  # fmt: skip
 MISSING = (
   "ONNX files need jax2onnx, which is not installed here; in a checkout, run "
   "`make .venv-onnx` and repeat the command with .venv-onnx/bin/python; "
-  "elsewhere, run `pip install --no-deps jax2onnx==0.17.1 onnx onnx-ir "
-  "onnxruntime equinox sympy mpmath dm-pix`."
+  f"elsewhere, run `pip install --no-deps {shlex.join(REQUIREMENTS)}`."
 )
 
 
