@@ -16,6 +16,7 @@ from .invocation import FREE_FLAGS, Invocation, flag_name
 TRAIN_AGAIN = "repeat the training command, which writes it again"
 _RESTORE = "restore it, or give another workdir"
 _LENGTH = "num_steps"
+_SOURCE = "start_from"  # recorded without its folder, which may be moved
 _CACHE = "--compilation_cache="
 # The provenance of a run whose provenance.json was lost.
 _UNKNOWN = {
@@ -402,7 +403,14 @@ def _changed_words(
     for name in sorted((old.keys() | new.keys()) - FREE_FLAGS)
     if old.get(name) != new.get(name)
     and (name in old or name not in invocation.defaults)
+    and not (name == _SOURCE and start and _is_same_source(invocation, start))
   ]
+
+
+def _is_same_source(invocation: Invocation, start: Mapping[str, Any]) -> bool:
+  """Whether a run starts from the same weights, in whatever folder they are."""
+  old, new = (x.get(_SOURCE) for x in (start["flags"], invocation.flags))
+  return old == new and None not in (old, new)
 
 
 def _provenance(workdir: pathlib.Path) -> dict[str, Any]:

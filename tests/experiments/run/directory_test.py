@@ -283,6 +283,18 @@ def test_a_new_length_keeps_the_command_that_began_the_run(tmp_path):
     claim(tmp_path, "--num_steps=5", shortest=1).record_length()
 
 
+def test_weights_that_a_run_started_from_may_be_moved(tmp_path, caplog):
+  for folder in ("a", "b"):
+    (tmp_path / folder / "source").mkdir(parents=True)
+  run = tmp_path / "run"
+  claim(run, f"--start_from={tmp_path}/a/source")
+  before = (run / "flags.cfg").read_text()
+  claim(run, f"--start_from={tmp_path}/b/source")
+  assert (run / "flags.cfg").read_text() == before and not caplog.text
+  with pytest.raises(ValueError, match="start_from"):
+    claim(run, f"--start_from={tmp_path}/b")
+
+
 def test_code_of_a_session_in_the_middle_is_recorded(tmp_path, monkeypatch):
   def session(commit, dirty):
     monkeypatch.setattr(provenance, "commit", lambda: commit * 40)
