@@ -44,6 +44,10 @@ _FORMER = {
   "viewpoints": "all",
 }
 
+# Presets whose seeds trained on solids that were rendered on different devices,
+# as docs/results/viewpoints.md says.
+_RENDERED_APART = {"solids_cpu_vector"}
+
 NO_RUNS = "No runs are recorded yet.\n"
 
 
@@ -212,11 +216,13 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
 
 
 def require_one_each(group: Sequence[dict], where: str) -> None:
-  """Checks that records of one setting are of different seeds.
+  """Checks that records of one setting are of different seeds and of one data.
 
   Raises:
-    ValueError: if a seed is there twice.
+    ValueError: if a seed is there twice, or seeds are of different data.
   """
+  if group[0]["preset"] not in _RENDERED_APART:
+    fingerprint(group)
   seeds = collections.Counter(record["seed"] for record in group)
   seed, times = seeds.most_common(1)[0]
   if times > 1:
@@ -233,12 +239,18 @@ def by_seed(
     stem: the name of the record without the seed.
     suite: the suite of an evaluation; empty for a training run.
     metric: the metric, a number or a curve.
+
+  Raises:
+    ValueError: as `require_one_each`.
   """
-  return {
-    record["seed"]: record["metrics"][metric]
+  group = [
+    record
     for record in named.get(stem, ())
     if (record.get("suite") or "") == suite and metric in record["metrics"]
-  }
+  ]
+  if group:
+    require_one_each(group, f"{stem}:{suite} {metric}")
+  return {record["seed"]: record["metrics"][metric] for record in group}
 
 
 def curve(

@@ -5,7 +5,7 @@ import json
 import pytest
 from report_cases import make_record
 
-from experiments.records import pages
+from experiments.records import pages, tables
 
 
 @pytest.fixture
@@ -50,3 +50,17 @@ def test_a_number_is_filled_in(named, words, expected):
 def test_what_is_not_recorded_is_named(named, words, message):
   with pytest.raises(ValueError, match=message):
     pages.fill(f"<!--= {words} -->1<!--/-->", named)
+
+
+def test_seeds_of_different_data_have_no_mean():
+  group = [
+    make_record(seed, data={"train": letter * 64, "test": "b" * 64})
+    for seed, letter in enumerate("ac")
+  ]
+  with pytest.raises(ValueError, match="seeds 0, 1 of .*different data"):
+    pages.value("x test_error_percent .2f", {"x": group})
+  with pytest.raises(ValueError, match="different data"):
+    tables.by_seed({"x": group}, "x", "", "test_error_percent")
+  repeated = {"x": [make_record(0), make_record(0)]}
+  with pytest.raises(ValueError, match="2 records are of seed 0"):
+    tables.by_seed(repeated, "x", "", "test_error_percent")
