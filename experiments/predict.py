@@ -76,7 +76,10 @@ def read_image(
   except FileNotFoundError as error:
     raise FileError(f"{path}: does not exist") from error
   except Exception as error:  # Pillow's readers raise errors of many kinds
-    raise FileError(f"{path}: {atomic_files.first_line(error)}") from error
+    fault = atomic_files.first_line(error)
+    if fault.startswith("cannot identify"):
+      fault = "is no image that Pillow reads"
+    raise FileError(f"{path}: {fault}") from error
   image = conversion.convert(pixels, Conversion(image_size=tuple(sides)))
   return (255 - image if invert else image), pixels.shape[:2]
 

@@ -38,9 +38,9 @@ _NAME = re.compile(
 
 
 def pattern(split: str) -> str:
-  """Returns a pattern of the names of a split's files, for messages."""
-  prefixes = "|".join(_PREFIXES[split])
-  return f"({prefixes})-(images-idx(3|4)|labels-idx1)-ubyte[.gz]"
+  """Returns the names of a split's files as most have them, for messages."""
+  start = _PREFIXES[split][0]
+  return f"{start}-images-idx3-ubyte and {start}-labels-idx1-ubyte (or .gz)"
 
 
 def find(
