@@ -99,7 +99,15 @@ def _with_preset(
     word.partition("=")[0]: word for word in _lines_of(folder / f"{name}.cfg")
   }
   others = [w for w in words if of_preset.get(w.partition("=")[0]) != w]
+  given = {_positive(word) for word in words}
+  if {_positive(word) for word in of_preset.values()} - given:
+    return [*words]  # the preset has changed since, or is of another file
   return [f"--{NAME}={name}", *others]
+
+
+def _positive(word: str) -> str:
+  """The name of a flag, the same for --noNAME."""
+  return word.partition("=")[0].lstrip("-").removeprefix("no")
 
 
 def _lines_of(path: pathlib.Path) -> list[str]:

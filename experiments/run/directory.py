@@ -96,7 +96,6 @@ class Run:
       self._former = recorded_flags.resume(
         self.workdir, invocation, shortest, check
       )
-      recorded_flags.note_session(self.workdir, invocation)
     else:
       recorded_flags.begin(self.workdir, invocation)
 
@@ -150,6 +149,15 @@ class Run:
     """
     if self._invocation is not None:
       recorded_flags.record_length(self.workdir, self._invocation, self._former)
+
+  def note_session(self) -> None:
+    """Records the code of this session, if it differs from the one before.
+
+    Called when the state has been read and updates are left, so that a refused
+    command, or one of a finished run, leaves no mark.
+    """
+    if self._invocation is not None:
+      recorded_flags.note_session(self.workdir, self._invocation)
 
   def unlock(self) -> None:
     """Lets others lock the folder."""

@@ -107,7 +107,11 @@ def record_length(
   _write_words(workdir, {**words, _LENGTH: invocation.words[_LENGTH]})
   flags = {**start["flags"], _LENGTH: invocation.flags[_LENGTH]}
   # The other flags are those of the run, however the new command gives them.
-  command = _with_word(start.get("command"), invocation.words[_LENGTH])
+  command = (
+    invocation.command
+    if invocation.is_call
+    else _with_word(start.get("command"), invocation.words[_LENGTH])
+  )
   record = {**start, "flags": flags, **changed}
   if command:
     record["command"] = command
@@ -403,14 +407,17 @@ def _changed_words(
     for name in sorted((old.keys() | new.keys()) - FREE_FLAGS)
     if old.get(name) != new.get(name)
     and (name in old or name not in invocation.defaults)
-    and not (name == _SOURCE and start and _is_same_source(invocation, start))
+    and not (name == _SOURCE and start and _is_moved(old, invocation, start))
   ]
 
 
-def _is_same_source(invocation: Invocation, start: Mapping[str, Any]) -> bool:
-  """Whether a run starts from the same weights, in whatever folder they are."""
-  old, new = (x.get(_SOURCE) for x in (start["flags"], invocation.flags))
-  return old == new and None not in (old, new)
+def _is_moved(
+  old: Mapping[str, str], invocation: Invocation, start: Mapping[str, Any]
+) -> bool:
+  """Whether weights of the same name are elsewhere now, and no longer there."""
+  path = old.get(_SOURCE, "").partition("=")[2]
+  names = (x.get(_SOURCE) for x in (start["flags"], invocation.flags))
+  return len({*names}) == 1 and bool(path) and not pathlib.Path(path).exists()
 
 
 def _provenance(workdir: pathlib.Path) -> dict[str, Any]:

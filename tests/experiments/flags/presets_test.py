@@ -129,7 +129,7 @@ def test_a_run_without_an_update_begins_again(tmp_path, updates, preset):
   _run(tmp_path, _LINES, _FLAGS, preset=preset, updates=updates)
   found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
   again = preset == "vae_quick" and not updates
-  assert found[1].endswith("vae_quick.cfg") == (preset == "vae_quick")
+  assert found[1].endswith("vae_quick.cfg") == again
   assert (_LINES[0] in found) != again
 
 
@@ -145,6 +145,15 @@ def test_a_run_of_a_preset_resumes_with_it_and_what_differs(tmp_path):
   found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
   assert found[1].endswith("vae/vae_mnist.cfg")
   assert found[2:] == [own, f"--workdir={tmp_path}"]
+  # A preset that has set more flags since.
+  found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  fewer = {name: x for name, x in flags.items() if name != names[1]}
+  _run(
+    tmp_path, [x for x in lines if not x.startswith(f"--{names[1]}")], fewer,
+    preset="vae_mnist",
+  )  # fmt: skip
+  again = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])
+  assert not again[1].endswith(".cfg") and found[1].endswith(".cfg")
   # A preset that is no longer there.
   _run(tmp_path, lines, flags, preset="former")
   found = presets.expand(["train_vae.py", f"--workdir={tmp_path}"])

@@ -289,6 +289,7 @@ def test_weights_that_a_run_started_from_may_be_moved(tmp_path, caplog):
   run = tmp_path / "run"
   claim(run, f"--start_from={tmp_path}/a/source")
   before = (run / "flags.cfg").read_text()
+  (tmp_path / "a" / "source").rmdir()
   claim(run, f"--start_from={tmp_path}/b/source")
   assert (run / "flags.cfg").read_text() == before and not caplog.text
   with pytest.raises(ValueError, match="start_from"):
@@ -296,15 +297,17 @@ def test_weights_that_a_run_started_from_may_be_moved(tmp_path, caplog):
 
 
 def test_code_of_a_session_in_the_middle_is_recorded(tmp_path, monkeypatch):
-  def session(commit, dirty):
+  def session(commit, dirty, trains=True):
     monkeypatch.setattr(provenance, "commit", lambda: commit * 40)
     monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
     run = claim(tmp_path, "--num_steps=5")
-    run.log(1, "train", {"loss": 1.0})
+    if trains:
+      run.note_session()
     return run.summary({"metrics": {}})
 
   assert "sessions" not in session("a", False)
   assert "sessions" not in session("a", False)
+  assert "sessions" not in session("b", True, trains=False)
   session("b", True)
   found = session("a", False)
   assert (found["commit"], found["dirty"]) == ("a" * 40, False)
