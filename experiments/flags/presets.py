@@ -38,18 +38,15 @@ _OPEN = frozenset(
     "figure_format", *(FREE_FLAGS - {NAME}),
   }
 )  # fmt: skip
-# Flags that choose what is trained as a whole.
-_CHOICES = frozenset({NAME, "flagfile", "dataset", "model"})
 
 
 def expand(words: Sequence[str]) -> list[str]:
   """A command line that begins with `--flagfile=FILE` for each `--preset=NAME`.
 
   So the other flags replace those of a preset, wherever it is named.
-  A command line of a training binary that names no preset, data set or model
-  gets the flags of the run in its folder before its own. Where there is none,
-  and it says nothing of data, model or optimiser, it gets the binary's quick
-  preset.
+  A command line of a training binary that says nothing of data, model or
+  optimiser gets the flags of the run in its folder, or, where there is none,
+  the binary's quick preset.
 
   Args:
     words: the command line, from the path of the binary on.
@@ -66,10 +63,8 @@ def expand(words: Sequence[str]) -> list[str]:
   says_nothing = given - {"no" + x for x in _OPEN} <= _OPEN
   workdir = _workdir(rest)
   run = None
-  if name and workdir and not given & _CHOICES:
-    found = directory.Run(workdir)
-    if says_nothing or found.holds_a_run():
-      run = found.command_of(stem, name)
+  if name and workdir and says_nothing:
+    run = directory.Run(workdir).command_of(stem, name)
   if run is not None:
     print(
       f"no model or data given: the flags of the run in {workdir}", flush=True

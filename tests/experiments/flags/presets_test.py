@@ -160,18 +160,6 @@ def test_a_run_of_a_preset_resumes_with_it_and_what_differs(tmp_path):
   assert found[1:] == [*lines, f"--workdir={tmp_path}"]
 
 
-def test_other_flags_follow_those_of_the_run(tmp_path):
-  word = f"--workdir={tmp_path}"
-  command = ["train_vae.py", word, "--learning_rate=0.5"]
-  _run(tmp_path, _LINES, _FLAGS, updates=False)
-  assert presets.expand(command) == command  # the run begins again
-  _run(tmp_path, _LINES, _FLAGS)
-  assert presets.expand(command) == ["train_vae.py", _LINES[0], *command[1:]]
-  for choice in ("--preset=vae_mnist", "--dataset=digits", "--model=vae"):
-    found = presets.expand([*command, choice])
-    assert _LINES[0] not in found
-
-
 @pytest.mark.parametrize(
   "flag", ["--stream", "--nostream", "--model_parallel=1"]
 )
