@@ -76,9 +76,7 @@ def read_image(
   except FileNotFoundError as error:
     raise FileError(f"{path}: does not exist") from error
   except Exception as error:  # Pillow's readers raise errors of many kinds
-    fault = atomic_files.first_line(error)
-    if fault.startswith("cannot identify"):
-      fault = "is no image that Pillow reads"
+    fault = image_folder.fault_of(error, pathlib.Path(path))
     raise FileError(f"{path}: {fault}") from error
   image = conversion.convert(pixels, Conversion(image_size=tuple(sides)))
   return (255 - image if invert else image), pixels.shape[:2]

@@ -90,9 +90,8 @@ def _with_preset(
   """The words of a run as its preset and the words that differ from it."""
   if name is None or not (folder / f"{name}.cfg").is_file():
     return [*words]
-  of_preset = {
-    word.partition("=")[0]: word for word in _lines_of(folder / f"{name}.cfg")
-  }
+  lines = inlined([f"--flagfile={folder / name}.cfg"])
+  of_preset = {word.partition("=")[0]: word for word in lines}
   others = [w for w in words if of_preset.get(w.partition("=")[0]) != w]
   given = {_positive(word) for word in words}
   if {_positive(word) for word in of_preset.values()} - given:
@@ -103,11 +102,6 @@ def _with_preset(
 def _positive(word: str) -> str:
   """The name of a flag, the same for --noNAME."""
   return word.partition("=")[0].lstrip("-").removeprefix("no")
-
-
-def _lines_of(path: pathlib.Path) -> list[str]:
-  """The flags of a preset, with those of the presets that it names."""
-  return inlined([f"--flagfile={path}"])
 
 
 def inlined(words: Sequence[str]) -> list[str]:

@@ -122,8 +122,8 @@ def _parse(line: str) -> dict:
 
 def _refuse_unknown_code(record: dict) -> None:
   """Raises a ValueError unless a record was made by committed code."""
-  for session in record.get("sessions", []):
-    _refuse_unknown_code(session)
+  for resumption in record.get("resumptions", []):
+    _refuse_unknown_code(resumption)
   for name in ("commit", "commit_at_end", "training_commit"):
     optional = name != "commit" and name not in record
     if not optional and not re.fullmatch("[0-9a-f]{40}", str(record.get(name))):

@@ -150,14 +150,14 @@ class Run:
     if self._invocation is not None:
       recorded_flags.record_length(self.workdir, self._invocation, self._former)
 
-  def note_session(self) -> None:
-    """Records the code of this session, if it differs from the one before.
+  def note_resumption(self) -> None:
+    """Records code and machine that continue the run, where they are new.
 
     Called when the state has been read and updates are left, so that a refused
     command, or one of a finished run, leaves no mark.
     """
     if self._invocation is not None:
-      recorded_flags.note_session(self.workdir, self._invocation)
+      provenance.note_resumption(self.workdir, self._invocation)
 
   def unlock(self) -> None:
     """Lets others lock the folder."""
@@ -300,7 +300,7 @@ class Run:
 
     It holds the provenance at the start of the run, and, if they have changed,
     the commit, versions, device and settings of JAX at its end, and those of
-    sessions between (`recorded_flags.note_session`).
+    resumptions between (`provenance.note_resumption`).
 
     Raises:
       ValueError: if provenance.json is missing or damaged.
@@ -309,7 +309,7 @@ class Run:
     start = recorded_flags.read_provenance(self.workdir, provenance.REQUIRED)
     later = {
       f"{name}_at_end": end[name]
-      for name in provenance.OF_SESSION
+      for name in provenance.CHANGEABLE
       # Older runs do not record all of them.
       if end[name] != start.get(name, end[name])
     }

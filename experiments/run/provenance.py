@@ -26,8 +26,8 @@ _NOT_CODE = (
 )  # fmt: skip
 
 
-# What may change from one session of a run to the next.
-OF_SESSION = ("commit", "dirty", "versions", "device", "jax_config")
+# What may change when a run is resumed.
+CHANGEABLE = ("commit", "dirty", "versions", "device", "jax_config")
 # What every record has; those of older code lack some of the other entries.
 REQUIRED = ("experiment", "commit", "dirty", "flags", "versions", "device")
 
@@ -93,12 +93,36 @@ def require_committed(workdir: pathlib.Path) -> None:
     )
   path = workdir / "provenance.json"
   start = atomic_files.read_json(path) if path.exists() else {"dirty": False}
-  sessions = [start, *start.get("sessions", [])]
-  if any(session.get("dirty") is not False for session in sessions):
+  all_code = [start, *start.get("resumptions", [])]
+  if any(code.get("dirty") is not False for code in all_code):
     raise ValueError(
       f"{workdir} was trained by code that no commit holds, and its record "
       "would be refused; remove this folder, or train in another"
     )
+
+
+def note_resumption(workdir: pathlib.Path, invocation: Invocation) -> None:
+  """Adds code, packages, device and settings to a run, where they are new.
+
+  `resumptions` of provenance.json lists them for each resumption that differs
+  from what trained the run before.
+
+  Args:
+    workdir: the folder of the run.
+    invocation: the command that resumes it.
+
+  Raises:
+    ValueError: if provenance.json is missing or damaged.
+  """
+  path = workdir / "provenance.json"
+  start = atomic_files.read_json(path, names=REQUIRED)
+  resumptions = start.get("resumptions", [])
+  now = record(invocation)
+  last = {**start, **(resumptions[-1] if resumptions else {})}
+  # Older runs do not record all of them.
+  if any(now[name] != last.get(name, now[name]) for name in CHANGEABLE):
+    found = [*resumptions, {name: now[name] for name in CHANGEABLE}]
+    atomic_files.write_json(path, {**start, "resumptions": found})
 
 
 def versions() -> dict[str, str]:

@@ -131,22 +131,6 @@ def _with_word(command: str | None, word: str) -> str | None:
   return shlex.join([*kept, word])
 
 
-def note_session(workdir: pathlib.Path, invocation: Invocation) -> None:
-  """Adds code, packages, device and settings to a run, where they are new.
-
-  `sessions` of provenance.json lists them for each session that differs from
-  the one before it, without the first.
-  """
-  start = _provenance(workdir)
-  sessions = start.get("sessions", [])
-  now = provenance.record(invocation)
-  last = {**start, **(sessions[-1] if sessions else {})}
-  # Older runs do not record all of them.
-  if any(now[x] != last.get(x, now[x]) for x in provenance.OF_SESSION):
-    sessions = [*sessions, {name: now[name] for name in provenance.OF_SESSION}]
-    _write_provenance(workdir, {**start, "sessions": sessions})
-
-
 class Command(NamedTuple):
   """What a command needs to resume a run.
 

@@ -13,8 +13,8 @@ from .task import Task
 # What a card takes from the summary of a run.
 _TAKEN = (
   "experiment", "preset", "command", "seed", "commit", "commit_at_end", "dirty",
-  "dirty_at_end", "sessions", "versions", "versions_at_end", "num_parameters",
-  "num_steps", "reported", "start_from",
+  "dirty_at_end", "resumptions", "versions", "versions_at_end",
+  "num_parameters", "num_steps", "reported", "start_from",
 )  # fmt: skip
 
 

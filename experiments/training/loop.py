@@ -376,7 +376,7 @@ def _rewind(
   run.record_length()
   also = []
   if step < config.num_steps:
-    run.note_session()
+    run.note_resumption()
     if window.num_steps:
       also.append("train")
     if step % config.eval_every:

@@ -119,10 +119,8 @@ def update(
     for x in (log_assignments, points, presence, precision)
   )
   template = similarities.Templates(*(x.astype(accumulation) for x in template))
-  x, p = (
-    similarities.as_complex(points),
-    similarities.as_complex(template.points),
-  )
+  x = similarities.as_complex(points)
+  p = similarities.as_complex(template.points)
   num_rows = _num_rows(matching, len(x), len(p))
   if len(log_assignments) != num_rows:
     raise ValueError(

@@ -63,6 +63,7 @@ def test_other_files_are_resized_or_named(folder):
   assert f"{words[2]}: 24x24 was resized to 12x12" in printed
   for name in (words[1], words[3]):
     assert f"not read: {name}: " in printed
+  assert f"{words[1]}: is no image that Pillow reads" in printed
 
 
 @pytest.mark.long

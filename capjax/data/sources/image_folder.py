@@ -258,6 +258,13 @@ def _listed(
   return [path for path, _ in pairs], np.array([n for _, n in pairs], np.int32)
 
 
+def fault_of(error: Exception, path: pathlib.Path) -> str:
+  """Says in one line why a file was not read, without its path."""
+  if isinstance(error, converting.pillow().UnidentifiedImageError):
+    return "is no image that Pillow reads"
+  return " ".join(str(error).replace(repr(str(path)), "").split())
+
+
 def _each(
   function: Callable[[pathlib.Path], Any], paths: Iterable[pathlib.Path]
 ) -> dict[pathlib.Path, Any]:
@@ -266,16 +273,13 @@ def _each(
   Raises:
     ValueError: The function raised an error; the message names the files.
   """
-  unidentified = converting.pillow().UnidentifiedImageError
 
   def attempt(path):
     try:
       return function(path), None
-    except unidentified:
-      return None, "is no image that Pillow reads"
     # Pillow's readers raise errors of many kinds.
     except Exception as error:
-      return None, " ".join(str(error).replace(repr(str(path)), "").split())
+      return None, fault_of(error, path)
 
   paths = list(paths)
   with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:

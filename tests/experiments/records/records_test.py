@@ -62,7 +62,9 @@ def test_a_record_older_than_a_flag_says_what_its_code_did(tmp_path):
     (json.dumps(make_record(dirty_at_end=True)), "`dirty_at_end` is True"),
     (json.dumps(make_record(training_dirty=None)), "`training_dirty` is None"),
     (
-      json.dumps(make_record(sessions=[{"commit": "a" * 40, "dirty": True}])),
+      json.dumps(
+        make_record(resumptions=[{"commit": "a" * 40, "dirty": True}])
+      ),
       "`dirty` is True, expected false",
     ),
     (

@@ -296,22 +296,22 @@ def test_weights_that_a_run_started_from_may_be_moved(tmp_path, caplog):
     claim(run, f"--start_from={tmp_path}/b")
 
 
-def test_code_of_a_session_in_the_middle_is_recorded(tmp_path, monkeypatch):
-  def session(commit, dirty, trains=True):
+def test_code_of_a_resumption_in_the_middle_is_recorded(tmp_path, monkeypatch):
+  def resumed(commit, dirty, trains=True):
     monkeypatch.setattr(provenance, "commit", lambda: commit * 40)
     monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
     run = claim(tmp_path, "--num_steps=5")
     if trains:
-      run.note_session()
+      run.note_resumption()
     return run.summary({"metrics": {}})
 
-  assert "sessions" not in session("a", False)
-  assert "sessions" not in session("a", False)
-  assert "sessions" not in session("b", True, trains=False)
-  session("b", True)
-  found = session("a", False)
+  assert "resumptions" not in resumed("a", False)
+  assert "resumptions" not in resumed("a", False)
+  assert "resumptions" not in resumed("b", True, trains=False)
+  resumed("b", True)
+  found = resumed("a", False)
   assert (found["commit"], found["dirty"]) == ("a" * 40, False)
-  codes = [(x["commit"][0], x["dirty"]) for x in found["sessions"]]
+  codes = [(x["commit"][0], x["dirty"]) for x in found["resumptions"]]
   assert codes == [("b", True), ("a", False)]
   with pytest.raises(ValueError, match="by code that no commit holds"):
     provenance.require_committed(tmp_path)
