@@ -4,6 +4,7 @@ import inspect
 import json
 
 import fit_arrays
+import jaxtyping
 import numpy as np
 import optax
 import processes
@@ -12,7 +13,7 @@ import pytest
 import capjax
 from capjax import data, specs
 from experiments import fitting, pipeline
-from experiments.run import directory
+from experiments.run import directory, provenance
 from experiments.run.invocation import Invocation
 from experiments.tasks import capsnet, matrix_capsules, scae
 from experiments.training import loop_config
@@ -136,6 +137,29 @@ def test_an_error_that_is_kept_does_not_keep_the_folder(tmp_path, monkeypatch):
         workdir=tmp_path, train=fit_arrays.arrays(60), num_steps=4,
       )  # fmt: skip
     kept.append(caught.value)
+
+
+@pytest.mark.long
+def test_code_that_continues_a_run_is_recorded(tmp_path, monkeypatch, request):
+  # As for users: without the checks of annotations.
+  jaxtyping.config.update("jaxtyping_disable", True)
+  request.addfinalizer(
+    lambda: jaxtyping.config.update("jaxtyping_disable", False)
+  )
+  monkeypatch.setattr(provenance, "is_dirty", lambda: False)
+  # The third call finds a finished run.
+  for letter, num_steps in (("a", 1), ("b", 2), ("c", 2)):
+    monkeypatch.setattr(provenance, "commit", lambda: letter * 40)  # noqa: B023
+    fitting.fit(
+      fit_arrays.task(), workdir=tmp_path, train=fit_arrays.arrays(60),
+      num_steps=num_steps, batch_size=20,
+    )  # fmt: skip
+  recorded = json.loads((tmp_path / "provenance.json").read_text())
+  assert recorded["commit"] == "a" * 40
+  assert [x["commit"] for x in recorded["resumptions"]] == ["b" * 40]
+  # The call that made the run longer, whole.
+  assert "fit(" in recorded["command"] and "num_steps=2" in recorded["command"]
+  assert "num_steps=1" not in recorded["command"]
 
 
 def test_a_task_of_another_length_is_refused(tmp_path):
