@@ -106,7 +106,8 @@ class CapsNet(nnx.Module):
       num_iterations: iterations of a routing that is given by name; 1 shares
         every part out evenly. By default the number in the routing's paper, 3
         for dynamic routing.
-      leaky: adds an orphan class to the routing, as for CIFAR-10.
+      leaky: adds an orphan class to the routing, as for CIFAR-10. Not with
+        `conv_competition="grid"`, whose layers have no orphan.
       routing_gradient: "all" for gradients through all iterations of a routing
         that is given by name, as in the authors' code; "last" for those through
         the last one alone, as in several other codes.
@@ -152,6 +153,11 @@ class CapsNet(nnx.Module):
       raise ValueError(
         f"conv_competition is {conv_competition!r}; give one of "
         f"{', '.join(CONV_COMPETITIONS)}."
+      )
+    if leaky and conv_capsules and conv_competition == "grid":
+      raise ValueError(
+        "leaky is True, and layers of conv_competition='grid' have no orphan "
+        "class; give conv_competition='window', or leave leaky out."
       )
     self.image_shape = tuple(image_shape)
     lost = (conv_capsules_kernel - 1) * len(conv_capsules)

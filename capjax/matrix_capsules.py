@@ -71,9 +71,12 @@ class MatrixCapsules(nnx.Module):
       coordinates: one of `COORDINATES`: the paper's coordinate addition as in
         IBM's code or as in the authors', or none.
       pose: "matrix" of 4x4, or "vector" of 16 with transforms of 16x16.
-      form: one of `FORMS`. The whole of the authors' code is form="official",
-        start="official", data_amount=None.
-      start: one of `STARTS`, scales of the initial parameters.
+      form: one of `FORMS`. The authors' code has form="official",
+        start="official", coordinates="pixels" and data_amount=None.
+      start: one of `STARTS`, scales of the initial parameters. "official" has
+        those that the authors' code names; there the primary capsules have no
+        biases, and the order of its channels gives the activations of 30 of 32
+        types the scale of poses.
       data_amount: above 0, the number of children to which the cost of a parent
         in any layer is scaled, 100 in IBM's code (Gritzman, 2019); see
         `em.amount_of_data_scale`. None leaves costs as they are.

@@ -85,10 +85,13 @@ def shortage(size: int) -> str:
 
 
 def as_text(size: int) -> str:
-  """A number of bytes in units of 1000."""
+  """A number of bytes in units of 1000, to two digits or more."""
   units = ("B", "kB", "MB", "GB", "TB", "PB")
-  power = min(len(units) - 1, int(math.log10(max(size, 1))) // 3)
-  return f"{size / 1000**power:.0f} {units[power]}"
+  # What rounds to 1000 of a unit is 1 of the next.
+  power = min(len(units) - 1, int(math.log10(max(size, 1) / 0.9995)) // 3)
+  number = size / 1000**power
+  text = f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
+  return f"{text.removesuffix('.0')} {units[power]}"
 
 
 def available_on_host() -> int | None:

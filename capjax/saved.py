@@ -227,14 +227,14 @@ def save(
 
 def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
   """How a card contradicts its model on classes or images; empty if not."""
-  count = spec.arguments.get("num_classes")
+  count = _argument(spec, "num_classes")
   names = card["class_names"]
   if card["num_labels"] == 0:
     if names:
       return f"it has {len(names)} class_names, and num_labels is 0"
   elif count not in (None, len(names)):
     return f"it has {len(names)} class_names, and the model {count} classes"
-  shape = spec.arguments.get("image_shape")
+  shape = _argument(spec, "image_shape")
   if shape is not None:
     steps = preprocessing.from_json(card["preprocessing"])
     made = steps.output_shape(tuple(card["image_shape"]))
@@ -243,6 +243,14 @@ def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
         f"its images become {list(made)}, and the model takes {list(shape)}"
       )
   return ""
+
+
+def _argument(spec, name):
+  """An argument or its default; None for models that take no such argument."""
+  try:
+    return spec.argument(name)
+  except KeyError:
+    return None
 
 
 def load(path: str | os.PathLike[str]) -> TrainedModel:

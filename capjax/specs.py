@@ -72,11 +72,14 @@ class Spec:
     """The value of an argument; where the spec has none, the default.
 
     Raises:
-      KeyError: if `maker` takes no such argument.
+      KeyError: if `maker` takes no such argument, or has no default for it.
     """
     if name in self.arguments:
       return self.arguments[name]
-    return self._parameters()[name].default
+    default = self._parameters()[name].default
+    if default is inspect.Parameter.empty:
+      raise KeyError(name)
+    return default
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:
     """Constructs the model, with initialised parameters."""

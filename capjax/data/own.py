@@ -136,10 +136,11 @@ def from_arrays(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
       "class"
     )
+  names = tuple(class_names or getattr(train, "class_names", ()))
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
     class_names = train.named(range(train.num_classes)).tolist()
-  if isinstance(train, Dataset) and isinstance(test, Dataset):
-    names, theirs = train.class_names, test.class_names
+  if isinstance(test, Dataset):
+    theirs = test.class_names
     if names and theirs and names != theirs:
       raise ValueError(
         f"the classes of train are {', '.join(names)}, and those of test "

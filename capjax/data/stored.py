@@ -71,6 +71,8 @@ class StoredImages:
 
   def whole(self) -> UInt8[np.ndarray, "N H W C"]:
     """All images as an array, whether or not they fit into memory."""
+    if len(np.unique(self._rows)) < len(self._rows):
+      return self.read(np.arange(len(self)))
     return self._read(self._rows)
 
   def select(self, part: Any) -> "StoredImages":

@@ -21,7 +21,8 @@ class Alignment(NamedTuple):
       target, divided by the sum of squares of the target; averaged with the
       same for the target moved to the picture. 0 if each is an affine image of
       the other, near 1 if no map makes them overlap, 1/2 if one of them alone
-      is black.
+      is black, whose own term is left out. For a picture that is almost black
+      it may be far above 1.
   """
 
   pose: Float[Array, "3 3"]
@@ -59,7 +60,7 @@ def align(
   checks.arrays({"picture": (picture, "H W C"), "target": (target, "H W C")})
   size = target.shape[:2]
   squares = jnp.sum(jnp.square(jnp.stack([target, picture])), axis=(1, 2, 3))
-  weights = jax.lax.rsqrt(2 * jnp.where(squares > 0, squares, 1.0))
+  weights = jax.lax.rsqrt(2 * jnp.where(squares > 0, squares, jnp.inf))
 
   def pose_of(numbers):
     rows = numbers.reshape(2, 3)

@@ -143,7 +143,7 @@ def dead_parents(
       parents: look at their `peak_activations`.
 
   Returns:
-    In [0, 1].
+    In [0, 1]; NaN if an activation is.
 
   Raises:
     ValueError: if there are no examples, or `threshold` lies outside (0, 1].
@@ -153,7 +153,8 @@ def dead_parents(
   if not 0 < threshold <= 1:
     raise ValueError(f"threshold={threshold}; pass a number in (0, 1].")
   peaks = peak_activations(activations)
-  return jnp.mean(peaks < threshold, dtype=jnp.float32)
+  share = jnp.mean(peaks < threshold, dtype=jnp.float32)
+  return jnp.where(jnp.any(jnp.isnan(peaks)), jnp.nan, share)
 
 
 class ParseAgreement(NamedTuple):
@@ -241,9 +242,9 @@ def parse_agreement(
   shares_b = numerics.einsum("...t,...tj->...j", weights, choices_b)
   chance = jnp.sum(shares_a * shares_b, axis=-1)
   # If all parts choose one parent, 1 - chance is 0 up to rounding.
-  decided = 1 - chance > 1e-5
-  kappa = (agreement - chance) / jnp.where(decided, 1 - chance, 1)
-  return ParseAgreement(agreement, chance, jnp.where(decided, kappa, 0))
+  undecided = 1 - chance <= 1e-5
+  kappa = (agreement - chance) / jnp.where(undecided, 1, 1 - chance)
+  return ParseAgreement(agreement, chance, jnp.where(undecided, 0, kappa))
 
 
 def _shares(coefficients):

@@ -16,6 +16,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
     preprocessing,
   )
 
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)
 _PENALTY = 1.0  # of the squares of weights of standardised features
 _HIDDEN = 64  # units of the small network
 _STOPPED = 20  # least number of examples for early stopping
@@ -67,6 +68,11 @@ def readouts(
         f"{name} has shape {list(np.shape(of_rows))}; give [{len(rows)}], one "
         "number for each row of features."
       )
+  if np.ptp(test_values) == 0:
+    raise ValueError(
+      "test_values are all the same; give examples among which they differ, "
+      "since errors are shares of their variance."
+    )
   mean, deviation = np.mean(values), max(np.std(values), 1e-12)
   regressions = {
     "linear": _ridge(),
@@ -87,7 +93,7 @@ def readouts(
       regression.fit(features, (values - mean) / deviation)
     predicted = mean + deviation * regression.predict(test_features)
     square = np.mean(np.square(predicted - test_values))
-    r2 = 1 - square / max(np.var(test_values), 1e-12)
+    r2 = 1 - square / max(np.var(test_values), 1e-300)
     found[name] = Readout(float(r2), float(np.sqrt(square)))
   return found
 
@@ -97,7 +103,8 @@ class Change(NamedTuple):
 
   Both are squared errors as shares of the variance of the poses of transformed
   images, summed over the numbers of the poses: 0 is exact, 1 as good as the
-  mean pose.
+  mean pose. Both are 1 where the poses of all images are the same but for the
+  rounding of float32.
 
   Attributes:
     equivariance_error: of the poses after the transformation, predicted from
@@ -143,8 +150,11 @@ def change(
         f"{name} has shape {found}; give {wanted}, as of the images before."
       )
   predicted = _ridge().fit(before, after).predict(test_before)
-  total = np.sum(np.square(test_after - np.mean(test_after, axis=0)))
-  total = max(total, 1e-12)
+  test_after = np.asarray(test_after, np.float64)
+  deviations = test_after - np.mean(test_after, axis=0)
+  if np.abs(deviations).max() <= _ROUNDING * np.abs(test_after).max():
+    return Change(1.0, 1.0)
+  total = np.sum(np.square(deviations))
   errors = (
     float(np.sum(np.square(test_after - guess)) / total)
     for guess in (predicted, test_before)

@@ -148,10 +148,13 @@ def log_partition(
   weights = sign * chains.log_weight
   mean = numerics.logsumexp(weights) - jnp.log(len(starts))
   spread = jnp.std(jnp.exp(weights - mean), ddof=1)
-  known = jnp.where(gain(model) < 1, known, jnp.inf)
+
+  def where_proper(x):
+    return jnp.where(gain(model) < 1, x, jnp.inf)
+
   return LogPartition(
-    known + sign * mean,
-    spread / jnp.sqrt(len(starts)),
-    known + jnp.mean(chains.log_weight),
+    where_proper(known + sign * mean),
+    where_proper(spread / jnp.sqrt(len(starts))),
+    where_proper(known + jnp.mean(chains.log_weight)),
     chains.state.reshape(-1, *model.image_shape),
   )

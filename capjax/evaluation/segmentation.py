@@ -47,12 +47,14 @@ def match(
     Hungarian method); -1 for objects without match.
   """
   _, found = np.unique(found, return_inverse=True)
+  objects, truth = np.unique(truth, return_inverse=True)
   size = max(found.max(initial=-1), truth.max(initial=-1)) + 1
   counts = np.zeros((size, size), int)
   np.add.at(counts, (found, truth), 1)
-  _, names = optimize.linear_sum_assignment(counts, maximize=True)
-  is_used = counts[np.arange(size), names] > 0
-  return np.where(is_used, names, -1)[found]
+  _, places = optimize.linear_sum_assignment(counts, maximize=True)
+  is_used = counts[np.arange(size), places] > 0
+  names = np.pad(objects, (0, size - len(objects)), constant_values=-1)
+  return np.where(is_used, names[places], -1)[found]
 
 
 def of_several(

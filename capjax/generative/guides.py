@@ -145,7 +145,11 @@ class PartEncoder(nnx.Module):
     """Makes poses Gaussian, with this initial standard deviation."""
     inputs, outputs = self.maps.kernel.shape
     self.log_scales = layers.Linear(
-      inputs, outputs // 8 * 6, **_constant(scale), rngs=rngs
+      inputs,
+      outputs // 8 * 6,
+      **_constant(scale),
+      dtype=self.maps.dtype,
+      rngs=rngs,
     )
 
 
@@ -215,6 +219,7 @@ class ObjectEncoder(nnx.Module):
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
     """Makes poses Gaussian, with this initial standard deviation."""
     self.log_scales = _EachMLP(*self.sizes, 6, **_constant(scale), rngs=rngs)
+    self.log_scales.dtype = self.poses.dtype
 
 
 class CapsuleGuide(nnx.Module):
@@ -278,7 +283,11 @@ class CapsuleGuide(nnx.Module):
     Args:
       scale: initial standard deviation of the Gaussians, for all images.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if `scale` is not above 0.
     """
+    checks.positive(scale=scale)
     for encoder in self.encoders:
       encoder.add_scales(scale, rngs)
 

@@ -84,8 +84,9 @@ class Relations(nnx.Module):
 class GenerativeCapsules(nnx.Module):
   """The parameters of the model; priors and floors are fixed.
 
-  A part whose pose is the identity is rendered at the size of its template,
-  pixel for pixel, in the middle of the image.
+  A part whose pose is the identity is rendered at the size of its template in
+  the middle of the image: pixel for pixel if the sizes of image and template
+  are both even or both odd; else between pixels, as means of four.
   """
 
   def __init__(

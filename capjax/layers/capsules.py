@@ -113,9 +113,9 @@ class PrimaryCaps(nnx.Module):
   from a single capsule below, which is shared out evenly: the squashed vectors
   are convolution / num_types + bias. The paper does not print this factor.
   Without it, at the paper's widths and the authors' initial weights, capsules
-  start saturated: most lengths are above 0.95, where the squash passes on less
-  than a hundredth of a gradient along the pose. With the factor lengths are
-  0.05 to 0.2, where it passes on half.
+  start saturated: more than half of the lengths are above 0.97, where the
+  squash passes on less than a hundredth of a gradient along the pose. With the
+  factor lengths are 0.05 to 0.2, where it passes on half.
 
   Differs from the authors' code: with leaky routing the factor there is
   1 / (num_types + 1).
@@ -291,8 +291,9 @@ class DenseCaps(nnx.Module):
       poses: [B I C], or [B I P Q] of matrices; for the axis I there may be
         several, as in the results of `PrimaryCaps` and `ConvCaps`, with I
         capsules in all.
-      activations: [B I] of the parts, or with the same axes for I; the lengths
-        of their poses by default. Routings whose row of `routers.ROUTERS` has
+      activations: [B I] of the parts in [0, 1], or with the same axes for I;
+        the lengths of their poses by default, which are in [0, 1] if these are
+        squashed. Routings whose row of `routers.ROUTERS` has
         `uses_activations=False` take poses alone.
 
     Returns:
@@ -301,7 +302,8 @@ class DenseCaps(nnx.Module):
     Raises:
       TypeError: if an array does not hold floating-point numbers, or a custom
         routing returns anything but a `RoutingOutput`.
-      ValueError: if the numbers of parts or the sizes of their poses differ.
+      ValueError: if the numbers of parts or the sizes of their poses differ, or
+        a known activation is outside of [0, 1].
     """
     given = {"poses": (poses, self.part_shape)}
     if activations is not None:
@@ -320,6 +322,7 @@ class DenseCaps(nnx.Module):
         )
     poses = poses.reshape(-1, self.num_parts, *self.part_shape)
     if activations is not None:
+      checks.values(0.0, 1.0, activations=activations)
       activations = activations.reshape(-1, self.num_parts)
     transforms = self.transforms[...]
     bias = None if self.bias is None else self.bias[...]

@@ -108,7 +108,8 @@ class ConvCaps(nnx.Module):
 
     Args:
       poses: [B H W I C], or [B H W I P Q] of matrices.
-      activations: of the parts; the lengths of their poses by default.
+      activations: of the parts, in [0, 1]; the lengths of their poses by
+        default, as for `DenseCaps`.
 
     Returns:
       Poses [B oH oW J D] or [B oH oW J P R], activations [B oH oW J] and
@@ -117,8 +118,8 @@ class ConvCaps(nnx.Module):
 
     Raises:
       TypeError: as `DenseCaps`.
-      ValueError: if the shapes do not fit, or the window is larger than the
-        grid.
+      ValueError: if the shapes do not fit, the window is larger than the grid,
+        or a known activation is outside of [0, 1].
     """
     wanted = ("B", "H", "W", self.num_below, *self.window.part_shape)
     checks.arrays({"poses": (poses, " ".join(map(str, wanted)))})

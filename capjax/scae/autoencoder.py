@@ -188,7 +188,9 @@ class SCAE(nnx.Module):
       parts,
       objects,
       self.prior_probe(lax.stop_gradient(objects.prior_presence())),
-      self.posterior_probe(lax.stop_gradient(objects.posterior_presence())),
+      # Of sums, as in the authors' code: means are so small that a probe
+      # learns from them more slowly.
+      self.posterior_probe(lax.stop_gradient(jnp.sum(objects.posterior, -1))),
     )
 
 
@@ -248,9 +250,9 @@ def loss(
     ValueError: if an image has a class twice, where labels are known (not under
       jit).
 
-  Differs from paper: for constellations the authors' code uses the weight
-  prior_within for another term too, and does not use the constant that it has
-  for that term.
+  Differs from paper: its constant of the sparsity of presences within an image,
+  4.3 in the authors' script, is not read by their code, which uses K / C as
+  here.
   """
   if labels is not None:
     labels = labels.reshape(len(labels), -1)
@@ -294,8 +296,7 @@ def loss(
 def shares_won(objects: object_capsules.Objects) -> Float[Array, "B K"]:
   """The share of parts that each object explains better than all others."""
   num_objects = objects.posterior.shape[1]
-  winners = jnp.argmax(objects.posterior, axis=1)
-  return jnp.mean(jax.nn.one_hot(winners, num_objects), axis=1)
+  return jnp.mean(jax.nn.one_hot(objects.winners, num_objects), axis=1)
 
 
 def flat_templates(model: SCAE) -> Float[Array, ""]:
@@ -326,7 +327,7 @@ def reconstruct(
   """
   output = model(images)
   objects, targets = output.objects, model.targets(images)
-  winners = jnp.argmax(objects.posterior, axis=1)[:, None]  # [B 1 M]
+  winners = objects.winners[:, None]  # [B 1 M]
   poses = jnp.take_along_axis(objects.votes, winners[..., None, None], axis=1)
   presence = jnp.take_along_axis(objects.presence, winners, axis=1)
   expected = part_capsules.Parts(
@@ -361,10 +362,8 @@ def object_masks(
   output = model(images)
   explained = model.decoder.explain(model.targets(images), output.parts)
   coefficients = jnp.mean(explained.coefficients, axis=-1)[:, :-1]
-  posterior = output.objects.posterior
-  won = jax.nn.one_hot(
-    jnp.argmax(posterior, axis=1), posterior.shape[1], axis=1
-  )
+  num_objects = output.objects.posterior.shape[1]
+  won = jax.nn.one_hot(output.objects.winners, num_objects, axis=1)
   masks = numerics.einsum("bkm,bmhw->bkhw", won, coefficients)
   return explained.mean, masks
 

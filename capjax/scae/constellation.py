@@ -34,6 +34,8 @@ class Constellation(NamedTuple):
       an object to its parts.
     log_prob: [B], log-likelihood of the points that are present, in nats.
     posterior: [B K N M], the probability that point m is vote n of object k.
+    winners: [B M], the object whose vote explains each point best, for absent
+      points too.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -44,6 +46,7 @@ class Constellation(NamedTuple):
   deformations: Float[Array, "B K N 6"]
   log_prob: Float[Array, " B"]
   posterior: Float[Array, "B K N M"]
+  winners: Int[Array, "B M"]
 
   def prior_presence(self) -> Float[Array, "B K"]:
     """Returns, for each object, the largest presence of its points."""
@@ -56,13 +59,9 @@ class Constellation(NamedTuple):
     """
     return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
 
-  def objects(self) -> Int[Array, "B M"]:
-    """The object whose vote explains each point best, for absent points too."""
-    return jnp.argmax(jnp.max(self.posterior, axis=2), axis=1)
-
   def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
     """The share of the points that are `there` assigned to each object."""
-    won = jax.nn.one_hot(self.objects(), self.logits.shape[1])
+    won = jax.nn.one_hot(self.winners, self.logits.shape[1])
     counts = numerics.einsum("bmk,bm->bk", won, there)
     return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
 
@@ -168,6 +167,7 @@ class ConstellationAutoencoder(nnx.Module):
       found.dynamics,
       explanation.log_prob,
       explanation.posterior.reshape(*votes.shape[:3], -1),
+      explanation.winner // votes.shape[2],
     )
 
 
@@ -191,7 +191,7 @@ def explain_points(
     log_presence: log a_kn.
 
   Returns:
-    The log-likelihood and the posterior, of all votes [K*N M] in order.
+    See `vote_mixture.Explanation`; its votes are all [K*N] in order.
   """
   count = len(points)
 
@@ -294,7 +294,7 @@ def active_objects_loss(
     ValueError: if it has another shape, or a known value outside of [0, 1].
   """
   checks.arrays({"presence": (presence, "B M")})
-  objects = output.objects()
+  objects = output.winners
   checks.same_shape(objects.shape, presence=presence)
   checks.values(0.0, 1.0, presence=presence)
   wins = jax.nn.one_hot(objects, output.logits.shape[1])

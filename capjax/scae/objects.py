@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from capjax.kernels import checks
 from capjax.kernels.matching import vote_mixture
@@ -34,6 +34,7 @@ class Objects(NamedTuple):
       0 without deformations.
     log_prob: [B], log-likelihood of the parts, in nats.
     posterior: [B K M], the probability that part m belongs to object k.
+    winners: [B M], the object that explains each part best.
   """
 
   poses: Float[Array, "B K 3 3"]
@@ -43,6 +44,7 @@ class Objects(NamedTuple):
   dynamics: Float[Array, "B K M 6"]
   log_prob: Float[Array, " B"]
   posterior: Float[Array, "B K M"]
+  winners: Int[Array, "B M"]
 
   def prior_presence(self) -> Float[Array, "B K"]:
     """Returns, for each object, the largest presence of its parts."""
@@ -162,6 +164,7 @@ class ObjectCapsules(nnx.Module):
       found.dynamics,
       explanation.log_prob,
       explanation.posterior,
+      explanation.winner,
     )
 
 

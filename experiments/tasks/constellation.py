@@ -122,7 +122,7 @@ def measure(
   """
   del labels
   output = model(sampled.points, sampled.presence)
-  found = output.objects()
+  found = output.winners
   return {
     "log_prob": output.log_prob,
     # An object that never explains a point is dead.

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .. import checks, numerics
 
@@ -20,11 +20,14 @@ class Explanation(NamedTuple):
     posterior: [K M], the probability that part m belongs to the object of vote
       k; sums to 1 over k together with `dummy`.
     dummy: [M], the probability that part m belongs to no object.
+    winner: [M], the k of the largest posterior, also where all those of a part
+      are too small for a float.
   """
 
   log_prob: Float[Array, ""]
   posterior: Float[Array, "K M"]
   dummy: Float[Array, " M"]
+  winner: Int[Array, " M"]
 
 
 NORMALISATIONS = "none", "votes", "all"  # of the weights of votes
@@ -98,9 +101,13 @@ def explain_parts(
   errors = jnp.clip(errors, -_FARTHEST, _FARTHEST)
   constant = size * (jnp.log(scales) + 0.5 * jnp.log(2 * jnp.pi))
   log_joint = log_weights - constant - 0.5 * jnp.sum(jnp.square(errors), -1)
+  winner = jnp.argmax(log_joint, axis=0)
   log_joint = jnp.vstack([log_joint, dummy])
   log_parts = numerics.logsumexp(log_joint, 0)
   posterior = numerics.softmax(log_joint, 0)
   return Explanation(
-    jnp.sum(presence.astype(dtype) * log_parts), posterior[:-1], posterior[-1]
+    jnp.sum(presence.astype(dtype) * log_parts),
+    posterior[:-1],
+    posterior[-1],
+    winner,
   )

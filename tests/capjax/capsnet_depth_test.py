@@ -104,6 +104,7 @@ def test_without_depth_nothing_is_added():
   ("options", "words"),
   [
     (dict(conv_competition="row"), "conv_competition is 'row'; give one of"),
+    (dict(conv_competition="grid", leaky=True), "leaky is True, and layers of"),
     (dict(conv_capsules=(3, 0)), "conv_capsules is 0; give at least 1"),
     (dict(conv_capsules_kernel=0), "conv_capsules_kernel is 0; give at least"),
     (dict(residual_features=(0,)), "residual_features is 0; give at least 1"),

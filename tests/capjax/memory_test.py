@@ -27,6 +27,18 @@ def test_what_a_container_uses_is_not_free(cgroup):
   assert memory.available_on_host() == 0
 
 
+@pytest.mark.parametrize(
+  ("size", "text"),
+  [
+    (0, "0 B"), (7, "7 B"), (999, "999 B"), (1000, "1 kB"), (1649, "1.6 kB"),
+    (9949, "9.9 kB"), (9950, "10 kB"), (999_499, "999 kB"), (999_500, "1 MB"),
+    (2_400_000_000, "2.4 GB"), (10**21, "1000000 PB"),
+  ],
+)  # fmt: skip
+def test_bytes_are_said_to_two_digits_or_more(size, text):
+  assert memory.as_text(size) == text
+
+
 @pytest.mark.parametrize("stat", [STAT, "anon 300\n", "?\n"])
 def test_the_machine_is_the_limit_where_a_container_has_none(cgroup, stat):
   cgroup("max", stat=stat)

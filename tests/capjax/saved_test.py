@@ -348,6 +348,20 @@ def test_a_card_of_other_classes_or_images_is_refused(tmp_path, change, words):
   assert not os.listdir(tmp_path)
 
 
+def test_a_card_is_compared_with_default_arguments(tmp_path):
+  spec = specs.Spec(capjax.EfficientCapsNet, {})
+  model = spec.make(rngs=nnx.Rngs(0))
+  card = saved.make_card(
+    spec, image_shape=(28, 28, 1), class_names=list(map(str, range(10)))
+  )
+  for change, words in (
+    ({"class_names": ["a", "b"]}, "it has 2 class_names, and the model 10 cl"),
+    ({"image_shape": [9, 9, 1]}, r"images become \[9, 9, 1\], and the model"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      saved.save(saved.TrainedModel(model, card | change), tmp_path / "x")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
   path = tmp_path / "missing" / "x.safetensors"
   with pytest.raises(FileNotFoundError, match="missing; make it, or name"):

@@ -14,6 +14,7 @@ from flax import nnx
 
 import capjax
 from capjax import data, saved, specs
+from capjax.scae import parts
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,8 @@ def test_arguments_are_added_replaced_and_have_defaults():
   assert some.argument("num_classes") == 10
   with pytest.raises(KeyError):
     spec.argument("num_layers")
+  with pytest.raises(KeyError):  # it has no default
+    specs.Spec(parts.PartEncoder, {}).argument("num_parts")
 
 
 @pytest.mark.parametrize(

@@ -62,25 +62,20 @@ def find(
   Raises:
     FileNotFoundError: Part of the data set is missing.
   """
-  names = {
-    (part, kind): _names(part, kind) for part in _PREFIXES for kind in _RANKS
-  }
-  present = {
-    key: [folder / name for name in candidates if (folder / name).is_file()]
-    for key, candidates in names.items()
-  }
-  if not any(present.values()):
+  files = [f for f, match in _matches(folder).items() if not match["prefix"]]
+  if not files:
     return None
+  found = find_set(folder / files[0].name) or {}
   for kind in _RANKS:
     # Do not continue with another source: the files may hold other data than
     # the standard data set of that name.
-    if not present[split, kind]:
-      beside = sorted(path.name for found in present.values() for path in found)
+    if (split, kind) not in found:
       raise FileNotFoundError(
-        f"{folder}: no {split} {kind} beside {', '.join(beside)}; "
-        f"add one of {', '.join(names[split, kind])}"
+        f"{folder}: no {split} {kind} beside "
+        f"{', '.join(file.name for file in files)}; "
+        f"add one of {', '.join(_names(split, kind))}"
       )
-  return present[split, "images"][0], present[split, "labels"][0]
+  return found[split, "images"], found[split, "labels"]
 
 
 def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
@@ -97,14 +92,7 @@ def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
   Raises:
     ValueError: The folder holds several data sets.
   """
-  folder = path if path.is_dir() else path.parent
-  if not folder.is_dir():
-    return None
-  matches = {
-    file: match
-    for file in sorted(folder.iterdir())
-    if (match := _NAME.fullmatch(file.name)) and file.is_file()
-  }
+  matches = _matches(path if path.is_dir() else path.parent)
   if not path.is_dir():
     one = matches.get(path)
     prefix = one["prefix"] if one else path.name + "-"
@@ -118,11 +106,21 @@ def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
       f"{', '.join(str(path / x.rstrip('-')) for x in prefixes)}"
     )
   found: dict[tuple[str, str], pathlib.Path] = {}
-  # An uncompressed file before its .gz, t10k before test.
   for file, match in matches.items():
     part = "train" if match["part"] == "train" else "test"
     found.setdefault((part, match["kind"]), file)
   return found or None
+
+
+def _matches(folder: pathlib.Path) -> dict[pathlib.Path, re.Match[str]]:
+  """Files named as IDX: uncompressed ones before .gz, t10k before test."""
+  if not folder.is_dir():
+    return {}
+  return {
+    file: match
+    for file in sorted(folder.iterdir())
+    if (match := _NAME.fullmatch(file.name)) and file.is_file()
+  }
 
 
 def open_set(

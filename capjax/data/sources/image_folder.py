@@ -331,10 +331,10 @@ def _may_be_turned(image) -> bool:
 def _check_depth(
   root: pathlib.Path, headers: dict[pathlib.Path, _Header]
 ) -> str:
-  """Returns a note if images of 16 bits are dark; empty if not.
+  """Returns a note if images of 16 bits are dark or black; empty if not.
 
   Raises:
-    ValueError: if they would be black.
+    ValueError: if all would be black.
   """
   largest = max((x.largest for x in headers.values()), default=0)
   if 0 < largest < 256:
@@ -344,6 +344,9 @@ def _check_depth(
     )
   if 0 < largest < 2**12:
     return f" (the largest intensity is {largest} of 65535, so they are dark)"
+  black = sum(0 < x.largest < 256 for x in headers.values())
+  if black:
+    return f" ({black} hold at most 255 of 65535, and become black)"
   return ""
 
 

@@ -167,7 +167,8 @@ def edges(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
   Returns:
     [H, W, C] in [0, 1]; 0 in channels that are the same everywhere.
 
-  Differs from paper: nothing; the recipe is that of its code.
+  Differs from paper: for an even number of pixels the median is the mean of the
+  two in the middle. The rest of the recipe is that of its code.
   """
   padded = jnp.pad(image, ((1, 1), (1, 1), (0, 0)), mode="reflect")
 

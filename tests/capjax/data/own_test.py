@@ -207,6 +207,14 @@ def test_some_labels_alone_are_refused(train, test, class_names, words):
     from_arrays(train, test, class_names=class_names)
 
 
+def test_test_sets_number_their_classes_alike():
+  names = ["a", "b"]
+  test, _ = data.from_arrays((IMAGES, LABELS), class_names=names[::-1])
+  with pytest.raises(ValueError, match="of train are a, b, .* test b, a; numb"):
+    data.from_arrays((IMAGES, LABELS), test, class_names=names)
+  data.from_arrays((IMAGES, LABELS), test, class_names=names[::-1])
+
+
 def test_data_sets_keep_their_classes():
   """Also those without an example, and their names."""
   train, _ = data.from_arrays((IMAGES, LABELS), class_names=["a", "b", "c"])

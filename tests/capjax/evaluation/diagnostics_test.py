@@ -278,6 +278,13 @@ class DiagnosticsTest(chex.TestCase):
     peaks = diagnostics.peak_activations(activations)
     np.testing.assert_array_equal(peaks, activations[[0, 1, 0], [0, 1, 2]])
 
+  def test_what_is_not_a_number_is_neither_dead_nor_alive(self):
+    unknown = jnp.ones((4, 3)).at[1, 2].set(jnp.nan)
+    self.assertTrue(np.isnan(diagnostics.dead_parents(unknown)))
+    parse = jnp.full((2, 3), jnp.nan)
+    agreement = diagnostics.parse_agreement(parse, parse)
+    self.assertTrue(np.isnan(agreement.kappa))
+
   def test_dead_parents(self):
     check_dead_parents_never_wake(diagnostics.dead_parents)
 

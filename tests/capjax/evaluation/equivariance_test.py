@@ -56,6 +56,21 @@ def test_a_linear_change_has_no_error():
   assert lost.equivariance_error > 0.95
 
 
+def test_poses_that_do_not_change_are_no_better_than_their_mean():
+  constant = np.full((9, 3), 0.3, np.float32)
+  noise = np.random.default_rng(0).normal(size=(2, 9, 3))
+  for size in (0.0, 1e-9, 1e-8):
+    before, after = (constant + size * x for x in noise)
+    found = equivariance.change(before, after, before, after)
+    assert found == equivariance.Change(1.0, 1.0)
+
+
+def test_values_that_do_not_change_are_refused():
+  poses = np.random.default_rng(0).normal(size=(9, 3))
+  with pytest.raises(ValueError, match="test_values are all the same; give"):
+    equivariance.readouts(poses, poses[:, 0], poses, np.full(9, 0.3))
+
+
 def test_few_examples():
   random = np.random.default_rng(0)
   poses, seen = random.normal(size=(2, 9, 3))

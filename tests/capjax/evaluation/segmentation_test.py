@@ -51,6 +51,11 @@ class SegmentationTest(parameterized.TestCase):
       named = segmentation.match(np.array(found), truth)
       self.assertEqual(np.sum(named == truth), right)
 
+  def test_numbers_of_objects_may_have_gaps(self):
+    truth = np.array([0, 200_000, 200_000, 7])
+    named = segmentation.match(np.array([3, 1, 1, 2]), truth)
+    np.testing.assert_array_equal(named, truth)
+
   def test_absent_points_are_left_out(self):
     truth = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]])
     found = np.array([[0, 0, 1, 9], [0, 1, 1, 1], [0, 0, 0, 0]])

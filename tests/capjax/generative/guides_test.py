@@ -14,9 +14,20 @@ from flax import nnx
 from numpyro import infer
 
 from capjax.generative import guides, numpyro_programs
+from capjax.layers import dense
 
 
 class GuidesTest(chex.TestCase):
+  def test_scales_compute_as_the_other_products_do(self):
+    _, guide, _ = generative_cases.small()
+    guide = nnx.clone(guide)
+    dense.set_dtype(guide, jnp.bfloat16)
+    with self.assertRaisesRegex(ValueError, "scale is 0"):
+      guide.add_scales(scale=0.0, rngs=nnx.Rngs(0))
+    guide.add_scales(scale=0.1, rngs=nnx.Rngs(0))
+    for encoder in guide.encoders:
+      self.assertEqual(encoder.log_scales.dtype, jnp.bfloat16)
+
   @pytest.mark.long
   def test_bound_is_that_of_numpyro(self):
     """Means of many samples, with selections enumerated or summed out."""

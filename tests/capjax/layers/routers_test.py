@@ -411,6 +411,14 @@ class DenseCapsTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, words):
       _layer("dynamic")(jnp.zeros(poses), activations)
 
+  def test_activations_outside_of_0_to_1_are_refused(self):
+    for value in (-1.0, 7.0):
+      with self.assertRaisesRegex(ValueError, "activations has values from"):
+        _layer("em")(jnp.ones((2, 6, 3)), jnp.full((2, 6), value))
+    windows = layers.ConvCaps(2, 3, 2, 4, 1, rngs=nnx.Rngs(0))
+    with self.assertRaisesRegex(ValueError, "activations has values from"):
+      windows(jnp.ones((1, 2, 2, 2, 3)), jnp.full((1, 2, 2, 2), -1.0))
+
   @parameterized.parameters(
     ((6, 3, 3, (2, 2)), "part_size is 3 and pose_size is .2, 2.; give"),
     ((6, (2, 3), 3, (3, 2)), "as many rows"),

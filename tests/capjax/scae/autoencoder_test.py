@@ -60,6 +60,24 @@ def _explain(model, images, key):
 _loss = jax.jit(scae.loss)
 
 
+def test_probes_read_the_presences_of_objects():
+  """The posterior one reads how many parts each object explains."""
+  model, images = _make(), _images(2)
+  output, _ = _explain(model, images, None)
+  for logits, probe, presences in (
+    (output.prior_logits, model.prior_probe, output.objects.presence.max(-1)),
+    (
+      output.posterior_logits,
+      model.posterior_probe,
+      output.objects.posterior.sum(-1),
+    ),
+  ):
+    kernel, bias = (np.float64(x[...]) for x in (probe.kernel, probe.bias))
+    np.testing.assert_allclose(
+      logits, np.float64(presences) @ kernel + bias, atol=1e-4
+    )
+
+
 def _loss_oracle(model, images, labels, key):
   """The terms of the loss, in float64 and by loops, of what the model says."""
   output, log_probs = _explain(model, images, key)

@@ -284,10 +284,9 @@ class AutoencoderTest(chex.TestCase):
     """Whatever their presence, which rests above zero."""
     output = _output()
     batch, num_objects, _, num_points = output.posterior.shape
-    posterior = jnp.zeros(output.posterior.shape)
-    posterior = posterior.at[:, 0, 0].set(0.4).at[:, 1, 1, 0].set(0.6)
+    winners = jnp.zeros((batch, num_points), int).at[:, 0].set(1)
     there = jnp.ones((batch, num_points)).at[:, -1].set(0.0)
-    won = output._replace(posterior=posterior).shares_won(there)
+    won = output._replace(winners=winners).shares_won(there)
     want = np.zeros(num_objects)
     want[:2] = [(num_points - 2) / (num_points - 1), 1 / (num_points - 1)]
     np.testing.assert_allclose(won, np.tile(want, (batch, 1)), rtol=1e-6)

@@ -39,7 +39,8 @@ def test_parts_are_where_their_most_probable_objects_expect_them():
   presence = np.zeros(parts.presence.shape, np.float32)
   winners = set()
   for b, m in np.ndindex(presence.shape):
-    k = int(np.argmax(objects.posterior[b, :, m]))
+    k = int(objects.winners[b, m])
+    assert objects.posterior[b, k, m] == max(objects.posterior[b, :, m])
     winners.add(k)
     poses[b, m] = objects.votes[b, k, m]
     presence[b, m] = objects.presence[b, k, m]

@@ -57,7 +57,11 @@ class Known:
     empty = dict.fromkeys(Objects._fields, jnp.zeros(2))
     objects = Objects(
       **empty
-      | {"log_prob": jnp.array([7.0, -3.0]), "posterior": jnp.array(POSTERIOR)}
+      | {
+        "log_prob": jnp.array([7.0, -3.0]),
+        "posterior": jnp.array(POSTERIOR),
+        "winners": jnp.argmax(jnp.array(POSTERIOR), axis=1),
+      }
     )
     parts = Parts(None, jnp.array(PRESENCE), None)
     return SimpleNamespace(

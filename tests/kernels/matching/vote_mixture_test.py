@@ -39,6 +39,7 @@ def _oracle(
   num_votes, num_parts, size = votes.shape
   total, posterior = 0.0, np.zeros((num_votes, num_parts))
   rest = np.zeros(num_parts)
+  winner = np.zeros(num_parts, int)
   for m in range(num_parts):
     scale_of = {
       "none": 1.0,
@@ -60,7 +61,8 @@ def _oracle(
     total += presence[m] * np.log(evidence)
     posterior[:, m] = np.array(summands) / evidence
     rest[m] = dummy / evidence
-  return total, posterior, rest
+    winner[m] = summands.index(max(summands))
+  return total, posterior, rest, winner
 
 
 class ExplainPartsTest(parameterized.TestCase):
@@ -83,6 +85,18 @@ class ExplainPartsTest(parameterized.TestCase):
       got, _oracle(*_inputs(), normalise, 0.3, 0.02), strict=True
     ):
       np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+  def test_the_nearest_vote_wins_where_no_posterior_is_a_float(self):
+    votes = jnp.array([[[0.0]], [[5.0]], [[2.0]]])
+    got = vote_mixture.explain_parts(
+      jnp.array([[3.0]]),
+      jnp.ones(1),
+      votes,
+      jnp.full((3, 1), 0.02),
+      jnp.zeros((3, 1)),
+    )
+    np.testing.assert_array_equal(got.posterior, 0)
+    self.assertEqual(got.winner, 2)
 
   def test_posteriors_sum_to_one(self):
     got = vote_mixture.explain_parts(*_inputs())

@@ -83,6 +83,15 @@ def test_the_uncompressed_file_and_the_usual_prefix_come_first(
   assert not data.load("mnist", "test", tmp_path).images.any()
 
 
+def test_names_may_have_a_dot(tmp_path, examples):
+  images, labels = examples
+  folder = tmp_path / "mnist"
+  write(folder, "train-images.idx3-ubyte", idx_bytes(images))
+  write(folder, "train-labels.idx1-ubyte", idx_bytes(labels))
+  found = data.load("mnist", "train", tmp_path)
+  np.testing.assert_array_equal(found.images[..., 0], images)
+
+
 # (the file to change, its new content given images and labels or None to
 # remove it, words of the message: the file or folder, the fault, the remedy).
 BROKEN = {

@@ -297,6 +297,19 @@ def test_dark_images_of_16_bits_are_told(tmp_path, largest, said):
   assert (said in note) if said else ("largest" not in note)
 
 
+def test_one_bright_image_does_not_hide_black_ones(tmp_path):
+  for name in "ab":
+    (tmp_path / name).mkdir()
+    for n in range(2):
+      pixels = np.arange(255, 225, -1, dtype=np.uint16).reshape(6, 5)
+      Image.fromarray(pixels).save(tmp_path / name / f"{n}.png")
+  bright = np.full((6, 5), 65535, np.uint16)
+  Image.fromarray(bright).save(tmp_path / "a" / "2.png")
+  _, notes = load_both(tmp_path)
+  (note,) = (x for x in notes if "of 16 bits" in x)
+  assert "(4 hold at most 255 of 65535, and become black)" in note
+
+
 def test_8_bits_in_files_of_16_are_refused(tmp_path):
   """Divided by 257 they would be black."""
   for name in "ab":
