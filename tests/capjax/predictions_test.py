@@ -54,6 +54,32 @@ def test_outputs_have_their_names_and_ranges(name):
     np.testing.assert_allclose(found.scores.sum(axis=1), 1, atol=1e-6)
 
 
+def test_classes_and_objects_of_an_scae_are_those_of_its_posterior():
+  images, found = predicted("scae")
+  output = saved_cases.trained("scae").model(jnp.float32(images) / 255)
+  chances = np.exp(np.float64(output.posterior_logits))
+  np.testing.assert_allclose(
+    found.scores, chances / chances.sum(axis=1, keepdims=True), atol=1e-5
+  )
+  np.testing.assert_allclose(
+    found.outputs["objects"], output.objects.posterior.mean(-1), atol=1e-5
+  )
+  np.testing.assert_allclose(
+    found.outputs["parts"], output.parts.presence, atol=1e-5
+  )
+
+
+def test_latents_of_a_vae_are_means_which_its_images_come_from():
+  images, found = predicted("vae")
+  model = saved_cases.trained("vae").model
+  mean, _ = model.encode(jnp.float32(images) / 255)
+  np.testing.assert_allclose(found.outputs["latents"], mean, atol=1e-5)
+  odds = np.float64(model.decode(mean))
+  np.testing.assert_allclose(
+    found.outputs["reconstructions"], 1 / (1 + np.exp(-odds)), atol=1e-5
+  )
+
+
 @pytest.mark.parametrize("name", ["capsnet", "vae"])
 def test_batches_do_not_change_predictions(name):
   _, together = predicted(name)

@@ -15,6 +15,7 @@ from flax import nnx
 from numpyro import infer
 
 from capjax import generative
+from capjax.generative import amortised
 from capjax.generative import numpyro_programs as programs
 from capjax.layers import platforms
 from kernels.matching import selection
@@ -110,6 +111,40 @@ def _brute_force(capsules, layers, images):
 
 def _log_joint(capsules, layers, images):
   return capsules.log_joint(layers, images)
+
+
+def test_arguments_reach_the_model_and_the_guide():
+  model = amortised.amortised_capsules(
+    (9, 9, 1), num_capsules=(2, 2), template_size=3, conv_features=(2,),
+    width=4, temperature=0.7, pixel_scale=0.3, scale_floor=0.2,
+    scale_prior=0.4, off_scale=3.0, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  assert model.guide.temperature == model.capsules.temperature == 0.7
+  assert model.capsules.pixel_scale == 0.3
+  assert model.capsules.scale_floor == 0.2
+  assert model.capsules.scale_prior == 0.4
+  assert model.capsules.off_scale == 3.0 and model.capsules.dummy_scale == 2.0
+
+
+def test_absent_children_have_the_scale_off_and_others_that_of_the_dummy():
+  """Log densities of children without parents, at poses of 1."""
+  capsules = generative.GenerativeCapsules(
+    (9, 9, 1), num_capsules=(1, 1), template_size=3, off_scale=3.0,
+    dummy_scale=5.0, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+  absent = jnp.full((1, 1), -40.0)
+  found = []
+  for logit in (-40.0, 40.0):
+    child = Capsules(jnp.full((1, 1), logit), jnp.ones((1, 1, 6)))
+    zero = child._replace(poses=jnp.zeros((1, 1, 6)))
+    parents = Capsules(absent, jnp.zeros((1, 1, 6)))
+    there, middle = (
+      capsules.select((x, parents))[0].log_densities[0, 0]
+      for x in (child, zero)
+    )
+    found.append(middle - there)
+  for cost, scale in zip(found, (3.0, 5.0), strict=True):
+    np.testing.assert_allclose(cost, 6 / 2 / scale**2, rtol=1e-3)
 
 
 class GenerativeTest(chex.TestCase):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from capjax.energy import rbm
-from experiments.training import placing, train_step
+from experiments.training import micro_batches, placing, train_step
 
 BATCH_SIZE, NUM_EXAMPLES = 12, 30
 _random = np.random.default_rng(0)
@@ -87,6 +87,23 @@ def test_an_update_needs_less_memory():
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
   assert temporary(8) < 0.5 * temporary(1)
+
+
+def test_each_part_has_random_numbers_of_its_own():
+  def draw(rest, images, labels, key):
+    del images, labels
+    return jnp.square(jax.random.normal(key)), rest
+
+  mean, _ = micro_batches.average(
+    draw,
+    nnx.State({}),
+    np.zeros((200, 1)),
+    np.zeros(200),
+    jax.random.key(0),
+    num_parts=200,
+    mesh=placing.data_mesh(1),
+  )
+  assert abs(mean - 1) < 0.4  # the variance; of one number 0.4 is rare
 
 
 @pytest.mark.parametrize("parts", [0, 5])
