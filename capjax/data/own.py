@@ -136,7 +136,8 @@ def from_arrays(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
       "class"
     )
-  names = tuple(class_names or getattr(train, "class_names", ()))
+  known = train.class_names if isinstance(train, Dataset) else ()
+  names = tuple(class_names or known)
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
     class_names = train.named(range(train.num_classes)).tolist()
   if isinstance(test, Dataset):
