@@ -136,10 +136,13 @@ def from_arrays(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
       "class"
     )
+  if class_names is not None:
+    class_names = tuple(class_names)
+  # Given names may rename those of data sets, whose labels must agree.
   known = train.class_names if isinstance(train, Dataset) else ()
-  names = tuple(class_names or known)
+  names = known or tuple(map(str, class_names or ()))
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
-    class_names = train.named(range(train.num_classes)).tolist()
+    class_names = tuple(train.named(range(train.num_classes)).tolist())
   if isinstance(test, Dataset):
     theirs = test.class_names
     if names and theirs and names != theirs:
@@ -148,7 +151,7 @@ def from_arrays(
         f"{', '.join(theirs)}; number the labels of both alike"
       )
   if class_names is not None:
-    named["class_names"] = tuple(class_names)
+    named["class_names"] = class_names
   arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}
   source = npz.open_arrays("the arrays", arrays, Conversion())
   if isinstance(train, Dataset):

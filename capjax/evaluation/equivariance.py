@@ -103,8 +103,8 @@ class Change(NamedTuple):
 
   Both are squared errors as shares of the variance of the poses of transformed
   images, summed over the numbers of the poses: 0 is exact, 1 as good as the
-  mean pose. Both are 1 where the poses of all images are the same but for the
-  rounding of float32.
+  mean pose. Both are 1 where the poses of all other images after the
+  transformation are the same but for the rounding of float32.
 
   Attributes:
     equivariance_error: of the poses after the transformation, predicted from
@@ -152,7 +152,8 @@ def change(
   predicted = _ridge().fit(before, after).predict(test_before)
   test_after = np.asarray(test_after, np.float64)
   deviations = test_after - np.mean(test_after, axis=0)
-  if np.abs(deviations).max() <= _ROUNDING * np.abs(test_after).max():
+  rounding = _ROUNDING * np.abs(test_after).max(axis=0)
+  if np.all(np.abs(deviations) <= rounding):
     return Change(1.0, 1.0)
   total = np.sum(np.square(deviations))
   errors = (

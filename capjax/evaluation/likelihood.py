@@ -150,7 +150,7 @@ def log_partition(
   spread = jnp.std(jnp.exp(weights - mean), ddof=1)
 
   def where_proper(x):
-    return jnp.where(gain(model) < 1, x, jnp.inf)
+    return jnp.where(gain(model) >= 1, jnp.inf, x)
 
   return LogPartition(
     where_proper(known + sign * mean),

@@ -53,7 +53,8 @@ def match(
   np.add.at(counts, (found, truth), 1)
   _, places = optimize.linear_sum_assignment(counts, maximize=True)
   is_used = counts[np.arange(size), places] > 0
-  names = np.pad(objects, (0, size - len(objects)), constant_values=-1)
+  names = np.full(size, -1)
+  names[: len(objects)] = objects
   return np.where(is_used, names[places], -1)[found]
 
 

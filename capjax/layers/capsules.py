@@ -114,7 +114,7 @@ class PrimaryCaps(nnx.Module):
   are convolution / num_types + bias. The paper does not print this factor.
   Without it, at the paper's widths and the authors' initial weights, capsules
   start saturated: more than half of the lengths are above 0.97, where the
-  squash passes on less than a hundredth of a gradient along the pose. With the
+  squash passes on a hundredth or less of a gradient along the pose. With the
   factor lengths are 0.05 to 0.2, where it passes on half.
 
   Differs from the authors' code: with leaky routing the factor there is

@@ -48,8 +48,8 @@ def find(
 ) -> tuple[pathlib.Path, pathlib.Path] | None:
   """Finds the image file and the label file of a split.
 
-  If several files exist, `t10k-` is preferred to `test-`, `idx3` to `idx4`, and
-  an uncompressed file to its `.gz`.
+  If several files exist, `t10k-` is preferred to `test-`, `-idx` to `.idx`,
+  `idx3` to `idx4`, and an uncompressed file to its own `.gz`.
 
   Args:
     folder: The folder to search; need not exist.
@@ -113,7 +113,7 @@ def find_set(path: pathlib.Path) -> dict[tuple[str, str], pathlib.Path] | None:
 
 
 def _matches(folder: pathlib.Path) -> dict[pathlib.Path, re.Match[str]]:
-  """Files named as IDX: uncompressed ones before .gz, t10k before test."""
+  """Files named as IDX: t10k before test, each before its own .gz."""
   if not folder.is_dir():
     return {}
   return {

@@ -213,6 +213,12 @@ def test_test_sets_number_their_classes_alike():
   with pytest.raises(ValueError, match="of train are a, b, .* test b, a; numb"):
     data.from_arrays((IMAGES, LABELS), test, class_names=names)
   data.from_arrays((IMAGES, LABELS), test, class_names=names[::-1])
+  train, _ = data.from_arrays((IMAGES, LABELS), class_names=names)
+  # Other names for both do not make their labels agree.
+  with pytest.raises(ValueError, match="of train are a, b, .* test b, a; numb"):
+    data.from_arrays(train, test, class_names=names[::-1])
+  renamed = data.from_arrays(train, train, class_names=["cat", "dog"])
+  assert [x.class_names for x in renamed] == [("cat", "dog")] * 2
 
 
 def test_data_sets_keep_their_classes():

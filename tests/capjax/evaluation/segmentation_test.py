@@ -55,6 +55,10 @@ class SegmentationTest(parameterized.TestCase):
     truth = np.array([0, 200_000, 200_000, 7])
     named = segmentation.match(np.array([3, 1, 1, 2]), truth)
     np.testing.assert_array_equal(named, truth)
+    match = inspect.unwrap(segmentation.match)  # annotations say signed
+    masks = np.array([0, 255, 255, 255], np.uint8)
+    named = match(np.array([0, 1, 2, 2]), masks)
+    np.testing.assert_array_equal(named, [0, -1, 255, 255])
 
   def test_absent_points_are_left_out(self):
     truth = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]])

@@ -103,7 +103,7 @@ def test_each_part_has_random_numbers_of_its_own():
     num_parts=200,
     mesh=placing.data_mesh(1),
   )
-  assert abs(mean - 1) < 0.4  # the variance; of one number 0.4 is rare
+  assert abs(mean - 1) < 0.2  # the variance; the error of 200 numbers is 0.1
 
 
 @pytest.mark.parametrize("parts", [0, 5])
