@@ -155,6 +155,13 @@ class AccuracyTest(parameterized.TestCase):
       clustering.fit_means(features[:2], 4)
 
 
+def test_test_features_have_the_scale_of_those_of_training():
+  train, _ = _planted(0)
+  _, got = clustering._standardise(train, 2 * train + 1)
+  mean, deviation = train.mean(axis=0), train.std(axis=0)
+  np.testing.assert_allclose(got, (2 * train + 1 - mean) / deviation, rtol=1e-4)
+
+
 class FewLabelsTest(parameterized.TestCase):
   def test_names_spread_over_clusters(self):
     scores = np.array(

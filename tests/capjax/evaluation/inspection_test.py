@@ -93,6 +93,15 @@ def test_matrix_capsules_are_followed():
   np.testing.assert_allclose(layers[-1], output.activations, atol=1e-6)
 
 
+def test_a_type_is_as_active_as_its_most_active_capsule():
+  model = cases.perturbed(cases.capsnet())
+  images, _ = cases.batch()
+  types, _ = inspection.layer_activations(model, images)
+  every, _ = inspection.capsule_activations(model, images)
+  by_position = np.reshape(every, (len(every), -1, types.shape[1]))
+  np.testing.assert_array_equal(types, by_position.max(axis=1))
+
+
 def test_changes_of_logits_add_up_to_them():
   """The coefficients of an iteration are the softmax of all changes before."""
   model = cases.perturbed(cases.capsnet())

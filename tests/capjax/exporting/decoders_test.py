@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import saved_cases
 
-from capjax.exporting import decoders
+from capjax.exporting import decoders, graphs
 
 
 def _decode(model, *inputs):
@@ -43,6 +43,18 @@ def test_codes_of_images_are_decoded_to_reconstructions(name):
   for n in range(len(images)):
     got = _decode(model, *(x[n] for x in codes))
     np.testing.assert_allclose(got, want[n], atol=1e-5)
+
+
+def test_the_reconstruction_beside_classes_is_of_the_best_one():
+  model, images = _case("capsnet")
+  found = graphs._beside_classes(model, images, 1)
+  output = model(images)
+  best = jnp.argmax(output.activations, axis=1)
+  np.testing.assert_allclose(
+    found["reconstructions"], model.decode(output.poses, best), atol=1e-6
+  )
+  worst = model.decode(output.poses, jnp.argmin(output.activations, axis=1))
+  assert np.abs(worst - found["reconstructions"]).max() > 1e-4
 
 
 def test_absent_parts_are_not_drawn():
