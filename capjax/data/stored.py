@@ -71,6 +71,7 @@ class StoredImages:
 
   def whole(self) -> UInt8[np.ndarray, "N H W C"]:
     """All images as an array, whether or not they fit into memory."""
+    # A reader of files has one place for each.
     if len(np.unique(self._rows)) < len(self._rows):
       return self.read(np.arange(len(self)))
     return self._read(self._rows)

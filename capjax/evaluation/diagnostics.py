@@ -242,9 +242,9 @@ def parse_agreement(
   shares_b = numerics.einsum("...t,...tj->...j", weights, choices_b)
   chance = jnp.sum(shares_a * shares_b, axis=-1)
   # If all parts choose one parent, 1 - chance is 0 up to rounding.
-  undecided = 1 - chance <= 1e-5
-  kappa = (agreement - chance) / jnp.where(undecided, 1, 1 - chance)
-  return ParseAgreement(agreement, chance, jnp.where(undecided, 0, kappa))
+  is_one = 1 - chance <= 1e-5
+  kappa = (agreement - chance) / jnp.where(is_one, 1, 1 - chance)
+  return ParseAgreement(agreement, chance, jnp.where(is_one, 0, kappa))
 
 
 def _shares(coefficients):

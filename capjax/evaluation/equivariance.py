@@ -16,6 +16,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
     preprocessing,
   )
 
+# Of numbers in float32, as a share of the largest.
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 _PENALTY = 1.0  # of the squares of weights of standardised features
 _HIDDEN = 64  # units of the small network
@@ -93,7 +94,7 @@ def readouts(
       regression.fit(features, (values - mean) / deviation)
     predicted = mean + deviation * regression.predict(test_features)
     square = np.mean(np.square(predicted - test_values))
-    r2 = 1 - square / max(np.var(test_values), 1e-300)
+    r2 = 1 - square / np.var(test_values, dtype=np.float64)
     found[name] = Readout(float(r2), float(np.sqrt(square)))
   return found
 

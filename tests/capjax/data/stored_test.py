@@ -50,12 +50,12 @@ def test_an_image_that_is_needed_twice_is_read_once():
   assert reader.asked == [[0, 4, 8]]  # in the order of the file
 
 
-def test_images_that_were_selected_twice_are_there_twice(tmp_path):
+def test_images_that_were_selected_twice_are_there_twice():
   reader = Reader()
   images = data.StoredImages(reader, ROWS, IMAGES.shape[1:])
   twice = images.select(np.array([0, 0, 0, 1])).whole()
   np.testing.assert_array_equal(twice, IMAGES[[4, 4, 4, 1]])
-  assert reader.asked == [[1, 4]]  # files are read into one place each
+  assert reader.asked == [[1, 4]]  # each once
 
 
 def test_more_than_memory_holds_is_refused(monkeypatch):

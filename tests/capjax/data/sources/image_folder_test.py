@@ -282,27 +282,28 @@ def test_webp_and_png_are_turned_upright(tmp_path, kind, tag):
   assert image_folder._header(path).size == want.shape[:2]
 
 
+def write_deep(root, values):
+  """Two equal images of 6x5 pixels and 16 bits in each of two classes."""
+  image = Image.fromarray(values.reshape(6, 5).astype(np.uint16))
+  for name in "ab":
+    (root / name).mkdir()
+    for n in range(2):
+      image.save(root / name / f"{n}.png")
+
+
 @pytest.mark.parametrize(
   ("largest", "said"),
   [(4095, "the largest intensity is 4095 of 65535"), (4096, None)],
 )
 def test_dark_images_of_16_bits_are_told(tmp_path, largest, said):
-  ramp = np.linspace(0, largest, 30).reshape(6, 5).astype(np.uint16)
-  for name in "ab":
-    (tmp_path / name).mkdir()
-    for n in range(2):
-      Image.fromarray(ramp).save(tmp_path / name / f"{n}.png")
+  write_deep(tmp_path, np.linspace(0, largest, 30))
   _, notes = load_both(tmp_path)
   (note,) = (x for x in notes if "of 16 bits" in x)
   assert (said in note) if said else ("largest" not in note)
 
 
 def test_one_bright_image_does_not_hide_black_ones(tmp_path):
-  for name in "ab":
-    (tmp_path / name).mkdir()
-    for n in range(2):
-      pixels = np.arange(255, 225, -1, dtype=np.uint16).reshape(6, 5)
-      Image.fromarray(pixels).save(tmp_path / name / f"{n}.png")
+  write_deep(tmp_path, np.arange(255, 225, -1))
   bright = np.full((6, 5), 65535, np.uint16)
   Image.fromarray(bright).save(tmp_path / "a" / "2.png")
   _, notes = load_both(tmp_path)
@@ -312,11 +313,7 @@ def test_one_bright_image_does_not_hide_black_ones(tmp_path):
 
 def test_8_bits_in_files_of_16_are_refused(tmp_path):
   """Divided by 257 they would be black."""
-  for name in "ab":
-    (tmp_path / name).mkdir()
-    for n in range(2):
-      pixels = np.arange(255, 225, -1, dtype=np.uint16).reshape(6, 5)
-      Image.fromarray(pixels).save(tmp_path / name / f"{n}.png")
+  write_deep(tmp_path, np.arange(255, 225, -1))
   with pytest.raises(ValueError, match="at most 255, and would be black; save"):
     data.load(str(tmp_path), "train")
 
