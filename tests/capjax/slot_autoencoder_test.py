@@ -15,6 +15,7 @@ import capjax
 from capjax import slot_autoencoder
 from capjax.evaluation import segmentation
 from capjax.kernels import routing
+from capjax.layers import slots
 
 _SHAPE = (11, 9, 2)
 
@@ -95,6 +96,36 @@ def test_places_are_middles_of_cells():
     model._points(2, 1, 4), [[0.0, -0.5], [0.0, 0.5]], atol=1e-6
   )
   np.testing.assert_allclose(model._points(8, 4, 1)[0], [-0.75, -0.875])
+
+
+def test_members_are_features_with_their_places(monkeypatch):
+  """What slots attend to, against dense layers and a ReLU in float64."""
+  model = nnx.clone(_model())
+  seen = []
+  attend = slots.SlotAttention.__call__
+
+  def keep(self, members, *arguments, **options):
+    seen.append(members)
+    return attend(self, members, *arguments, **options)
+
+  monkeypatch.setattr(slots.SlotAttention, "__call__", keep)
+  images = _images()
+  model.encode(images)
+  for conv in model.convs:
+    images = jax.nn.relu(conv(images))
+
+  def dense(layer, x):
+    return x @ np.float64(layer.kernel[...]) + np.float64(layer.bias[...])
+
+  rows, columns = np.mgrid[:6, :5]
+  # Cells of two pixels, of which the last reaches beyond 11 x 9 pixels.
+  places = np.stack([(4 * columns + 2) / 9, (4 * rows + 2) / 11], axis=-1) - 1
+  x = np.float64(images) + dense(model.place, places)
+  x = x.reshape(2, 30, 4)
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+  first, second = model.mix
+  want = dense(second, np.maximum(dense(first, x), 0))
+  np.testing.assert_allclose(seen[0], want, atol=1e-3)
 
 
 def test_without_a_key_a_model_is_a_function():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn import manifold
 
 from capjax.evaluation import embedding
 
@@ -20,6 +21,21 @@ def test_clusters_stay_together(scale):
 def test_one_feature_is_embedded_too():
   points = embedding.embed(np.arange(12.0)[:, None])
   assert points.shape == (12, 2) and np.isfinite(points).all()
+
+
+@pytest.mark.parametrize(("count", "neighbours"), [(40, 13), (200, 30)])
+def test_few_features_have_fewer_neighbours(monkeypatch, count, neighbours):
+  asked = {}
+
+  class Plane(manifold.TSNE):
+    def __init__(self, **options):
+      asked.update(options)
+      super().__init__(**options, max_iter=250)
+
+  monkeypatch.setattr(manifold, "TSNE", Plane)
+  features = np.random.default_rng(0).normal(size=(count, 4))
+  embedding.embed(features, seed=3)
+  assert asked == {"perplexity": neighbours, "random_state": 3}
 
 
 @pytest.mark.parametrize("features", [np.full((40, 6), 0.3), np.zeros((2, 3))])

@@ -56,6 +56,17 @@ def test_a_linear_change_has_no_error():
   assert lost.equivariance_error > 0.95
 
 
+def test_each_number_of_a_pose_has_its_own_mean():
+  _, before = _examples(0)
+  _, seen = _examples(1)
+  noise = np.random.default_rng(4).normal(size=(2, *before.shape))
+  poses = before, before + noise[0], seen, seen + noise[1]
+  want = equivariance.change(*poses)
+  offsets = 50.0 * np.arange(5)
+  found = equivariance.change(*(x + offsets for x in poses))
+  np.testing.assert_allclose(found, want, rtol=1e-3)
+
+
 def test_poses_that_do_not_change_are_no_better_than_their_mean():
   constant = np.full((9, 3), 0.3, np.float32)
   noise = np.random.default_rng(0).normal(size=(2, 9, 3))

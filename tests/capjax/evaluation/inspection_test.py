@@ -43,6 +43,11 @@ def test_the_last_iteration_is_that_of_the_network(name):
   np.testing.assert_allclose(found.poses[-1], output.poses, atol=1e-5)
   np.testing.assert_allclose(found.coefficients[0], 1 / 3, rtol=1e-5)
   assert np.ptp(found.coefficients[1]) > 1e-4
+  # Activations scale the votes of mixtures alone.
+  poses, _ = model.capsules(images)[-1]
+  lengths = np.linalg.norm(poses, axis=-1).reshape(len(images), -1)
+  want = lengths if "em" in name else np.ones_like(lengths)
+  np.testing.assert_allclose(found.activations, want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dynamic", "sinkhorn", "em", "grid"])

@@ -57,6 +57,27 @@ def test_positive_rotations_are_clockwise_and_shifts_go_right(run):
   assert at(scores, "scale", 1.0) == 0
 
 
+def test_scales_above_one_enlarge(run):
+  """What is one pixel below the middle is farther below."""
+  test = dots(RIGHT, RIGHT, label=BOTTOM)
+  test.images[...] = np.roll(
+    dots(RIGHT, RIGHT, label=0).images, (1, -3), (1, 2)
+  )
+  scores = classifiers.views(run, golden_cases.classifier(test, WhereIsInk()))
+  assert at(scores, "scale", 1.5) == 1
+  assert at(scores, "scale", 1.0) == at(scores, "scale", 0.5) == 0
+
+
+def test_each_affine_view_of_an_image_is_another(run):
+  test = dots(RIGHT, label=RIGHT)
+  some = golden_cases.classifier(
+    test, WhereIsInk(), steps=lambda shape: Preprocessing(canvas=(20, 20))
+  )._replace(measures={"accuracy": np.ones(1)})
+  scores = classifiers.affnist_like(run, some, models.Options(views=16))
+  assert 0 < scores["affnist_like_accuracy"] < 1
+  assert scores["views"] == 16 and scores["num_images"] == 1
+
+
 @pytest.mark.parametrize(
   ("names", "canvas", "words"),
   [
@@ -184,6 +205,15 @@ def test_information_needs_two_images_of_a_class():
     scores = latents._knowledge(values, labels % 3, values, labels)
     assert ("mean_information" in scores) == known
     assert "probe_accuracy" in scores
+
+
+def test_estimated_information_is_in_bits_too():
+  labels = np.arange(200) % 2
+  values = np.random.default_rng(0).normal(size=(200, 2))
+  values[:, 0] += 20 * labels
+  scores = latents._knowledge(values, labels, values, labels)
+  assert scores["best_information"] == pytest.approx(1, abs=0.05)
+  assert scores["mean_information"] == pytest.approx(0.5, abs=0.1)
 
 
 def test_information_is_in_bits():

@@ -71,6 +71,14 @@ def test_crops_are_anywhere_in_training_and_in_the_middle_at_test():
   np.testing.assert_allclose(got[..., 0], blocks[1:3, 1:3], rtol=1e-6)
 
 
+def test_scales_are_between_a_largest_and_its_inverse():
+  image = np.zeros((25, 25, 1), np.float32)
+  image[8:17, 8:17] = 1  # a side of 9
+  images = _augmented(image, max_scale=2.0)[..., 0]
+  for sides in (images.sum(axis=1).max(axis=1), images.sum(axis=2).max(axis=1)):
+    assert 4 < sides.min() < 6 and 16 < sides.max() < 18.5
+
+
 def test_half_of_the_images_are_mirrored():
   image = jax.random.uniform(jax.random.key(1), (8, 8, 1))
   images = _augmented(image, flip=True)
