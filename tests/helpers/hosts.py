@@ -18,10 +18,11 @@ import compiling
 ROOT = pathlib.Path(__file__).parents[2]
 _BATCH = 8
 _CHAINS = 16
-# One row for each binary, and those that draw on more than their own example.
+# Those whose losses or examples draw on more than one row of a batch, and one
+# of each kind of routing and of inference.
 NAMES = (
   "capsnet", "multimnist", "scae", "generative", "matrix_capsules",
-  "constellation", "transforming", "boltzmann", "helmholtz", "vae",
+  "boltzmann", "helmholtz",
 )  # fmt: skip
 
 
