@@ -32,7 +32,7 @@ def finish(
   entries = {
     "num_parameters": train_step.num_parameters(trained.model),
     "num_steps": step,
-    "restarts": sum(x["split"] == "restart" for x in run.metrics()),
+    "restarts": run.restarts(),
     "reported": _reported(task, trained.config),
     **records,
     "metrics": {},

@@ -77,7 +77,7 @@ _MAX_ERROR = flags.DEFINE_float(
   0.5,
   "Largest mean reconstruction error of a pixel. Above it training has "
   "diverged: it returns to the older of the two saved states and restarts "
-  "the chains.",
+  "the chains, up to 20 times in a run.",
   lower_bound=0.0,
 )
 flags.register_validator(

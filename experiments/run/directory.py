@@ -275,6 +275,10 @@ class Run:
     """The lines of metrics.jsonl, without damaged ones."""
     return self._lines.read()
 
+  def restarts(self) -> int:
+    """How often training has returned to an earlier state."""
+    return sum(line["split"] == "restart" for line in self.metrics())
+
   def images_per_second(self) -> float | None:
     """The median rate of the updates so far, which compilation hardly affects.
 

@@ -21,7 +21,7 @@ from . import (
 )
 from .loop_config import LoopConfig
 
-_MAX_RESTARTS = 20  # in one process
+_MAX_RESTARTS = 20  # of a run, also over several processes
 
 
 def fit(
@@ -142,7 +142,6 @@ class _Training:
     self._epoch = len(train.images) // config.batch_size  # updates
     config = config._replace(eval_every=config.eval_every or self._epoch)
     self._config = config
-    self._restarts = _MAX_RESTARTS if restart else 0  # that are left
 
     self._state, self._earlier = self._restore(placing.place_state(state, mesh))
     self._started = self._saved_at = time.monotonic()
@@ -155,6 +154,7 @@ class _Training:
       update.zeros(self._state, images, labels), saved.window(self.step)
     )
     processes.by_first(_rewind, run, saved, self.step, config, self._window)
+    self._restarts = processes.by_first(run.restarts)
     # The line of the step that is resumed, if any; then the newest metrics.
     self._first_line = processes.by_first(_metrics_of, run, self.step, "train")
     self._newest = self._first_line or self._window.means()
@@ -269,13 +269,13 @@ class _Training:
     Raises:
       windows.Diverged: if there are no restarts, or none is left.
     """
-    if not self._restarts:
+    if not self._restart or self._restarts >= _MAX_RESTARTS:
       raise windows.Diverged(
         f"{fault} by step {self.step}; training stopped, and the "
         f"checkpoints in {self._run.workdir} are from before. Try a smaller "
         "learning_rate in another workdir"
       )
-    self._restarts -= 1
+    self._restarts += 1
 
     def change(kept):
       state, earlier = kept
@@ -285,7 +285,7 @@ class _Training:
     self.step = int(self._state.step)
     self._window.clear()
     processes.by_first(self._run.rewind, self.step, due=0)
-    restarts = {"restarts": _MAX_RESTARTS - self._restarts}
+    restarts = {"restarts": self._restarts}
     processes.by_first(self._run.log, self.step, "restart", restarts)
     self._lines.move(self.step)
     self._lines.warn(f"{fault}; resuming from step {self.step}")

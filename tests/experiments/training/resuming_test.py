@@ -10,7 +10,7 @@ import processes
 import pytest
 import straight_lines
 
-from experiments.training import checkpoints, train_step, windows
+from experiments.training import checkpoints, loop, train_step, windows
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7])
@@ -249,3 +249,22 @@ def test_a_state_is_saved_after_some_minutes(
     restart=restart,
   )
   assert steps == want
+
+
+@pytest.mark.long_after_first
+def test_restarts_before_a_resumption_count_too(tmp_path, monkeypatch):
+  monkeypatch.setattr(loop, "_MAX_RESTARTS", 3)
+  answers = iter([True, True])
+  options = {
+    "validation": straight_lines.EMPTY,
+    "config": {"log_every": 2},
+    "restart": lambda state: state,
+  }
+  straight_lines.fit(
+    tmp_path, 4, diverged=lambda _: next(answers, False), **options
+  )
+  with pytest.raises(windows.Diverged, match="training stopped"):
+    straight_lines.fit(tmp_path, 8, diverged=lambda _: True, **options)
+  lines = processes.metrics_of(tmp_path)
+  counts = [x["restarts"] for x in lines if x["split"] == "restart"]
+  assert counts == [1, 2, 3]
