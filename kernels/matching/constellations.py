@@ -370,10 +370,13 @@ def _shares(key, shape, dtype):
 
 
 def _lonely(assigned, members):
-  """Whether a template has a certain point, but fewer than two in total."""
+  """Whether a template has a certain point, but fewer than two in total.
+
+  Masses are sums of shares: two points may add up to a little less than 2.
+  """
   points = jnp.sum(assigned, axis=0) @ members.T
   peaks = jnp.max(jnp.max(assigned, axis=0, initial=0.0) * members, axis=1)
-  return jnp.any((peaks > _DECIDED) & (points < 2))
+  return jnp.any((peaks > _DECIDED) & (points < 1.5))
 
 
 def _undecided(assigned, presence):

@@ -58,12 +58,13 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
       raise ValueError(
         f"pattern {number} holds numbers that are not finite; give coordinates."
       )
-    centred = pattern - np.mean(pattern, axis=0)
-    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
-    if not radius > 0:
+    # A mean of equal points may differ from them by rounding.
+    if not np.ptp(pattern, axis=0).any():
       raise ValueError(
         f"pattern {number} has equal points only; give points that differ."
       )
+    centred = pattern - np.mean(pattern, axis=0)
+    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     points.append(centred / radius)
   owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
   members = np.arange(len(points))[:, None] == owners

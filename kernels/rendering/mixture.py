@@ -62,8 +62,10 @@ def explain_image(
     ValueError: if `scale` is not a finite number above 0, the channels of the
       logits are neither 1 nor C, or a known presence is outside of [0, 1].
 
-  Differs from paper: the background is that of the authors' code; the paper has
-  none. Each channel has its own mixture, as in that code.
+  Differs from paper: p_m of the paper is proportional to presence times alpha.
+  Here, as in the authors' code, alphas are logits, so that a part still covers
+  pixels outside of its template. The background is that of this code too; the
+  paper has none. So is the mixture that each channel has of its own.
   """
   checks.positive(scale=scale)
   sizes = checks.arrays(

@@ -344,7 +344,9 @@ def require_form(form: Form) -> None:
     mass_floor=form.mass_floor,
     cost_scale=form.cost_scale,
   )
-  checks.within(0.0, math.nextafter(1.0, 0.0), damping=form.damping)
+  checks.within(0.0, 1.0, damping=form.damping)
+  if checks.are_known(form.damping) and form.damping == 1:
+    raise ValueError("damping is 1; give a number from 0 to below 1.")
 
 
 def coordinate_addition(

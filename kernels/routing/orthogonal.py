@@ -113,7 +113,8 @@ def prune(
   lengths = numerics.safe_norm(x)
   y = x if centre is None else x - jax.lax.stop_gradient(centre)
   units = numerics.unit_vectors(y)
-  alike = numerics.einsum("ic,kc->ik", units, units) > threshold
+  cosines = numerics.einsum("ic,kc->ik", units, units)
+  alike = jnp.minimum(cosines, 1) > threshold  # 1 may be rounded up
   order = jnp.arange(len(x))
   first = (lengths == lengths[:, None]) & (order < order[:, None])
   longer = (lengths > lengths[:, None]) | first
@@ -172,8 +173,9 @@ def entmax15(x: Float[Array, "I J"]) -> Float[Array, "I J"]:
 def _roots(x):
   """Roots of the shares: max(x / 2 - tau, 0)."""
   # After division by 2, scores 1 below the largest get no share: tau >= -1.
+  # They stay below -1, for tau may be rounded to a little less.
   largest = jnp.max(x, axis=1, keepdims=True)
-  below = jnp.clip(x / 2 - largest / 2, -1, 0)
+  below = jnp.clip(x / 2 - largest / 2, -2, 0)
   ordered = -jnp.sort(-below, axis=1)
   count = jnp.arange(1, x.shape[1] + 1, dtype=x.dtype)
   mean = jnp.cumsum(ordered, axis=1) / count

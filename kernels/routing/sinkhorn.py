@@ -49,7 +49,8 @@ def sinkhorn_routing(
     activations: a_i >= 0, the masses of the parts; equal by default. They count
       in the balance alone: the votes of an absent part are zero.
     num_iterations: at least 1; with 1 every part is shared out evenly.
-    num_sweeps: at least 0; with 0 this is dynamic routing.
+    num_sweeps: at least 0; with 0, and a temperature of 1, this is dynamic
+      routing.
     temperature: > 0, of the entropy, in units of <u_ij, V_j>.
     bias: added before squashing.
     gradient: "all" for gradients through all iterations; "last" for those of

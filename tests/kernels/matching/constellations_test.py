@@ -306,6 +306,15 @@ class InferTest(chex.TestCase):
       differ += int(best.num_updates != one.num_updates)
     self.assertGreater(differ, 0)
 
+  def test_two_certain_points_of_an_object_are_enough(self):
+    """Their shares may add up to a little less than 2."""
+    members = jnp.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+    shares = jnp.array(
+      [[0.99, 0, 0.01, 0], [0, 0.99, 0, 0.01], [0, 0, 0.99, 0.01]]
+    )
+    self.assertFalse(gcm._lonely(shares[:2], members))
+    self.assertTrue(gcm._lonely(shares, members))
+
   def test_no_search_exceeds_the_last_precision(self):
     """Not where it starts again, as here whenever it settles."""
     seen, watched = _watched_update()

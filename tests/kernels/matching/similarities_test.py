@@ -140,8 +140,9 @@ class TemplatesTest(chex.TestCase):
       similarities.templates([pattern])
 
   def test_a_single_place_is_no_template(self):
-    with self.assertRaisesRegex(ValueError, "pattern 1 has equal points only"):
-      similarities.templates([constellations.SQUARE, np.ones((3, 2))])
+    for pattern in (np.ones((3, 2)), np.array([[3.3, 1.7]] * 7)):
+      with self.assertRaisesRegex(ValueError, "pattern 1 has equal points on"):
+        similarities.templates([constellations.SQUARE, pattern])
 
 
 if __name__ == "__main__":

@@ -201,6 +201,11 @@ class EMTest(chex.TestCase):
     with self.assertRaises(AssertionError):
       check_offset_moves_poses_alone(_route, form="official")
 
+  def test_full_damping_is_refused(self):
+    form = em.OFFICIAL._replace(damping=1.0)
+    with self.assertRaisesRegex(ValueError, "damping is 1; give .* below 1"):
+      em.require_form(form)
+
   def test_textbook_form_is_right(self):
     check_matches_oracle(_compiled(_textbook))
 

@@ -151,6 +151,21 @@ def test_entmax():
   np.testing.assert_array_equal(entmax(jnp.array([[3.0]])), [[1.0]])
 
 
+@pytest.mark.parametrize("scale", [5.0, 100.0])
+def test_shares_below_the_threshold_are_exactly_zero(scale):
+  x = scale * np.random.default_rng(0).normal(size=(200, 6))
+  got = np.asarray(orthogonal.entmax15(jnp.float32(x)))
+  want = np.array([_entmax(row) for row in x])
+  np.testing.assert_array_equal(got[want == 0], 0)
+  assert np.mean(want == 0) > 0.3
+
+
+def test_no_pose_is_pruned_at_the_largest_cosine():
+  poses = np.array(cases.votes(0, (50, 3)))
+  poses = jnp.asarray(np.concatenate([poses, 2 * poses]))
+  assert np.all(orthogonal.prune(poses, threshold=1.0) == 1)
+
+
 def check_pruned(prune, centre=0.0):
   poses = np.array(cases.votes(0, (9, 3)))
   poses[4] = 0.5 * poses[1]  # the same, shorter
