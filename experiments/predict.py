@@ -32,7 +32,9 @@ _MODEL = flags.DEFINE_string(
   "Folder of a finished run, a file of weights, or the name of a pretrained "
   "model.",
 )
-_OUT = flags.DEFINE_string("out", None, "CSV file to write; None prints it.")
+_OUT = flags.DEFINE_string(
+  "out", None, "CSV file to write; without it the table is printed."
+)
 _INVERT = flags.DEFINE_bool(
   "invert",
   False,

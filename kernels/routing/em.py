@@ -346,7 +346,7 @@ def require_form(form: Form) -> None:
   )
   checks.within(0.0, 1.0, damping=form.damping)
   if checks.are_known(form.damping) and form.damping == 1:
-    raise ValueError("damping is 1; give a number from 0 to below 1.")
+    raise ValueError("damping is 1.0; give a number from 0 to below 1.")
 
 
 def coordinate_addition(

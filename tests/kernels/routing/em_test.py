@@ -203,7 +203,7 @@ class EMTest(chex.TestCase):
 
   def test_full_damping_is_refused(self):
     form = em.OFFICIAL._replace(damping=1.0)
-    with self.assertRaisesRegex(ValueError, "damping is 1; give .* below 1"):
+    with self.assertRaisesRegex(ValueError, "damping is 1.0; give .* below 1"):
       em.require_form(form)
 
   def test_textbook_form_is_right(self):
