@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from capjax import losses
@@ -206,7 +207,9 @@ class BoundTest(parameterized.TestCase):
     np.testing.assert_allclose(got.importance, [-2e4, 3e4])
 
   def test_labels_where_classes_belong_are_told_the_remedy(self):
-    with self.assertRaisesRegex(TypeError, r"int32; .*one_hot\(labels, 10\)"):
+    with self.assertRaisesRegex(
+      TypeError, r"int(32|64); .*one_hot\(labels, 10\)"
+    ):
       inspect.unwrap(losses.margin_loss)(jnp.zeros((2, 10)), jnp.array([1, 2]))
 
   def test_integers_for_each_class_become_floats(self):
@@ -218,6 +221,32 @@ class BoundTest(parameterized.TestCase):
   def test_no_samples_are_refused(self):
     with self.assertRaisesRegex(ValueError, "0 samples; give at least 1"):
       losses.likelihood_bound(jnp.zeros((2, 0)))
+
+
+@pytest.mark.parametrize(
+  "loss",
+  [
+    lambda x: losses.margin_loss(x, jnp.ones_like(x)),
+    lambda x: losses.spread_loss(x, jnp.zeros(1, jnp.int32), margin=0.9),
+    lambda x: losses.share_loss(x, jnp.zeros(1, jnp.int32)),
+    lambda x: losses.multilabel_loss(x, jnp.zeros((1, 1), jnp.int32))[0],
+    lambda x: losses.reconstruction_loss(
+      x.reshape(1, 28, 28, 1), jnp.zeros((1, 28, 28, 1), x.dtype)
+    ),
+  ],
+)
+def test_losses_of_bfloat16_are_those_of_float32(loss):
+  narrow = jnp.full((1, 784), 0.3, jnp.bfloat16)
+  got, want = loss(narrow), loss(narrow.astype(jnp.float32))
+  assert got.dtype == jnp.float32
+  np.testing.assert_array_equal(got, want)
+
+
+def test_scores_that_are_nan_are_never_right():
+  scores = jnp.array([[jnp.nan] * 3, [0.1, 0.2, jnp.nan], [0.1, 0.2, 0.3]])
+  for label, want in enumerate(([0, 0, 0], [0, 0, 0], [0, 0, 1])):
+    found = losses.exact_set(scores, jnp.full((3, 1), label))
+    np.testing.assert_array_equal(found, np.bool_(want))
 
 
 def test_entropies_of_bfloat16_are_summed_in_float32():
