@@ -5,7 +5,7 @@ Values in arrays are checked only where they are known, which is outside of jit
 and other transformations.
 Each error message names the argument, what it is, and what to pass instead.
 Kernels take floating-point arrays only: integers are refused, not promoted,
-since results have the dtype of the arguments.
+since results have the dtype of the arguments, but for likelihoods.
 """
 
 import difflib

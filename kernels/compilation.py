@@ -30,9 +30,9 @@ def keep_reductions() -> None:
     os.environ["XLA_FLAGS"] = f"{options} --{_FLAG}=-reduce".strip()
     if _cpu_is_in_use():
       warnings.warn(
-        "JAX has computed before kernels was imported, so large sums of "
+        "JAX has computed before capjax was imported, so large sums of "
         "logarithms on this CPU can be wrong (docs/cpu_sums.md); import "
-        f"kernels first, or start Python with XLA_FLAGS=--{_FLAG}=-reduce.",
+        f"capjax first, or start Python with XLA_FLAGS=--{_FLAG}=-reduce.",
         RuntimeWarning,
         stacklevel=3,
       )

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .. import numerics
+
 
 class Annealed(NamedTuple):
   """The result of one chain.
@@ -17,7 +19,7 @@ class Annealed(NamedTuple):
   Attributes:
     log_weight: log w. Forwards E[w] = Z_1 / Z_0, backwards E[1 / w] = Z_0 /
       Z_1, with Z_0 at the first inverse temperature and Z_1 at the last.
-    state: the final state of the chain.
+    state: the final state of the chain, in the dtypes of the initial one.
   """
 
   log_weight: Float[Array, ""]
@@ -67,7 +69,8 @@ def anneal(
       f"inverse_temperatures has {len(inverse_temperatures)} entries, which "
       "make no path; give at least 2."
     )
-  inverse_temperatures = jnp.asarray(inverse_temperatures)
+  # Numbers of Python would be wider than the state if JAX has float64 enabled.
+  inverse_temperatures = jnp.asarray(inverse_temperatures, _dtype(state))
 
   def gain(state, cold, hot):
     return log_density(state, hot) - log_density(state, cold)
@@ -76,10 +79,11 @@ def anneal(
     state, log_weight = carry
     key, cold, hot = inputs
     if backwards:
-      state = transition(key, state, hot)
+      state = _as_floats_of(state, transition(key, state, hot))
       return (state, log_weight + gain(state, cold, hot)), None
     log_weight += gain(state, cold, hot)
-    return (transition(key, state, hot), log_weight), None
+    state = _as_floats_of(state, transition(key, state, hot))
+    return (state, log_weight), None
 
   keys = jax.random.split(key, len(inverse_temperatures) - 1)
   zero = jnp.zeros_like(log_density(state, inverse_temperatures[0]))
@@ -91,3 +95,22 @@ def anneal(
     reverse=backwards,
   )
   return Annealed(log_weight, state)
+
+
+def _as_floats_of(state: Any, new: Any) -> Any:
+  """Rounds what a wide inverse temperature made wider than the state."""
+
+  def rounded(x, y):
+    dtype = jnp.result_type(x)
+    return jnp.asarray(y, dtype) if jnp.issubdtype(dtype, jnp.floating) else y
+
+  return jax.tree.map(rounded, state, new)
+
+
+def _dtype(state: Any) -> jnp.dtype:
+  """The dtype of sums over the floating-point numbers of a state."""
+  leaves = jax.tree.leaves(state)
+  floats = (
+    x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)
+  )
+  return numerics.accumulation_dtype(*floats)

@@ -116,7 +116,7 @@ def visible_parameters(
   shift = _product("n,mn->m", capsules.active.ravel(), weights)
   if parameters.interaction is not None:
     shift += _product("k,mk->m", capsules.switches, parameters.interaction)
-  return _wide(parameters.visible).at[0].add(shift)
+  return _shifted(parameters.visible, shift)
 
 
 def drive_between(
@@ -151,7 +151,7 @@ def hidden_parameters(
 ) -> Float[Array, "U K J"]:
   """Natural parameters of p(h | z, drive) (eqs. 9 and 19)."""
   _check(bias, drive, switches)
-  return _wide(bias.hidden).at[0].add(switches[:, None] * drive.hidden)
+  return _shifted(bias.hidden, switches[:, None] * drive.hidden)
 
 
 def switch_logits(
@@ -173,7 +173,7 @@ def switch_log_odds(
   B the log-partition function of a hidden unit.
   """
   driven = hidden.log_partition(_on(bias, drive, hidden))
-  gain = driven - hidden.log_partition(_wide(bias.hidden))
+  gain = driven - hidden.log_partition(_wide(bias.hidden, driven))
   return _switches(bias) + drive.switches + jnp.sum(gain, axis=1)
 
 
@@ -189,9 +189,8 @@ def log_partition(
     on = hidden.log_partition(_on(bias, drive, hidden))
     return jnp.sum(on) + jnp.sum(drive.switches)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
-  return jnp.sum(hidden.log_partition(_wide(bias.hidden))) + jnp.sum(
-    jax.nn.softplus(log_odds)
-  )
+  off = hidden.log_partition(_wide(bias.hidden, log_odds))
+  return jnp.sum(off) + jnp.sum(jax.nn.softplus(log_odds))
 
 
 def posterior(
@@ -202,7 +201,7 @@ def posterior(
   if bias.switches is None:
     return _capsules(on, jnp.ones_like(drive.switches))
   switches = jax.nn.sigmoid(switch_log_odds(bias, drive, hidden=hidden))
-  off = hidden.moments(_wide(bias.hidden))
+  off = hidden.moments(_wide(bias.hidden, on))
   share = switches[:, None]
   return Capsules(share * on + (1 - share) * off, switches, share * on[0])
 
@@ -422,16 +421,21 @@ def _check_family(name, parameters, family):
   wanted = len(jax.eval_shape(family.statistics, parameters[0]))
   if len(parameters) != wanted:
     raise ValueError(
-      f"{name} has {len(parameters)} parameters for each unit, and its family "
-      f"{wanted}; give the family of the model, such as families=(GAUSSIAN, "
-      "BERNOULLI) or hidden=GAUSSIAN."
+      f"{name} has {len(parameters)} parameters for each unit, and the family "
+      f"given here {wanted}; pass the family of the model, as hidden= or in "
+      "families=(VISIBLE, HIDDEN)."
     )
 
 
 def _on(bias, drive, hidden):
   """Natural parameters of the hidden units of capsules that are on."""
   _check(bias, drive, hidden=hidden)
-  return _wide(bias.hidden).at[0].add(drive.hidden)
+  return _shifted(bias.hidden, drive.hidden)
+
+
+def _shifted(parameters, shift):
+  """Adds to the first parameter of each unit, in the wider dtype of both."""
+  return _wide(parameters, shift).at[0].add(shift)
 
 
 def _drive(hidden, subscripts, met, interaction):
@@ -445,9 +449,9 @@ def _product(subscripts, *operands):
   return numerics.einsum(subscripts, *map(_wide, operands))
 
 
-def _wide(x):
-  """Converts to the dtype of sums: float32 or wider."""
-  return jnp.asarray(x, numerics.accumulation_dtype(x))
+def _wide(x, *others):
+  """Converts to the dtype of sums with others: float32 or wider."""
+  return jnp.asarray(x, numerics.accumulation_dtype(x, *others))
 
 
 def _capsules(statistics, switches):

@@ -194,7 +194,8 @@ def infer(
   ends with fewer than two points, which do not determine its similarity, the
   search starts again; where a permutation is undecided at the last precision,
   its assignments are perturbed and the precision is halved. The restart with
-  the best bound is returned.
+  the best bound is returned. Permutations of points that coincide, in the image
+  or in a template, stay undecided: their searches take `max_updates`.
 
   Args:
     key: samples the first assignments.
@@ -207,16 +208,16 @@ def infer(
       traced.
     num_restarts: at least 1.
     max_updates: the most updates of each restart.
-    tolerance: change of the bound, in nats.
-    num_sweeps: as for `update`.
+    tolerance: change of the bound, in nats, > 0.
+    num_sweeps: as for `update`, at least 1.
 
   Returns:
     See `Inference`, in float32 or wider; without points all assignments are 0.
 
   Raises:
     ValueError: if `matching` is neither of the two, counts are below 1, a known
-      precision is not above 0, a known presence is outside of [0, 1], or there
-      are more points than permutations can assign.
+      precision or the tolerance is not above 0, a known presence is outside of
+      [0, 1], or there are more points than permutations can assign.
 
   Differs from the authors' code: the rule for starting again, written there for
   one fixed list of objects, works for any templates; the bounds of all restarts
@@ -230,11 +231,14 @@ def infer(
   checks.values(0.0, 1.0, presence=presence)
   num_points = len(points)
   num_rows = _num_rows(matching, num_points, len(template.points))
-  checks.counts(num_restarts=num_restarts, max_updates=max_updates)
-  checks.counts(at_least=0, num_sweeps=num_sweeps)
+  checks.counts(
+    num_restarts=num_restarts, max_updates=max_updates, num_sweeps=num_sweeps
+  )
   similarities.check_templates(template)
   checks.positive(
-    first_precision=first_precision, last_precision=last_precision
+    first_precision=first_precision,
+    last_precision=last_precision,
+    tolerance=tolerance,
   )
   dtype = numerics.accumulation_dtype(points)
   points, presence = points.astype(dtype), (presence > 0).astype(dtype)

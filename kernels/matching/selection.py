@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import checks, geometry, numerics
+from .. import checks, numerics
 
 Temperature = numerics.Scalar
 
@@ -72,10 +72,9 @@ def identity_plus(
 ) -> Float[Array, "*batch 3 3"]:
   """Pose matrices: adds the identity, and the row (0, 0, 1)."""
   checks.arrays({"poses": (poses, "... 6")})
-  rows = poses.reshape(*poses.shape[:-1], 2, 3)
   around = [(0, 0)] * (poses.ndim - 1)
   return jnp.eye(3, dtype=poses.dtype) + jnp.pad(
-    rows, (*around, (0, 1), (0, 0))
+    _rows(poses), (*around, (0, 1), (0, 0))
   )
 
 
@@ -83,6 +82,9 @@ def expected_poses(
   parents: Float[Array, "J 6"], offsets: Float[Array, "I J 6"]
 ) -> Float[Array, "I P 6"]:
   """The pose that each parent expects of each child: A_j (I + M_ij), eq. 5.
+
+  With poses as matrices minus the identity, B_j = A_j - I, it is B_j + M_ij +
+  B_j M_ij, which keeps the digits of small poses.
 
   Args:
     parents: poses of the parents.
@@ -92,10 +94,14 @@ def expected_poses(
     [I 1+J 6]; the first, of the dummy parent, is the identity.
   """
   checks.arrays({"parents": (parents, "J 6"), "offsets": (offsets, "I J 6")})
-  poses = geometry.compose(identity_plus(parents), identity_plus(offsets))
-  poses = poses - jnp.eye(3, dtype=poses.dtype)
-  poses = poses[..., :2, :].reshape(*offsets.shape)
-  return jnp.pad(poses, ((0, 0), (1, 0), (0, 0)))
+  given = jnp.result_type(parents, offsets)
+  dtype = numerics.accumulation_dtype(parents, offsets)
+  parents, offsets = parents.astype(dtype), offsets.astype(dtype)
+  products = numerics.einsum(
+    "jpq,ijqr->ijpr", _rows(parents)[..., :2], _rows(offsets)
+  )
+  poses = parents + offsets + products.reshape(offsets.shape)
+  return jnp.pad(poses, ((0, 0), (1, 0), (0, 0))).astype(given)
 
 
 def selection_logits(
@@ -246,3 +252,8 @@ def gaussian(
     checks.floats({"scales": scales})
   logs = jnp.square((values - means) / scales) + 2 * jnp.log(scales)
   return -jnp.sum(logs + math.log(2 * math.pi), axis=-1) / 2
+
+
+def _rows(poses: Float[Array, "*batch 6"]) -> Float[Array, "*batch 2 3"]:
+  """The first two rows of pose matrices minus the identity; the third is 0."""
+  return poses.reshape(*poses.shape[:-1], 2, 3)

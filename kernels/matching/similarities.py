@@ -18,6 +18,8 @@ from jaxtyping import Array, Complex, Float
 
 from .. import checks
 
+_LEAST = 1e-30  # mass below which a template's centre is 0
+
 
 class Templates(NamedTuple):
   """The points of known objects, each in the object's own frame.
@@ -58,13 +60,13 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
       raise ValueError(
         f"pattern {number} holds numbers that are not finite; give coordinates."
       )
-    # A mean of equal points may differ from them by rounding.
-    if not np.ptp(pattern, axis=0).any():
+    centred = pattern - np.mean(pattern, axis=0)
+    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
+    # By rounding, a mean of equal points may differ from them.
+    if not radius > 0 or not np.ptp(pattern, axis=0).any():
       raise ValueError(
         f"pattern {number} has equal points only; give points that differ."
       )
-    centred = pattern - np.mean(pattern, axis=0)
-    radius = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     points.append(centred / radius)
   owners = np.repeat(np.arange(len(points)), [len(x) for x in points])
   members = np.arange(len(points))[:, None] == owners
@@ -141,7 +143,8 @@ def posterior(
     mu_k = Lambda_k^-1 lam sum_mn r_mn F_kn' x_m.
 
   With complex points the 4x4 matrix Lambda is [[a, b], [b*, c]], whose inverse
-  is written out.
+  is written out with each template's points about their mean: then no term is a
+  small difference of large numbers, as a c - |b|^2 is for a single point.
 
   Args:
     assignments: r, [M N] in [0, 1].
@@ -156,17 +159,41 @@ def posterior(
   mass = jnp.sum(assignments, axis=0)
   target = assignments.T.astype(x.dtype) @ x
   weigh = precision * members
-  a = 1 + weigh @ mass
-  b = weigh @ (mass * p)
-  c = 1 + weigh @ (mass * jnp.square(jnp.abs(p)))
-  determinant = a * c - jnp.square(jnp.abs(b))
-  first, second = weigh @ target, weigh @ (jnp.conj(p) * target)
-  offset = (c * first - b * second) / determinant
-  turn = (a * second - jnp.conj(b) * first) / determinant
-  of_point = members.T @ jnp.stack([a, c, b.real, b.imag, determinant], -1)
-  point_a, point_c, real, imaginary, point_determinant = of_point.T
-  crossed = p.real * real + p.imag * imaginary
-  spread = point_c + point_a * jnp.square(jnp.abs(p)) - 2 * crossed
-  size = jnp.square(jnp.abs(offset)) + jnp.square(jnp.abs(turn))
-  each = (a + c) / determinant + size / 2 - 2 + jnp.log(determinant)
+  # Moments of each template about a centre q. The results do not depend on q;
+  # rounding errors are smallest if it is the mean. a = 1 + weight,
+  # b = weight q + lean, c = scatter + 2 Re(q* lean) + weight |q|^2.
+  centre = members @ (mass * p) / jnp.maximum(members @ mass, _LEAST)
+  centre = jax.lax.stop_gradient(centre)
+  moved = p - members.T @ centre
+  weight = weigh @ mass
+  lean = weigh @ (mass * moved)
+  scatter = 1 + weigh @ (mass * _square(moved))
+  far = 2 * _dot(centre, lean) + weight * _square(centre)
+  determinant = (1 + weight) * scatter - _square(lean) + far
+  first, second = weigh @ target, weigh @ (jnp.conj(moved) * target)
+  offset = (scatter + centre * jnp.conj(lean)) * first
+  offset = (offset - (weight * centre + lean) * second) / determinant
+  turn = (1 + weight) * second + jnp.conj(centre - lean) * first
+  turn = turn / determinant
+  of_point = members.T @ jnp.stack(
+    [weight, scatter, determinant, lean.real, lean.imag], -1
+  )
+  point_weight, point_scatter, point_determinant, *point_lean = of_point.T
+  spread = point_scatter + _square(p) + point_weight * _square(moved)
+  spread -= 2 * _dot(moved, jax.lax.complex(*point_lean))
+  trace = 1 + weight + scatter + far
+  size = _square(offset) + _square(turn)
+  each = trace / determinant + size / 2 - 2 + jnp.log(determinant)
   return Posterior(offset, turn, 2 * spread / point_determinant, jnp.sum(each))
+
+
+def _dot(
+  x: Complex[Array, "..."], y: Complex[Array, "..."]
+) -> Float[Array, "..."]:
+  """The scalar product of points as vectors, Re(x* y)."""
+  return x.real * y.real + x.imag * y.imag
+
+
+def _square(x: Complex[Array, "..."]) -> Float[Array, "..."]:
+  """The square of the absolute value."""
+  return jnp.square(x.real) + jnp.square(x.imag)

@@ -10,6 +10,7 @@ from .. import checks, numerics
 # Log weight and log density of the dummy component: each log(1 / 100).
 DUMMY = -2 * 2.302585092994046
 _FARTHEST = 1e15  # largest error, in standard deviations; larger ones are cut
+_NARROWEST = 1e-18  # least scale: the square of its inverse is still finite
 
 
 class Explanation(NamedTuple):
@@ -55,7 +56,7 @@ def explain_parts(
       standard deviations count as 1e15.
     presence: [M] in [0, 1]; absent parts do not count.
     votes: [K, M, D], the mean of part m according to vote k.
-    scales: [K, M], standard deviations, > 0.
+    scales: [K, M], standard deviations, > 0; those below 1e-18 count as 1e-18.
     log_weights: [K, M], log w.
     normalise: "none" takes w as they are, as the code does for images; "votes"
       divides them by their sum over k and the dummy's, as it does for
@@ -65,7 +66,7 @@ def explain_parts(
     dummy_log_density: log density of the dummy component, uniform.
 
   Returns:
-    See `Explanation`.
+    See `Explanation`; its numbers are in float32 or wider.
 
   Raises:
     ValueError: if `normalise` is none of the three, or a known presence is
@@ -87,7 +88,8 @@ def explain_parts(
   checks.choice(NORMALISATIONS, normalise=normalise)
   num_parts, size = sizes["M"], sizes["D"]
   dtype = numerics.accumulation_dtype(parts, votes, scales, log_weights)
-  scales, log_weights = scales.astype(dtype), log_weights.astype(dtype)
+  scales = jnp.maximum(scales.astype(dtype), _NARROWEST)
+  log_weights = log_weights.astype(dtype)
   dummy = jnp.full(num_parts, dummy_log_weight, dtype)
   if normalise == "votes":
     log_total = numerics.logsumexp(jnp.vstack([log_weights, dummy]), 0)

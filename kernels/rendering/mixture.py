@@ -56,7 +56,7 @@ def explain_image(
     scale: standard deviation of a pixel, > 0.
 
   Returns:
-    See `ImageMixture`.
+    See `ImageMixture`; its numbers are in float32 or wider.
 
   Raises:
     ValueError: if `scale` is not a finite number above 0, the channels of the
@@ -64,8 +64,8 @@ def explain_image(
 
   Differs from paper: p_m of the paper is proportional to presence times alpha.
   Here, as in the authors' code, alphas are logits, so that a part still covers
-  pixels outside of its template. The background is that of this code too; the
-  paper has none. So is the mixture that each channel has of its own.
+  pixels outside of its template. The background and a mixture for each channel
+  are those of that code too; the paper has no background.
   """
   checks.positive(scale=scale)
   sizes = checks.arrays(

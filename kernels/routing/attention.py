@@ -119,8 +119,7 @@ def inverted_attention_routing(
   )
   num_parts, num_parents, pose_size = votes.shape
   linear_votes.require_iterations(num_iterations, gradient=gradient)
-  if pose_size == 1:
-    raise ValueError("poses have 1 number; the layer norm needs at least 2.")
+  linear_votes.require_normalisable(pose_size)
   agreement, weighted_sum = linear_votes.contractions(votes)
 
   def update(coefficients):

@@ -232,8 +232,8 @@ def _route(
 ) -> RoutingOutput:
   """Runs the iterations that stored votes and votes never stored share."""
   linear_votes.require_iterations(num_iterations, gradient=gradient)
-  if bias is None:
-    bias = jnp.zeros((), sum_of_votes.dtype)
+  wide = sum_of_votes.dtype
+  bias = jnp.zeros((), wide) if bias is None else bias.astype(wide)
   # With V = 0 each of the J (or J + 1) parents gets the same share.
   poses = numerics.squash(sum_of_votes / (len(sum_of_votes) + leaky) + bias)
   consensus = jnp.zeros_like(poses)

@@ -130,9 +130,10 @@ def inverse_temperature_schedule(
     final: the limit, >= 0.
 
   Raises:
-    ValueError: if `num_iterations` is below 1.
+    ValueError: if `num_iterations` is below 1, or `final` below 0.
   """
   checks.counts(num_iterations=num_iterations)
+  checks.within(0.0, math.inf, final=final)
   return tuple(final * (1 - 0.95 ** (t + 1)) for t in range(num_iterations))
 
 
@@ -313,7 +314,9 @@ def maximise(
   cost *= form.cost_scale * mass
   inverse_temperature = jnp.asarray(inverse_temperature, mass.dtype)
   logits = inverse_temperature * (form.beta_a_scale * beta_a - cost)
-  return Gaussians(means, variances, logits)
+  # Numbers of a form may be wider than the votes.
+  parents = Gaussians(means, variances, logits)
+  return jax.tree.map(lambda x: x.astype(centre.dtype), parents)
 
 
 def require_iterations(
@@ -321,9 +324,12 @@ def require_iterations(
   *,
   gradient: str = "all",
 ) -> None:
-  """Raises ValueError if there is no iteration, or the gradient is unknown.
+  """Checks what an EM routing needs to iterate.
 
-  Raises TypeError if the inverse temperatures are one number.
+  Raises:
+    TypeError: if the inverse temperatures are one number, or no numbers.
+    ValueError: if there is none, a known one is below 0 or not finite, or the
+      gradient is unknown.
   """
   if not np.iterable(inverse_temperatures):
     raise TypeError(
@@ -334,6 +340,8 @@ def require_iterations(
     raise ValueError(
       "inverse_temperatures is empty; give one for each iteration, at least 1."
     )
+  for number in inverse_temperatures:
+    checks.within(0.0, math.inf, **{"an inverse temperature": number})
   linear_votes.require_iterations(len(inverse_temperatures), gradient=gradient)
 
 

@@ -247,8 +247,7 @@ def heinsen_vector_routing(
   checks.values(0.0, 1.0, activations=activations)
   linear_votes.require_iterations(num_iterations, gradient=gradient)
   num_parts, num_parents, pose_size = votes.shape
-  if pose_size == 1:
-    raise ValueError("poses have 1 number; the layer norm needs at least 2.")
+  linear_votes.require_normalisable(pose_size)
   _, weighted_sum = linear_votes.contractions(votes)
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes), activations)
   parts, activations = parts.astype(dtype), activations.astype(dtype)

@@ -133,6 +133,15 @@ def route_by_agreement(
   return output(votes, poses, numerics.safe_norm(poses), coefficients)
 
 
+def require_normalisable(pose_size: int) -> None:
+  """Raises ValueError if poses of `pose_size` numbers have no layer norm."""
+  if pose_size == 1:
+    raise ValueError(
+      "votes are poses of 1 number, and the layer norm needs at least 2; give "
+      "longer poses."
+    )
+
+
 def require_iterations(num_iterations: int, *, gradient: str = "all") -> None:
   """Raises ValueError if there is no iteration, or the gradient is unknown.
 

@@ -141,19 +141,21 @@ def slot_frames(
     weights: w_ij, as in `SlotOutput`.
     points: x_i, the places of the inputs.
     smallest: least scale, > 0.
-    largest: largest scale.
+    largest: largest scale, at least `smallest`.
 
   Returns:
     The frames; without gradient through a scale at its limits.
 
   Raises:
-    ValueError: if `smallest` is not above 0.
+    ValueError: if `smallest` is not above 0, or `largest` is below it.
 
   Differs from paper: no rotation. Variances have the same weights as the means;
   the authors' code adds epsilon to these weights a second time.
   """
   checks.arrays({"weights": (weights, "I J"), "points": (points, "I 2")})
   checks.positive(smallest=smallest)
+  if checks.are_known(smallest):
+    checks.within(smallest, math.inf, largest=largest)
   given = jnp.result_type(points)
   dtype = numerics.accumulation_dtype(weights, points)
   weights, points = weights.astype(dtype), points.astype(dtype)
@@ -174,11 +176,15 @@ def relative_points(
   Args:
     points: x_i.
     frames: p_j and s_j of J slots.
-    unit: how many scales are one unit.
+    unit: how many scales are one unit, > 0.
 
   Returns:
     The points as each slot sees them.
+
+  Raises:
+    ValueError: if `unit` is not above 0.
   """
+  checks.positive(unit=unit)
   positions, scales = frames
   checks.arrays(
     {

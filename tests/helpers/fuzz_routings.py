@@ -20,6 +20,7 @@ import routing_rows
 
 from capjax.layers import routers
 from experiments.records import measurements
+from experiments.run import provenance
 from experiments.run.invocation import Invocation
 
 
@@ -53,6 +54,8 @@ def main() -> int:
   parser.add_argument("--repeats", type=int, default=8)
   parser.add_argument("--out", type=pathlib.Path)
   given = parser.parse_args()
+  if given.out is not None:
+    provenance.require_committed()
   metrics, start = {}, time.monotonic()
   for name in routers.NAMES:
     rows = [

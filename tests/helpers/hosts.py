@@ -18,11 +18,10 @@ import compiling
 ROOT = pathlib.Path(__file__).parents[2]
 _BATCH = 8
 _CHAINS = 16
-# Those whose losses or examples draw on more than one row of a batch, and one
-# of each kind of routing and of inference.
+# One row for each binary, and those that draw on more than their own example.
 NAMES = (
   "capsnet", "multimnist", "scae", "generative", "matrix_capsules",
-  "boltzmann", "helmholtz",
+  "constellation", "transforming", "boltzmann", "helmholtz", "vae",
 )  # fmt: skip
 
 

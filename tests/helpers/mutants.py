@@ -60,7 +60,7 @@ _ENERGY = "kernels/energy/capsules.py", "kernels/energy/capsules_test.py"
 _TILES = (
   "capjax/layers/tile_transforms.py", "capjax/layers/tile_transforms_test.py",
 )  # fmt: skip
-_LOSSES = "capjax/losses.py", "capjax/losses_test.py"
+_LOSSES = "capjax/losses/classification.py", "capjax/losses/losses_test.py"
 _ATTACKS = "capjax/evaluation/attacks.py", "capjax/evaluation/attacks_test.py"
 _SUITES = "experiments/evaluation", "experiments/evaluation/golden_test.py"
 _PROBES = "experiments/evaluation/without_labels_test.py"
@@ -151,8 +151,8 @@ MUTANTS = [
     ("kernels/energy/annealing.py", "kernels/energy/annealing_test.py"),
     ("return log_density(state, hot) - log_density(state, cold)",
      "return log_density(state, cold) - log_density(state, hot)"),
-    ("return (transition(key, state, hot), log_weight), None",
-     "return (transition(key, state, cold), log_weight), None"),
+    ("transition(key, state, hot))\n    return",
+     "transition(key, state, cold))\n    return"),
   ),
   *_of(
     ("kernels/rendering/compositing.py",

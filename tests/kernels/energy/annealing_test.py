@@ -123,6 +123,29 @@ class AnnealingTest(parameterized.TestCase):
     )
     self.assertEqual(out.log_weight.dtype, jnp.float32)
 
+  @parameterized.parameters(False, True)
+  def test_state_keeps_its_dtype(self, backwards):
+    """A temperature wider than the state does not widen what it scales."""
+    with jax.enable_x64(True):
+      for dtype in (jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64):
+        start = {"x": jnp.ones(2, dtype), "steps": jnp.zeros((), jnp.int32)}
+        out = annealing.anneal(
+          jax.random.key(0),
+          start,
+          jnp.linspace(0, 1, 3),
+          log_density=lambda state, t: -t * jnp.sum(jnp.square(state["x"])) / 2,
+          transition=lambda key, state, t: {
+            "x": state["x"] * (1 - t / 2),
+            "steps": state["steps"] + 1,
+          },
+          backwards=backwards,
+        )
+        self.assertEqual(out.state["x"].dtype, dtype)
+        self.assertEqual(out.state["steps"], 2)
+        np.testing.assert_allclose(
+          np.float64(out.state["x"]), 0.75 * 0.5, rtol=1e-2
+        )
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -348,7 +348,8 @@ class InferTest(chex.TestCase):
   @parameterized.parameters(
     ({"num_restarts": 0}, "give at least 1"),
     ({"max_updates": 0}, "max_updates is 0; give at least 1"),
-    ({"num_sweeps": -1}, "num_sweeps is -1; give at least 0"),
+    ({"num_sweeps": 0}, "num_sweeps is 0; give at least 1"),
+    ({"tolerance": 0.0}, "tolerance is 0.0; give a finite number above 0"),
   )
   def test_bad_options_are_refused(self, options, message):
     drawn = _image()

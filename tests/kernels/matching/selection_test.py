@@ -269,6 +269,20 @@ class SelectionTest(chex.TestCase):
       np.testing.assert_allclose(got, want, rtol=1e-5)
       np.testing.assert_allclose(slope, -0.5 * np.sign(logit), rtol=1e-5)
 
+  @parameterized.parameters(jnp.float32, jnp.bfloat16)
+  def test_expected_poses_keep_the_digits_of_small_poses(self, dtype):
+    random = np.random.default_rng(0)
+    parents, offsets = (
+      jnp.asarray(1e-4 * random.normal(size=size), dtype)
+      for size in ((2, 6), (3, 2, 6))
+    )
+    got = selection.expected_poses(parents, offsets)
+    self.assertEqual(got.dtype, dtype)
+    sums = np.float64(parents) + np.float64(offsets)
+    np.testing.assert_allclose(
+      got[:, 1:], sums, atol=1e-7, rtol=jnp.finfo(dtype).eps
+    )
+
   def test_scale_of_a_pose_at_either_end(self):
     got = selection.pose_scales(
       jnp.array([-200.0, 0.0, 200.0]), jnp.full(3, 0.1), off_scale=2.0

@@ -10,6 +10,7 @@ from capjax.data.sources import constellations
 from kernels.matching import similarities
 
 _TEMPLATES = similarities.templates(constellations.PATTERNS)
+_POINTS = np.float64(_TEMPLATES.points)
 
 
 def _matrix(point):
@@ -45,8 +46,9 @@ def _posterior_oracle(assignments, points, precision):
   return np.array(means), np.array(covariances)
 
 
-def check_posterior_matches_oracle(posterior, precision=7.0):
-  assignments, points = _inputs()
+def check_posterior_matches_oracle(posterior, precision=7.0, assignments=None):
+  drawn, points = _inputs()
+  assignments = drawn if assignments is None else assignments
   got = posterior(
     jnp.asarray(assignments, jnp.float32), _complex(points),
     _complex(_TEMPLATES.points), _TEMPLATES.members, jnp.float32(precision),
@@ -99,6 +101,40 @@ class PosteriorTest(chex.TestCase):
     with self.assertRaises(AssertionError):
       check_posterior_matches_oracle(broken)
 
+  @parameterized.parameters(1e4, 1e6)
+  def test_few_points_and_a_high_precision(self, precision):
+    """One point of a template, two of another, and none of the third."""
+    assignments = np.eye(len(_TEMPLATES.points))[[0, 4, 5]]
+    assignments = np.concatenate([assignments, np.zeros((2, len(_POINTS)))])
+    check_posterior_matches_oracle(
+      similarities.posterior, precision, assignments
+    )
+
+  @parameterized.parameters(True, False)
+  def test_gradients(self, absent, step=1e-6):
+    """Also where a template has no point."""
+    assignments, points = _inputs()
+    if absent:
+      assignments[:, np.argmax(_TEMPLATES.members, axis=0) == 1] = 0
+    with jax.enable_x64(True):
+      x, p = (jnp.asarray(y @ [1, 1j]) for y in (points, _POINTS))
+      assignments, precision = jnp.asarray(assignments), jnp.array(7.0)
+
+      @jax.jit
+      def total(assignments):
+        posterior = similarities.posterior(
+          assignments, x, p, _TEMPLATES.members, precision
+        )
+        spread = jnp.cos(jnp.arange(len(p))) @ posterior.spread
+        moved = jnp.sum(posterior.offset.real - posterior.turn.imag)
+        return spread + posterior.divergence + moved
+
+      got = jax.grad(total)(assignments)
+      steps = step * jnp.eye(assignments.size).reshape(-1, *assignments.shape)
+      above = jax.vmap(lambda x: total(assignments + x))(steps)
+      want = (above - total(assignments)).reshape(got.shape) / step
+    np.testing.assert_allclose(got, want, atol=1e-3, rtol=1e-4)
+
   def test_without_points_it_is_the_prior(self):
     size = len(_TEMPLATES.points)
     got = similarities.posterior(
@@ -140,9 +176,9 @@ class TemplatesTest(chex.TestCase):
       similarities.templates([pattern])
 
   def test_a_single_place_is_no_template(self):
-    for pattern in (np.ones((3, 2)), np.array([[3.3, 1.7]] * 7)):
+    for pattern in (np.ones((3, 2)), [[3.3, 1.7]] * 7, [[0, 0], [1e-170, 0]]):
       with self.assertRaisesRegex(ValueError, "pattern 1 has equal points on"):
-        similarities.templates([constellations.SQUARE, pattern])
+        similarities.templates([constellations.SQUARE, np.array(pattern)])
 
 
 if __name__ == "__main__":

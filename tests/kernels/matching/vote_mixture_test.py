@@ -168,6 +168,8 @@ class ExplainPartsTest(parameterized.TestCase):
     for inputs in (
       (parts, presence, votes + 1e3, scales * 1e-2, weights),
       (parts, 0 * presence, votes, scales, weights - 1e3),
+      (parts, presence, votes, scales * 1e-25, weights),
+      (parts, presence, votes, scales * 0, weights),
     ):
       gradients = jax.grad(
         lambda *x: vote_mixture.explain_parts(*x).log_prob.astype(jnp.float32),

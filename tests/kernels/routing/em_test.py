@@ -1,6 +1,8 @@
 """EM routing of stored votes against the equations, and at its limits."""
 
 import functools
+import inspect
+import math
 
 import cases
 import chex
@@ -373,6 +375,16 @@ class EMTest(chex.TestCase):
       em.em_routing(*_arguments(), inverse_temperatures=())
     with self.assertRaisesRegex(ValueError, "num_iterations is 0; give"):
       em.inverse_temperature_schedule(0)
+
+  def test_temperatures_below_0_are_refused(self):
+    with self.assertRaisesRegex(ValueError, "final is -1.0; give a finite"):
+      em.inverse_temperature_schedule(2, final=-1.0)
+    for wrong in (-0.5, math.nan):
+      for given in ((0.1, wrong), jnp.array([0.1, wrong])):
+        with self.assertRaisesRegex(ValueError, f"temperature is {wrong}; giv"):
+          em.em_routing(*_arguments(), inverse_temperatures=given)
+    with self.assertRaisesRegex(TypeError, "temperature is 'a'; give a number"):
+      inspect.unwrap(em.require_iterations)("a")
 
 
 if __name__ == "__main__":

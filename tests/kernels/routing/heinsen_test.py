@@ -300,7 +300,7 @@ def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="gradient is 'first'; give 'all'"):
       route(cases.votes(), **_arguments(name), gradient="first")
   shape = (7, 4, 1)
-  with pytest.raises(ValueError, match="poses have 1 number"):
+  with pytest.raises(ValueError, match="poses of 1 number"):
     heinsen.heinsen_vector_routing(
       cases.votes(0, shape), **_arguments("vector", 0, shape)
     )

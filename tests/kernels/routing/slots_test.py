@@ -272,6 +272,21 @@ def test_frames_match_the_paper():
     check_frames(_moments)
 
 
+@pytest.mark.parametrize("limits", [(0.5, 0.4), (0.5, np.nan), (0.0, 1.0)])
+def test_limits_of_scales_are_in_order(limits):
+  smallest, largest = limits
+  with pytest.raises(ValueError, match=r"(smallest is 0|largest is (0|nan))"):
+    slots.slot_frames(
+      jnp.ones((2, 1)), jnp.ones((2, 2)), smallest=smallest, largest=largest
+    )
+
+
+def test_a_unit_of_0_is_refused():
+  frames = slots.Frames(jnp.zeros((1, 2)), jnp.ones((1, 2)))
+  with pytest.raises(ValueError, match="unit is 0.0; give a finite number abo"):
+    slots.relative_points(jnp.ones((2, 2)), frames, unit=0.0)
+
+
 def test_frames_move_with_the_points():
   """And the points that slots see stay where they are."""
   random = np.random.default_rng(2)
