@@ -113,8 +113,8 @@ class CapsNet(nnx.Module):
         the last one alone, as in several other codes.
       transforms_scale: standard deviation of the matrices W_ij at the start,
         0.1 as in the authors' code. Mixtures ("em", "heinsen_em",
-        "variational") do not squash poses, which then shrink from layer to
-        layer: give about 1 / sqrt(C), 0.35 for parts of length 8.
+        "self", "variational") do not squash poses, which then shrink from layer
+        to layer: try about 1 / sqrt(C), 0.35 for parts of length 8.
       decoder_features: widths of the decoder's hidden layers; empty for a
         network without decoder.
       decoder_init: one of `decoder.DECODER_INITS`.
@@ -124,8 +124,9 @@ class CapsNet(nnx.Module):
     Raises:
       TypeError: if `routing` is a function that needs other arguments.
       ValueError: where the images are too small for the kernels, the stride is
-        below 1, or the routing or `decoder_init` is unknown or has no such
-        options; or if the matrices W_ij do not fit the memory.
+        below 1, the routing or `decoder_init` is unknown or has no such
+        options, or "grid" has no `conv_capsules`; or if the matrices W_ij do
+        not fit the memory.
     """
     checks.rngs(rngs)
     checks.image_shape(image_shape)
@@ -139,6 +140,7 @@ class CapsNet(nnx.Module):
       part_size=part_size,
       pose_size=pose_size,
       conv_capsules_kernel=conv_capsules_kernel,
+      residual_blocks=residual_blocks,
     )
     checks.sequences(
       residual_features=residual_features,
@@ -149,10 +151,12 @@ class CapsNet(nnx.Module):
     checks.positive(transforms_scale=transforms_scale)
     if primary_scale is not None:
       checks.positive(primary_scale=primary_scale)
-    if conv_competition not in CONV_COMPETITIONS:
+    checks.choice(CONV_COMPETITIONS, conv_competition=conv_competition)
+    checks.choice(decoder.DECODER_INITS, decoder_init=decoder_init)
+    if conv_competition == "grid" and not conv_capsules:
       raise ValueError(
-        f"conv_competition is {conv_competition!r}; give one of "
-        f"{', '.join(CONV_COMPETITIONS)}."
+        "conv_competition is 'grid' and conv_capsules is empty; give "
+        "conv_capsules, or leave conv_competition out."
       )
     if leaky and conv_capsules and conv_competition == "grid":
       raise ValueError(

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from capjax import layers, losses
+from capjax.kernels import checks
 
 # Initialisers of the decoder's layers, by name; see `Decoder`.
 DECODER_INITS: dict[str, dict[str, Any]] = {
@@ -52,10 +53,7 @@ class Decoder(nnx.Module):
     Raises:
       ValueError: if `init` is unknown.
     """
-    if init not in DECODER_INITS:
-      raise ValueError(
-        f"decoder_init is {init!r}; give one of {', '.join(DECODER_INITS)}."
-      )
+    checks.choice(DECODER_INITS, init=init)
     size = num_classes * pose_size
     sizes = (size, *hidden_features, math.prod(image_shape))
     options = DECODER_INITS[init]

@@ -218,7 +218,7 @@ class MapCaps(nnx.Module):
       rngs.params(), (height, width, 1, num_features), jnp.float32
     )
     self.kernel = nnx.Param(kernel[:, :, 0])
-    self.bias = nnx.Param(jnp.zeros(num_features))
+    self.bias = nnx.Param(jnp.zeros(num_features, jnp.float32))
     self.pose_size = pose_size
 
   def __call__(

@@ -119,7 +119,9 @@ class TransformingAutoencoder(nnx.Module):
     self.drawing = layers.Einsum(
       "big,igo->bo", (num_capsules, generation_units, num_pixels), rngs=rngs
     )
-    self.drawing_bias = nnx.Param(jnp.zeros((num_capsules, num_pixels)))
+    self.drawing_bias = nnx.Param(
+      jnp.zeros((num_capsules, num_pixels), jnp.float32)
+    )
     layers.dense.set_dtype(self, dtype)
 
   def recognise(self, images: Float[Array, "B H W C"]) -> Recognised:
@@ -151,10 +153,11 @@ class TransformingAutoencoder(nnx.Module):
     """Moves the poses of the capsules by a transformation of each image.
 
     Raises:
-      TypeError: if the transformations are not floating-point numbers.
-      ValueError: if they have another shape.
+      TypeError: if an argument does not hold floating-point numbers.
+      ValueError: if one has another shape.
     """
     checks.floats({"transforms": transforms})
+    self._check_poses(poses)
     wanted = (len(poses), *POSES[self.pose])
     if transforms.shape != wanted:
       raise ValueError(
@@ -170,12 +173,29 @@ class TransformingAutoencoder(nnx.Module):
     poses: Float[Array, "B I *pose"],
     presences: Float[Array, "B I"],
   ) -> Float[Array, "B H W C"]:
-    """Renders images: sum_c p_c g_c, or its sigmoid."""
+    """Renders images: sum_c p_c g_c, or its sigmoid.
+
+    Raises:
+      TypeError: if an argument does not hold floating-point numbers.
+      ValueError: if one has another shape.
+    """
+    self._check_poses(poses)
+    checks.floats({"presences": presences})
+    checks.same_shape(poses.shape[:2], presences=presences)
     units = self.generation(poses.reshape(*presences.shape, -1))
     weighted = presences[..., None] * jax.nn.sigmoid(units)
     bias = numerics.matmul(presences, self.drawing_bias[...])
     total = self.drawing(weighted) + bias
     return OUTPUTS[self.output](total).reshape(-1, *self.image_shape)
+
+  def _check_poses(self, poses):
+    checks.floats({"poses": poses})
+    wanted = (self.drawing_bias.shape[0], *POSES[self.pose])
+    if poses.shape[1:] != wanted:
+      raise ValueError(
+        f"poses are {list(poses.shape)}; give [B, *pose of each capsule], with "
+        f"{list(wanted)} after the batch."
+      )
 
   def __call__(
     self,

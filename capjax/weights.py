@@ -50,8 +50,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
   path = pathlib.Path(path).expanduser()
   if path.is_dir():
     raise IsADirectoryError(
-      f"{path} is not written: it is a folder; name a file, such as "
-      f"{path / NAME}."
+      f"{path} is not written: it is a folder; name a file, which may be in it."
     )
   if not path.parent.is_dir():
     raise FileNotFoundError(

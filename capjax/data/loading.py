@@ -146,6 +146,8 @@ def load(
       f"{own.TFDS}NAME, or the folder that holds {name} as data_dir "
       "(--data_dir)"
     )
+  if data_dir is not None:
+    data_dir = _resolve(data_dir)  # else a misspelt folder would not be noticed
   return own.load(name, split, data_dir, conversion, stream)
 
 

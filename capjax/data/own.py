@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +19,7 @@ from capjax.data import splitting
 from capjax.data.conversion import Conversion
 from capjax.data.dataset import Dataset
 from capjax.data.sources import idx, image_folder, npz, records, tfds
-from capjax.data.sources.source import Source
+from capjax.data.sources.source import MOST_CHANNELS, Source
 from capjax.data.stored import StoredImages
 
 TFDS = "tfds:"
@@ -28,7 +29,6 @@ _KINDS = (
   "an .npz archive, IDX files or ArrayRecord files of "
   "capjax.data.write_records or TensorFlow Datasets"
 )
-_MOST_CHANNELS = 3
 
 
 def find(
@@ -95,7 +95,8 @@ def from_arrays(
       0..255, floats in [0, 1] or booleans. Labels are one integer or word for
       each image, [N J] of 0 and 1, or None. Or a data set, whose factors are
       kept.
-    test: The same for testing; None holds out a fifth of each class.
+    test: The same for testing; None holds out a fifth of each class. Words, and
+      the classes of a data set, are those of training with the same names.
     class_names: The names of classes 0, 1, ..., which the labels number.
 
   Returns:
@@ -152,7 +153,9 @@ def from_arrays(
       )
   if class_names is not None:
     named["class_names"] = class_names
-  arrays = {n: np.asarray(x) for n, x in named.items() if x is not None}
+  arrays = {n: _array(n, x) for n, x in named.items() if x is not None}
+  if "test_labels" in arrays:
+    arrays = _numbered_alike(arrays, test)
   source = npz.open_arrays("the arrays", arrays, Conversion())
   if isinstance(train, Dataset):
     source = source._replace(train=source.train._replace(factors=train.factors))
@@ -169,6 +172,56 @@ def _given_labels(pair: tuple[ArrayLike, ArrayLike | None] | Dataset):
   if isinstance(pair, Dataset) and not pair.is_labelled:
     return None
   return pair[1]
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+  """Turns one of the arguments of `from_arrays` into an array."""
+  try:
+    return np.asarray(values)
+  except ValueError as error:  # lists of lists of different lengths
+    raise ValueError(
+      f"the {name.replace('_', ' ')} differ in shape; give an array, of images "
+      "[N H W] or [N H W C]"
+    ) from error
+
+
+def _numbered_alike(
+  arrays: dict[str, np.ndarray], test: object
+) -> dict[str, np.ndarray]:
+  """Numbers test labels by the classes of training, where names tell them.
+
+  These are labels of a data set of other classes, or words where the training
+  labels are numbers of known names.
+  """
+  both = arrays["labels"], arrays["test_labels"]
+  if any(x.ndim != 1 and x.shape[1:] != (1,) for x in both):  # multi-hot
+    return arrays
+  test_labels = both[1].reshape(-1)
+  if "class_names" in arrays:
+    if test_labels.dtype.kind not in "UO":
+      return arrays
+    words, names = test_labels, tuple(map(str, arrays["class_names"]))
+  elif isinstance(test, Dataset):
+    source = npz.open_arrays(
+      "the arrays",
+      {name: arrays[name] for name in ("images", "labels")},
+      Conversion(),
+    )
+    words, names = test.named(test_labels), source.class_names
+    arrays = {
+      **arrays, "labels": source.train.labels, "class_names": np.array(names)
+    }  # fmt: skip
+  else:
+    return arrays
+  numbers = {name: number for number, name in enumerate(names)}
+  strange = sorted(set(map(str, words)) - numbers.keys())
+  if strange:
+    raise ValueError(
+      f"the classes of train are {', '.join(names)}, and test has "
+      f"{strange[0]!r}; name the classes of both alike, or leave out its images"
+    )
+  marks = np.array([numbers[str(word)] for word in words], np.int32)
+  return {**arrays, "test_labels": marks}
 
 
 def load_prepared(
@@ -256,7 +309,7 @@ def choose(
     rows = np.arange(len(part.labels))
   rows = rows[splitting.mixed_order(part.labels[rows])]
   images = StoredImages(part.read, rows)
-  if images.shape[3] > _MOST_CHANNELS:
+  if images.shape[3] > MOST_CHANNELS:
     raise ValueError(
       f"{where}: images have {images.shape[3]} channels; give 1 (grey), 2 (a "
       "stereo pair) or 3 (red, green, blue), as the last axis"
@@ -311,6 +364,7 @@ def _open(path: pathlib.Path, conversion: Conversion) -> Source:
       return tfds.open_prepared(version, conversion)
     if records.is_folder(path):
       return records.open_folder(path, conversion)
+    records.require_none_unfinished(path)
     return image_folder.open_folder(path, conversion)
   if path.suffix == ".npz":
     return npz.open_archive(path, conversion)

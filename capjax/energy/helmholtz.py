@@ -34,8 +34,9 @@ class Layer(nnx.Module):
   ):
     shape = (*below, num_capsules, capsule_size)
     self.hidden = nnx.Param(rbm.standard(family, shape[-2:]))
-    self.switches = nnx.Param(jnp.zeros(num_capsules))
-    self.weights = nnx.Param(0.001 * jax.random.normal(rngs.params(), shape))
+    self.switches = nnx.Param(jnp.zeros(num_capsules, jnp.float32))
+    normal = jax.random.normal(rngs.params(), shape, jnp.float32)
+    self.weights = nnx.Param(0.001 * normal)
 
   @property
   def bias(self) -> energy.Bias:

@@ -101,17 +101,21 @@ class CapsuleRBM(nnx.Module):
     self.families = family(visible), family(hidden)
     size = math.prod(image_shape)
     shape = (size, num_capsules, capsule_size)
-    normal = jax.random.normal(rngs.params(), shape)
+    normal = jax.random.normal(rngs.params(), shape, jnp.float32)
     self.visible: nnx.Variable = nnx.Param(standard(visible, (size,)))
     self.hidden = nnx.Param(standard(hidden, shape[1:]))
     self.weights = nnx.Param(0.001 * normal)
-    self.switches = nnx.Param(jnp.zeros(num_capsules)) if switches else None
-    self.interaction = nnx.Param(jnp.zeros(shape[:2])) if interaction else None
+    self.switches = (
+      nnx.Param(jnp.zeros(num_capsules, jnp.float32)) if switches else None
+    )
+    self.interaction = (
+      nnx.Param(jnp.zeros(shape[:2], jnp.float32)) if interaction else None
+    )
     self.fantasy = (
       Fantasy(
         PersistentChains(
-          jnp.zeros((num_chains, *shape[1:])),
-          jnp.zeros((num_chains, num_capsules)),
+          jnp.zeros((num_chains, *shape[1:]), jnp.float32),
+          jnp.zeros((num_chains, num_capsules), jnp.float32),
           jnp.float32(0),
         )
       )
@@ -339,7 +343,7 @@ def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
     ValueError: if the name is unknown.
   """
   family(name)  # fails if it is unknown
-  zeros = jnp.zeros(shape)
+  zeros = jnp.zeros(shape, jnp.float32)
   if name == "gaussian":
     return jnp.stack([zeros, zeros - 0.5])
   return zeros[None]

@@ -54,7 +54,7 @@ def fit_means(
     ValueError: if a feature is not finite, or there are fewer examples than
       clusters.
   """
-  _check(features)
+  check_finite(features)
   if len(features) < num_clusters:
     raise ValueError(
       f"{len(features)} examples cannot form {num_clusters} clusters; give "
@@ -130,7 +130,7 @@ def match_accuracy(
   which is `refit_accuracy`.
   """
   _check_labels((train_features, train_labels), (test_features, test_labels))
-  _check(test_features)
+  check_finite(test_features)
   means = fit_means(train_features, len(np.unique(train_labels)), seed=seed)
   names = match(means.labels_, train_labels)
   return _named_accuracy(means.predict(test_features), names, test_labels)
@@ -335,6 +335,11 @@ def few_label_accuracy(
 
 def _check_labels(*pairs):
   for features, labels in pairs:
+    if not len(features):
+      raise ValueError(
+        f"features are {list(np.shape(features))}, of no example; give at "
+        "least one."
+      )
     if np.shape(labels) != (len(features),):
       raise ValueError(
         f"labels are {list(np.shape(labels))}; give one for each row of "
@@ -342,7 +347,12 @@ def _check_labels(*pairs):
       )
 
 
-def _check(*sets):
+def check_finite(*sets: Float[np.ndarray, "..."]) -> None:
+  """Checks features before a library is given them.
+
+  Raises:
+    ValueError: if they hold NaN or infinities.
+  """
   for features in sets:
     if not np.isfinite(features).all():
       raise ValueError(
@@ -351,7 +361,7 @@ def _check(*sets):
 
 
 def _standardise(train_features, test_features):
-  _check(train_features, test_features)
+  check_finite(train_features, test_features)
   scaler = preprocessing.StandardScaler().fit(train_features)
   return scaler.transform(train_features), scaler.transform(test_features)
 

@@ -7,6 +7,8 @@ import numpy as np
 from etils import epy
 from jaxtyping import Float
 
+from capjax.evaluation import clustering
+
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from sklearn import (
     exceptions,
@@ -18,7 +20,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
 
 # Of numbers in float32, as a share of the largest.
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
-_PENALTY = 1.0  # of the squares of weights of standardised features
+_PENALTY = 1.0  # of squared weights; the scales of features are about 1
 _HIDDEN = 64  # units of the small network
 _STOPPED = 20  # least number of examples for early stopping
 
@@ -41,6 +43,8 @@ def readouts(
   values: Float[np.ndarray, " N"],
   test_features: Float[np.ndarray, "M F"],
   test_values: Float[np.ndarray, " M"],
+  *,
+  standardise: bool = True,
 ) -> dict[str, Readout]:
   """Predicts a number, such as an angle, from features by two regressions.
 
@@ -49,15 +53,17 @@ def readouts(
     values: the number for each.
     test_features: of other examples.
     test_values: the number for each of these.
+    standardise: whether each feature gets a mean of 0 and a standard deviation
+      of 1. Without, features weigh by their scales, which should be about 1: so
+      do principal components, whose scales tell which of them matter.
 
   Returns:
-    `linear`: ridge regression on standardised features; `mlp`: a network with
-    one hidden layer of 64 units, stopped early on a tenth of the examples
-    where there are 20 or more.
+    `linear`: ridge regression; `mlp`: a network with one hidden layer of 64
+    units, stopped early on a tenth of the examples where there are 20 or more.
 
   Raises:
-    ValueError: if there are fewer than two test examples, or values are not one
-      number for each row.
+    ValueError: if there are fewer than two test examples, values are not one
+      number for each row, or anything is not finite.
   """
   _require_two(test_values=test_values)
   for name, rows, of_rows in (
@@ -74,11 +80,12 @@ def readouts(
       "test_values are all the same; give examples among which they differ, "
       "since errors are shares of their variance."
     )
+  clustering.check_finite(features, values, test_features, test_values)
   mean, deviation = np.mean(values), max(np.std(values), 1e-12)
   regressions = {
-    "linear": _ridge(),
+    "linear": _ridge(standardise),
     "mlp": pipeline.make_pipeline(
-      preprocessing.StandardScaler(),
+      *_scalers(standardise),
       neural_network.MLPRegressor(
         hidden_layer_sizes=(_HIDDEN,),
         early_stopping=len(features) >= _STOPPED,
@@ -134,8 +141,8 @@ def change(
     test_after: their poses after the same transformation.
 
   Raises:
-    ValueError: if there are fewer than two other images, or the poses before
-      and after differ in shape.
+    ValueError: if there are fewer than two other images, the poses before and
+      after differ in shape, or poses are not finite.
 
   Differs from paper: the map is judged by the poses themselves, not by the loss
   of the layers above them.
@@ -150,6 +157,7 @@ def change(
       raise ValueError(
         f"{name} has shape {found}; give {wanted}, as of the images before."
       )
+  clustering.check_finite(before, after, test_before, test_after)
   predicted = _ridge().fit(before, after).predict(test_before)
   test_after = np.asarray(test_after, np.float64)
   deviations = test_after - np.mean(test_after, axis=0)
@@ -174,7 +182,11 @@ def _require_two(**examples):
       )
 
 
-def _ridge():
+def _scalers(standardise):
+  return [preprocessing.StandardScaler()] if standardise else []
+
+
+def _ridge(standardise=True):
   return pipeline.make_pipeline(
-    preprocessing.StandardScaler(), linear_model.Ridge(_PENALTY)
+    *_scalers(standardise), linear_model.Ridge(_PENALTY)
   )

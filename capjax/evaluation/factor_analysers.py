@@ -85,7 +85,8 @@ def fit_factor_analysers(
 
   Raises:
     ValueError: if there are not more features than factors, fewer examples than
-      analysers, no iterations, no noise, or a feature is not finite.
+      analysers, no analysers or iterations, no noise, or a feature is not
+      finite.
 
   Differs from paper: each analyser has noise of its own, which the paper shares
   among all, with a lower limit; means are updated apart from the loadings.
@@ -95,9 +96,8 @@ def fit_factor_analysers(
       f"num_factors={num_factors} of {features.shape[1]} features; give fewer, "
       "and at least 1."
     )
-  checks.counts(num_iterations=num_iterations)
-  if least_noise <= 0:
-    raise ValueError(f"least_noise={least_noise}; give a variance above 0.")
+  checks.counts(num_analysers=num_analysers, num_iterations=num_iterations)
+  checks.positive(least_noise=least_noise)
   features = features.astype(np.float64)
   means = clustering.fit_means(features, num_analysers, seed=seed)
   probabilities = np.eye(num_analysers)[means.labels_]

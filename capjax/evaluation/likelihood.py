@@ -99,8 +99,9 @@ def log_partition(
   visible, hidden = model.families
   parameters = model.parameters
   bias = parameters.bias
-  # States keep their dtype along a chain.
-  dtype = parameters.visible.dtype
+  # States keep their dtype along a chain. In bfloat16 there are too few inverse
+  # temperatures between 0 and 1.
+  dtype = numerics.accumulation_dtype(parameters.visible)
   base = jnp.asarray(base, dtype)
   checks.same_shape(parameters.visible.shape, base=base)
 

@@ -61,13 +61,13 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
   """One of the graphs of a trained model.
 
   - "model" takes `images`, uint8 [B H W C] as `TrainedModel.predict` does, and
-    returns `predictions.outputs`. It also returns `poses` of the classes and
-    the `reconstructions` from the class with the highest score (class
-    capsules); or `poses` of the classes (matrix capsules); or `part_poses`,
-    `part_features`, `object_poses` and `reconstructions` (SCAE); or
-    `part_poses` (generative capsules), and with objects `object_poses`
-    [B J 6] and `routing` [B I 1+J], the probability that a part selected the
-    dummy (the first column) or an object.
+    returns `predictions.outputs`. It also returns `poses` of the classes and,
+    where an image has one label and the model a decoder, the `reconstructions`
+    from the class with the highest score (class capsules); or `poses` of the
+    classes (matrix capsules); or `part_poses`, `part_features`, `object_poses`
+    and `reconstructions` (SCAE); or `part_poses` (generative capsules), and
+    with objects `object_poses` [B J 6] and `routing` [B I 1+J], the probability
+    that a part selected the dummy (the first column) or an object.
   - "decoder" returns `images` [B H W C]. It takes `poses` [B J D] of class
     capsules, with zeros for all classes but those to decode; or `poses`
     [B I 3 3], `presences` [B I] and `features` [B I F] of parts (SCAE); or

@@ -1,6 +1,7 @@
 """Graphs as StableHLO, which any program with JAX runs on any platform."""
 
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,7 @@ def load_stablehlo(
     FileNotFoundError: if there is no such file.
     ValueError: if the file is no such graph.
   """
-  with open(path, "rb") as file:
-    content = bytearray(file.read())
+  content = bytearray(pathlib.Path(path).expanduser().read_bytes())
   try:
     exported = jax.export.deserialize(content)
   except Exception as error:  # flatbuffers raises errors of many kinds

@@ -110,7 +110,9 @@ class PartEncoder(nnx.Module):
     for stride in strides:
       height, width = -(-height // stride), -(-width // stride)
     self.positions = nnx.Param(
-      nnx.initializers.normal(0.1)(rngs.params(), (height, width, sizes[-1]))
+      nnx.initializers.normal(0.1)(
+        rngs.params(), (height, width, sizes[-1]), jnp.float32
+      )
     )
     self.maps = layers.Linear(sizes[-1], num_parts * 8, rngs=rngs)
     self.log_scales: layers.Linear | None = nnx.data(None)
@@ -385,11 +387,15 @@ class _EachMLP(nnx.Module):
   ):
     init = nnx.initializers.lecun_normal(batch_axis=0)
     shape = (num_capsules, inputs, hidden)
-    self.hidden_kernel = nnx.Param(init(rngs.params(), shape))
-    self.hidden_bias = nnx.Param(jnp.zeros((num_capsules, hidden)))
+    self.hidden_kernel = nnx.Param(init(rngs.params(), shape, jnp.float32))
+    self.hidden_bias = nnx.Param(jnp.zeros((num_capsules, hidden), jnp.float32))
     shape = (num_capsules, hidden, outputs)
-    self.output_kernel = nnx.Param(kernel_init(rngs.params(), shape))
-    self.output_bias = nnx.Param(bias_init(rngs.params(), shape[::2]))
+    self.output_kernel = nnx.Param(
+      kernel_init(rngs.params(), shape, jnp.float32)
+    )
+    self.output_bias = nnx.Param(
+      bias_init(rngs.params(), shape[::2], jnp.float32)
+    )
     self.dtype: jax.typing.DTypeLike | None = None
 
   def __call__(self, codes):

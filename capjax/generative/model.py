@@ -33,6 +33,8 @@ _OFFSET, _LOGIT, _SCALE = 0.3, 0.1, 0.3
 # The numerical floor of scales that have a prior instead of a floor.
 _LEAST_SCALE = 1e-6
 
+_normal = functools.partial(jax.random.normal, dtype=jnp.float32)
+
 
 class Relations(nnx.Module):
   """Learned parameters between a layer of parents and its children."""
@@ -57,14 +59,13 @@ class Relations(nnx.Module):
       rngs: its `params` stream initialises the parameters.
     """
     shape = (num_children, num_parents)
-    normal = jax.random.normal
-    self.affinities = nnx.Param(_LOGIT * normal(rngs.params(), shape))
+    self.affinities = nnx.Param(_LOGIT * _normal(rngs.params(), shape))
     self.presences = nnx.Param(
-      _LOGIT * normal(rngs.params(), (num_children, 1 + num_parents))
+      _LOGIT * _normal(rngs.params(), (num_children, 1 + num_parents))
     )
-    self.offsets = nnx.Param(_OFFSET * normal(rngs.params(), (*shape, 6)))
+    self.offsets = nnx.Param(_OFFSET * _normal(rngs.params(), (*shape, 6)))
     start = math.log(math.expm1(_SCALE))
-    self.scales = nnx.Param(jnp.full(shape, start, float))
+    self.scales = nnx.Param(jnp.full(shape, start, jnp.float32))
     self.scale_floor = scale_floor
     self.dummy_affinity = dummy_affinity
 
@@ -155,11 +156,9 @@ class GenerativeCapsules(nnx.Module):
     self.num_capsules = tuple(num_capsules)
     shape = (num_capsules[0], template_size, template_size)
     self.colours = nnx.Param(
-      _LOGIT * jax.random.normal(rngs.params(), (*shape, channels))
+      _LOGIT * _normal(rngs.params(), (*shape, channels))
     )
-    self.alphas = nnx.Param(
-      _LOGIT * jax.random.normal(rngs.params(), (*shape, 1))
-    )
+    self.alphas = nnx.Param(_LOGIT * _normal(rngs.params(), (*shape, 1)))
     self.relations = nnx.List(
       Relations(
         children,
@@ -170,7 +169,7 @@ class GenerativeCapsules(nnx.Module):
       )
       for children, parents in itertools.pairwise(num_capsules)
     )
-    self.top_presences = nnx.Param(jnp.zeros(num_capsules[-1]))
+    self.top_presences = nnx.Param(jnp.zeros(num_capsules[-1], jnp.float32))
     self.temperature = temperature
     self.pixel_scale = pixel_scale
     self.top_scale = top_scale

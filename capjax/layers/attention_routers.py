@@ -34,7 +34,7 @@ class SelfAttention(nnx.Module):
       num_parts: I, capsules below.
       num_objects: J, capsules above.
     """
-    self.priors = nnx.Param(jnp.zeros((num_parts, num_objects)))
+    self.priors = nnx.Param(jnp.zeros((num_parts, num_objects), jnp.float32))
 
   def __call__(
     self,
@@ -73,15 +73,19 @@ class InvertedAttention(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      pose_size: D, length of the poses of the capsules above.
+      pose_size: D >= 2, length of the poses of the capsules above.
       num_iterations: at least 1; with 1 every part is shared out evenly.
       gradient: "all" or "last", as for `attention.inverted_attention_routing`.
       rngs: its `params` stream initialises the classifier.
+
+    Raises:
+      ValueError: if D is 1: poses of one number have no layer norm.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
+    linear_votes.require_normalisable(pose_size)
     init = nnx.initializers.normal(pose_size**-0.5)
     self.readout = nnx.Param(init(rngs.params(), (pose_size,), jnp.float32))
-    self.scale = nnx.Param(jnp.ones(pose_size))
+    self.scale = nnx.Param(jnp.ones(pose_size, jnp.float32))
     self.num_iterations = num_iterations
     self.gradient = gradient
 
@@ -126,8 +130,8 @@ class SelfRouting(nnx.Module):
       num_objects: J, capsules above.
     """
     shape = (num_parts, num_objects, part_size)
-    self.weights = nnx.Param(jnp.zeros(shape))
-    self.biases = nnx.Param(jnp.zeros(shape[:2]))
+    self.weights = nnx.Param(jnp.zeros(shape, jnp.float32))
+    self.biases = nnx.Param(jnp.zeros(shape[:2], jnp.float32))
 
   def __call__(
     self,
@@ -289,6 +293,7 @@ ROUTERS: dict[str, Router] = {
       sizes.num_parts, sizes.part_size, sizes.num_objects
     ),
     uses_activations=True,
+    is_mixture=True,
   ),
   "inverted_attention": Router(
     "parents compete for parts (Tsai et al., 2020)",

@@ -26,6 +26,7 @@ PoseSize = int | tuple[int, int]
 # Those of the authors' code of CapsNet.
 TRANSFORMS_INIT = nnx.initializers.truncated_normal(0.1)
 BIAS_INIT = nnx.initializers.constant(0.1)
+_LONGEST = 1.001  # the length of a squashed pose, with its rounding
 
 
 class Fixed(nnx.Variable):
@@ -247,6 +248,7 @@ class DenseCaps(nnx.Module):
     self.num_parts = num_parts
     self.part_shape, self.pose_shape = below, above
     self.is_mixture = routers.is_mixture(routing)
+    self.takes_probabilities = routers.takes_probabilities(routing)
     num_votes = 1 if routers.shares_votes(routing) else num_objects
     shape = (num_parts, num_votes, below[-1], above[-1])
     key = rngs.params()
@@ -303,7 +305,8 @@ class DenseCaps(nnx.Module):
       TypeError: if an array does not hold floating-point numbers, or a custom
         routing returns anything but a `RoutingOutput`.
       ValueError: if the numbers of parts or the sizes of their poses differ, or
-        a known activation is outside of [0, 1].
+        a known activation is outside of [0, 1], also a length in its place
+        where the routing needs probabilities.
     """
     given = {"poses": (poses, self.part_shape)}
     if activations is not None:
@@ -324,6 +327,16 @@ class DenseCaps(nnx.Module):
     if activations is not None:
       checks.values(0.0, 1.0, activations=activations)
       activations = activations.reshape(-1, self.num_parts)
+      checks.same_shape(poses.shape[:2], activations=activations)
+    elif self.takes_probabilities and checks.are_known(poses):
+      # By NumPy: within a transformation JAX would trace the lengths.
+      rows = np.asarray(poses, np.float64).reshape(*poses.shape[:2], -1)
+      longest = np.linalg.norm(rows, axis=-1).max(initial=0.0)
+      if longest > _LONGEST:
+        raise ValueError(
+          f"poses have lengths up to {longest:g}, which this routing takes as "
+          "activations in [0, 1]; give activations."
+        )
     transforms = self.transforms[...]
     bias = None if self.bias is None else self.bias[...]
 

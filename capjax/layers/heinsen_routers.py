@@ -46,8 +46,10 @@ class HeinsenEM(nnx.Module):
       gradient: "all" or "last", as for `heinsen.heinsen_em_routing`.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
-    self.beta_use = nnx.Param(jnp.zeros((num_parts, num_objects)))
-    self.beta_ignore = nnx.Param(jnp.zeros((num_parts, num_objects)))
+    self.beta_use = nnx.Param(jnp.zeros((num_parts, num_objects), jnp.float32))
+    self.beta_ignore = nnx.Param(
+      jnp.zeros((num_parts, num_objects), jnp.float32)
+    )
     self.num_iterations = num_iterations
     self.gradient = gradient
 
@@ -103,12 +105,16 @@ class HeinsenVectors(nnx.Module):
       num_parts: I, capsules below.
       part_size: C, length of their poses.
       num_objects: J, capsules above.
-      pose_size: D, length of their poses.
+      pose_size: D >= 2, length of their poses.
       num_iterations: at least 1; with 1 every part is shared out evenly.
       gradient: "all" or "last", as for `heinsen.heinsen_vector_routing`.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if D is 1: poses of one number have no layer norm.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
+    linear_votes.require_normalisable(pose_size)
     pairs = (num_parts, num_objects)
     below = (num_objects, part_size)
 
@@ -120,9 +126,9 @@ class HeinsenVectors(nnx.Module):
     self.beta_ignore = normal(pairs)
     self.prediction = normal((pose_size, part_size), pose_size**-0.5)
     self.prediction_scale = normal(below)
-    self.prediction_bias = nnx.Param(jnp.zeros(below))
+    self.prediction_bias = nnx.Param(jnp.zeros(below, jnp.float32))
     self.score_scale = normal(pairs, part_size**-0.5)
-    self.score_bias = nnx.Param(jnp.zeros(pairs))
+    self.score_bias = nnx.Param(jnp.zeros(pairs, jnp.float32))
     self.readout = normal((pose_size,), pose_size**-0.5)
     self.num_iterations = num_iterations
     self.gradient = gradient
@@ -162,11 +168,13 @@ ROUTERS: dict[str, Router] = {
     options=ITERATIONS,
     uses_activations=True,
     is_mixture=True,
+    takes_probabilities=True,
   ),
   "heinsen_vectors": Router(
     "to parents that best predict the parts (Heinsen, 2022)",
     lambda sizes, rngs, **options: HeinsenVectors(*sizes, **options, rngs=rngs),
     options=ITERATIONS,
     uses_activations=True,
+    takes_probabilities=True,
   ),
 }

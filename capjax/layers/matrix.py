@@ -186,7 +186,7 @@ class ConvMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.layers)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_types, beta, float)) for beta in betas
+      nnx.Param(jnp.full(num_types, beta, jnp.float32)) for beta in betas
     )
     self.pose_shape = tuple(pose_shape)
     self.stride = stride
@@ -306,9 +306,9 @@ class ClassMatrixCaps(nnx.Module):
       _transforms(rngs, shape, pose_shape[1], start.identity, start.classes)
     )
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_classes, beta, float)) for beta in betas
+      nnx.Param(jnp.full(num_classes, beta, jnp.float32)) for beta in betas
     )
-    self.offsets = Fixed(offsets)
+    self.offsets = Fixed(jnp.asarray(offsets, jnp.float32))
     self.pose_shape = tuple(pose_shape)
     own = em_forms.Options.of(
       math.prod(offsets.shape[:2]) * num_below,
@@ -400,5 +400,6 @@ def kernel_init(scale):
 def _transforms(rngs, shape, size, identity, scale):
   """Matrices [... size size]: a multiple of the identity plus noise."""
   shape = (*shape, size, size)
-  noise = nnx.initializers.truncated_normal(scale)(rngs.params(), shape)
-  return identity * jnp.eye(size) + noise
+  init = nnx.initializers.truncated_normal(scale)
+  noise = init(rngs.params(), shape, jnp.float32)
+  return identity * jnp.eye(size, dtype=jnp.float32) + noise

@@ -37,6 +37,8 @@ class Router(NamedTuple):
     is_mixture: whether the poses of objects are means of votes, of any length:
       small matrices then make each layer's poses smaller than those below. The
       bias is then added to the votes, and parts are weighted by activations.
+    takes_probabilities: whether activations must be in [0, 1], also where they
+      are the lengths of poses.
   """
 
   source: str
@@ -45,6 +47,7 @@ class Router(NamedTuple):
   uses_activations: bool = False
   shares_votes: bool = False
   is_mixture: bool = False
+  takes_probabilities: bool = False
 
 
 ITERATIONS = ("num_iterations", "gradient")  # of most iterative routings

@@ -58,7 +58,7 @@ class ResidualBlock(nnx.Module):
       if stride > 1 or in_features != out_features
       else None
     )
-    self.gain = nnx.Param(jnp.zeros(()))
+    self.gain = nnx.Param(jnp.zeros((), jnp.float32))
 
   def __call__(
     self, features: Float[Array, "B H W C"]

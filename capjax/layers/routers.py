@@ -152,8 +152,8 @@ class Variational(nnx.Module):
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
-    self.beta = nnx.Param(jnp.zeros(num_objects))
-    self.gain = nnx.Param(jnp.ones(num_objects))
+    self.beta = nnx.Param(jnp.zeros(num_objects, jnp.float32))
+    self.gain = nnx.Param(jnp.ones(num_objects, jnp.float32))
     self.num_iterations = num_iterations
 
   def __call__(
@@ -207,7 +207,8 @@ class EM(nnx.Module):
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
     self.beta_a, self.beta_u = (
-      nnx.Param(jnp.full(num_objects, value, float)) for value in em_forms.BETAS
+      nnx.Param(jnp.full(num_objects, value, jnp.float32))
+      for value in em_forms.BETAS
     )
     self.inverse_temperatures = em.inverse_temperature_schedule(num_iterations)
     self.form = em_forms.scale_costs(
@@ -272,6 +273,7 @@ ROUTERS: dict[str, Router] = {
     options=ITERATIONS,
     uses_activations=True,
     is_mixture=True,
+    takes_probabilities=True,
   ),
   "uniform": Router(
     "a control, even shares (Paik et al., 2019)",
@@ -302,6 +304,11 @@ def shares_votes(name: str | Callable) -> bool:
 def is_mixture(name: str | Callable) -> bool:
   """Whether poses are means of votes, of any length."""
   return name in NAMES and ROUTERS[name].is_mixture
+
+
+def takes_probabilities(name: str | Callable) -> bool:
+  """Whether activations must be in [0, 1], also if they are lengths."""
+  return name in NAMES and ROUTERS[name].takes_probabilities
 
 
 def router(

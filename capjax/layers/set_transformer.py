@@ -301,4 +301,5 @@ class _Finish(nnx.Module):
 
 
 def _initial_seeds(rngs, count, width):
-  return nnx.initializers.glorot_uniform()(rngs.params(), (count, width))
+  init = nnx.initializers.glorot_uniform()
+  return init(rngs.params(), (count, width), jnp.float32)

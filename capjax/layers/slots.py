@@ -146,14 +146,16 @@ class SlotAttention(nnx.Module):
     )
     shape = (num_slots, size) if start == "learned" else (1, size)
     init = nnx.initializers.glorot_uniform()
-    self.mean = nnx.Param(init(rngs.params(), shape))
+    self.mean = nnx.Param(init(rngs.params(), shape, jnp.float32))
     sampled = start == "sampled"
-    self.log_scale = nnx.Param(init(rngs.params(), shape)) if sampled else None
+    self.log_scale = (
+      nnx.Param(init(rngs.params(), shape, jnp.float32)) if sampled else None
+    )
     self.place = Linear(2, size, rngs=rngs) if invariant else None
     self.seen_hidden = Linear(size, hidden, rngs=rngs) if invariant else None
     self.seen = Linear(hidden, size, rngs=rngs) if invariant else None
     self.position = (
-      nnx.Param(_positions(rngs.params(), (num_slots, 2)))
+      nnx.Param(_positions(rngs.params(), (num_slots, 2), jnp.float32))
       if invariant and not sampled
       else None
     )

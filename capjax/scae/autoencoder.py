@@ -88,7 +88,8 @@ class SCAE(nnx.Module):
       mixing: mixing of parts in an image, as for `part_templates.Templates`.
       kind: kind of the poses of objects, as for `geometry.pose_matrix`.
       normalise: of votes, as for `vote_mixture.explain_parts`.
-      masking: of absent parts, as for `set_transformer.SetTransformer`.
+      masking: of absent parts, as for `set_transformer.SetTransformer`; an MLP
+        ignores none.
       part_encoder: what finds the parts, as for `part_capsules.PartEncoder`.
       object_encoder: what finds the objects, as for
         `object_capsules.ObjectCapsules`.
@@ -107,7 +108,11 @@ class SCAE(nnx.Module):
     checks.rngs(rngs)
     checks.image_shape(image_shape)
     checks.counts(
-      num_classes=num_classes, num_parts=num_parts, num_objects=num_objects
+      num_classes=num_classes,
+      num_parts=num_parts,
+      num_objects=num_objects,
+      template_size=template_size,
+      encoder_features=encoder_features,
     )
     checks.counts(at_least=0, num_features=num_features)
     self.image_shape = tuple(image_shape)
@@ -255,6 +260,7 @@ def loss(
   here.
   """
   if labels is not None:
+    labels = jnp.asarray(labels)
     labels = labels.reshape(len(labels), -1)
     _check_several(labels)
   output = model(images, key=key)

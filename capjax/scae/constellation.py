@@ -99,12 +99,14 @@ class ConstellationAutoencoder(nnx.Module):
       num_objects: K.
       num_votes: N, points of an object.
       width: length of tokens in the set transformer.
-      num_blocks: blocks of the set transformer.
-      num_heads: heads of its attentions.
+      num_blocks: blocks of the set transformer; without effect for
+        "invariant_slots".
+      num_heads: heads of its attentions; without effect for "invariant_slots".
       summary: length of its output for an object.
       code: length of an object's code.
       hidden: hidden units of the networks of an object.
-      masking: how absent points are ignored, as for `SetTransformer`.
+      masking: how absent points are ignored, as for `SetTransformer`; slots
+        weight points by presence whatever it says.
       encoder: "set_transformer", "slots" or "invariant_slots".
       dtype: dtype of the products of dense layers, as for
         `layers.dense.set_dtype`; poses and likelihoods are in float32.

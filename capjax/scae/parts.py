@@ -109,7 +109,9 @@ class PartEncoder(nnx.Module):
     numbers = num_parts * ((kind == "attention") + _POSE + 1 + num_features)
     has_maps = kind in ("attention", "conv")
     kernel_init = voting.kernel_initializer()
-    self.bias = nnx.Param(jnp.zeros((*size, width))) if has_maps else None
+    self.bias = (
+      nnx.Param(jnp.zeros((*size, width), jnp.float32)) if has_maps else None
+    )
     self.maps = (
       layers.Conv(width, numbers, 1, kernel_init=kernel_init, rngs=rngs)
       if has_maps

@@ -71,8 +71,12 @@ class Templates(nnx.Module):
     shape = (num_parts, size, size, channels)
     self.raw = nnx.Param(_initial_templates(rngs.params(), shape))
     has_alphas = mixing == "alpha"
-    self.alphas = nnx.Param(jnp.zeros((*shape[:3], 1))) if has_alphas else None
-    self.background_logit = nnx.Param(jnp.zeros(1)) if has_alphas else None
+    self.alphas = (
+      nnx.Param(jnp.zeros((*shape[:3], 1), jnp.float32)) if has_alphas else None
+    )
+    self.background_logit = (
+      nnx.Param(jnp.zeros(1, jnp.float32)) if has_alphas else None
+    )
     self.temperature = None if has_alphas else nnx.Param(_initial_number(rngs))
     self.hidden, self.color = (
       layers.Linear(*size, kernel_init=voting.kernel_initializer(), rngs=rngs)
@@ -126,6 +130,17 @@ class Templates(nnx.Module):
   def _scenes(self, images, parts):
     """Returns the arrays of each image [B ...], and those of all images."""
     checks.images(images, (*self.canvas, self.num_channels))
+    checks.arrays(
+      {
+        "parts.poses": (parts.poses, "B M 3 3"),
+        "parts.presence": (parts.presence, "B M"),
+        "parts.features": (parts.features, "B M F"),
+      },
+      empty="F",
+      B=len(images),
+      M=len(self.raw),
+      F=self.num_features,
+    )
     templates, background = self.templates(), self.background[...]
     background = jax.nn.sigmoid(background)
     background = jnp.broadcast_to(background, (self.num_channels,))
@@ -245,7 +260,9 @@ def _initial_number(rngs):
   That is Glorot uniform with one input and one output: in +-sqrt(3).
   """
   bound = 3**0.5
-  return jax.random.uniform(rngs.params(), (1,), minval=-bound, maxval=bound)
+  return jax.random.uniform(
+    rngs.params(), (1,), jnp.float32, minval=-bound, maxval=bound
+  )
 
 
 def _initial_templates(key, shape):
@@ -254,7 +271,7 @@ def _initial_templates(key, shape):
   Rows of a single number become 0.
   """
   num_parts, size = shape[0], int(np.prod(shape[1:]))
-  rows = jax.random.uniform(key, (num_parts, size))
+  rows = jax.random.uniform(key, (num_parts, size), jnp.float32)
   # With more parts than pixels the columns are orthogonal instead of the rows.
   few = num_parts <= size
   rows = jnp.linalg.qr(rows.T)[0].T if few else jnp.linalg.qr(rows)[0]

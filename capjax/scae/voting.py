@@ -185,7 +185,7 @@ class Voters(nnx.Module):
     self.describe = _of_each(num_objects, hidden, sum(self.sizes), rngs=rngs)
     self.relations = nnx.Param(
       nnx.initializers.glorot_uniform()(
-        rngs.params(), (num_objects, num_votes, _POSE)
+        rngs.params(), (num_objects, num_votes, _POSE), jnp.float32
       )
     )
     self.kind = kind
@@ -213,7 +213,7 @@ class Voters(nnx.Module):
     codes = jnp.pad(codes, ((0, 0), (0, 0), (0, 1)), constant_values=1.0)
     hidden = jax.nn.relu(third(codes))
     if self.vary is None:
-      dynamics = jnp.zeros((len(hidden), *self.relations.shape))
+      dynamics = jnp.zeros((len(hidden), *self.relations.shape), hidden.dtype)
     else:
       dynamics = self.vary(hidden).reshape(*hidden.shape[:2], -1, _POSE)
     pose, logits, part_logits, scales = jnp.split(

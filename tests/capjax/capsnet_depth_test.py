@@ -103,7 +103,10 @@ def test_without_depth_nothing_is_added():
 @pytest.mark.parametrize(
   ("options", "words"),
   [
-    (dict(conv_competition="row"), "conv_competition is 'row'; give one of"),
+    (dict(conv_competition="row"), "conv_competition is 'row'; give window or"),
+    (dict(conv_competition="grid", conv_capsules=()), "'grid' and conv_capsul"),
+    (dict(decoder_init="x", decoder_features=()), "decoder_init is 'x'; give"),
+    (dict(residual_blocks=0, residual_features=()), "residual_blocks is 0"),
     (dict(conv_competition="grid", leaky=True), "leaky is True, and layers of"),
     (dict(conv_capsules=(3, 0)), "conv_capsules is 0; give at least 1"),
     (dict(conv_capsules_kernel=0), "conv_capsules_kernel is 0; give at least"),

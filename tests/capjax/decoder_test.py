@@ -21,7 +21,7 @@ def test_official_parameters_are_those_of_the_authors():
     assert np.max(np.abs(kernel)) > 0.199
     assert abs(np.std(kernel) - 0.08796) < 1e-3
     np.testing.assert_array_equal(layer.bias[...], np.float32(0.1))
-  with pytest.raises(ValueError, match="decoder_init.*lecun, official"):
+  with pytest.raises(ValueError, match="init is 'other'; give lecun or offi"):
     decoder.Decoder(1, 2, (), (1, 1, 1), init="other", rngs=nnx.Rngs(0))
 
 

@@ -14,8 +14,9 @@ import pytest
 from flax import nnx
 
 import capjax
-from capjax import baselines, data
+from capjax import baselines, data, layers
 from capjax.generative import amortised
+from capjax.layers import routers, slots
 
 _SHAPE, _CLASSES = (28, 28, 1), 10
 # Models of points and of sets.
@@ -119,6 +120,60 @@ def test_a_machine_can_be_copied_and_pickled():
   for other in (copy.deepcopy(machine), pickle.loads(pickle.dumps(machine))):
     assert other.families[0] is machine.families[0]
     jax.tree.map(np.testing.assert_array_equal, machine, other)
+
+
+def _of_set(**options):
+  return capjax.SetTransformer(
+    3, width=4, num_blocks=1, num_heads=2, num_outputs=2, out_features=2,
+    **options,
+  )  # fmt: skip
+
+
+_LAYERS = {
+  **{
+    name: functools.partial(layers.DenseCaps, 6, 3, 4, 4, routing=name)
+    for name in routers.NAMES
+  },
+  "grid": functools.partial(
+    layers.GridCaps, 2, 4, 3, 4, kernel_size=2
+  ),
+  "set": functools.partial(_of_set, num_inducing=3),
+  "slots": functools.partial(
+    slots.SlotAttention, 4, num_slots=2, size=4, invariant=True,
+    start="learned",
+  ),
+  "constellations": functools.partial(
+    capjax.ConstellationAutoencoder, num_objects=2
+  ),
+  "coupled": functools.partial(
+    capjax.SCAE, mixing="coupled", **_SMALL["SCAE"]
+  ),
+  "residual": functools.partial(layers.ResidualBlock, 2, 3),
+  "machine": functools.partial(
+    capjax.CapsuleRBM, visible="gaussian", interaction=True, num_chains=2,
+    **_SMALL["CapsuleRBM"],
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*MODELS, *_LAYERS])
+def test_parameters_are_the_same_where_float64_is_enabled(name):
+  """Float32 and the same numbers: keys give other ones in float64."""
+  if name in _LAYERS:
+    make = _LAYERS[name]
+  else:
+    make = functools.partial(MODELS[name], **_SMALL.get(name, {}))
+
+  def parameters(wide):
+    with jax.enable_x64(wide):
+      state = nnx.state(make(rngs=nnx.Rngs(0)))
+      return jax.tree.leaves(nnx.to_pure_dict(state))
+
+  want, got = parameters(False), parameters(True)
+  for x, y in zip(want, got, strict=True):
+    if jnp.issubdtype(x.dtype, jnp.floating):
+      assert y.dtype == x.dtype == jnp.float32, y.shape
+      np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from capjax import baselines, layers, losses, slot_autoencoder
 from capjax.energy import rbm, wake_sleep
 from capjax.generative import amortised, numpyro_programs
 from capjax.layers import matrix, slots
-from capjax.scae import autoencoder, templates
+from capjax.scae import autoencoder, parts, templates
 
 
 @pytest.fixture(autouse=True)
@@ -376,7 +376,7 @@ def test_a_batch_of_symbolic_size_is_told_how_to_be_exported():
 def test_classes_of_an_image_differ():
   for labels in ([[0, 1], [1, 1]], [[0, 1, 0], [1, 0, 0]]):
     with pytest.raises(ValueError, match="labels of image .*; give different"):
-      autoencoder.loss(None, None, jnp.array(labels), None)
+      autoencoder.loss(None, None, labels, None)
 
 
 _OUTSIDE = {
@@ -418,8 +418,61 @@ def test_lists_are_read_or_refused_in_a_sentence():
   )
   with pytest.raises(TypeError, match="images is a list; give an array"):
     loss(model, images.tolist(), [1, 2])
+  with pytest.raises(TypeError, match="capjax.data.as_intensities.images"):
+    loss(model, images.astype(jnp.uint8), [1, 2])
   with pytest.raises(TypeError, match="images is a list; give an array"):
     capjax.data.as_intensities([[1]])
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.5, float("nan")])
+def test_margins_are_in_the_range_of_activations(margin):
+  with pytest.raises(ValueError, match="margin is .*; give a number from 0 to"):
+    losses.spread_loss(jnp.full((2, 3), 0.5), jnp.zeros(2, int), margin=margin)
+
+
+@pytest.mark.parametrize(
+  ("changed", "words"),
+  [
+    ({"poses": (2, 3, 3, 3)}, "parts.poses is .2 3 3 3.; give .B M 3 3. = .2 "),
+    ({"presence": (2,)}, "parts.presence is .2.; give .B M."),
+    ({"features": (2, 2, 4)}, "parts.features is .2 2 4.; give .B M F. = .2 2"),
+  ],
+)
+@pytest.mark.parametrize("name", ["render", "explain", "log_prob"])
+def test_parts_fit_their_templates(name, changed, words):
+  decoder = _TEMPLATES(size=4, num_features=3, rngs=nnx.Rngs(0))
+  shapes = {"poses": (2, 2, 3, 3), "presence": (2, 2), "features": (2, 2, 3)}
+  made = parts.Parts(**{n: jnp.ones(x) for n, x in (shapes | changed).items()})
+  images = () if name == "render" else (jnp.ones((2, 9, 8, 1)),)
+  with pytest.raises(ValueError, match=words):
+    getattr(decoder, name)(*images, made)
+
+
+def test_activations_are_of_the_same_examples_as_poses():
+  layer = layers.DenseCaps(6, 3, 2, 4, routing="em", rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match="activations is .3 6.; give .2 6."):
+    layer(jnp.ones((2, 6, 3)), jnp.ones((3, 6)))
+
+
+@pytest.mark.parametrize("routing", ["inverted_attention", "heinsen_vectors"])
+def test_poses_of_one_number_have_no_layer_norm(routing):
+  with pytest.raises(ValueError, match="poses of 1 number, and the layer norm"):
+    layers.DenseCaps(6, 3, 2, 1, routing=routing, rngs=nnx.Rngs(0))
+
+
+def test_capsules_to_draw_fit_their_model():
+  model = capjax.TransformingAutoencoder(
+    (4, 4, 1), num_capsules=2, rngs=nnx.Rngs(0)
+  )
+  poses, presences = jnp.ones((3, 2, 2)), jnp.ones((3, 2))
+  with pytest.raises(
+    ValueError, match=r"poses are \[3, 1, 2\]; give .B, .pose"
+  ):
+    model.generate(poses[:, :1], presences)
+  with pytest.raises(ValueError, match="presences is .3 1.; give .3 2."):
+    model.generate(poses, presences[:, :1])
+  with pytest.raises(ValueError, match=r"with \[2, 2\] after the batch"):
+    model.move(jnp.ones((3, 2, 3, 3)), jnp.ones((3, 2)))
 
 
 def test_images_to_predict_are_an_array():

@@ -370,7 +370,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 def test_a_folder_is_no_file(tmp_path):
   trained = saved_cases.trained("vae")
-  with pytest.raises(IsADirectoryError, match="is a folder; name a file, such"):
+  with pytest.raises(IsADirectoryError, match="is a folder; name a file, whic"):
     saved.save(trained, tmp_path)
   assert not list(tmp_path.parent.glob("*.partial"))
 

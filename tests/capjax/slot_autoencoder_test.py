@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import widths
 from flax import nnx
 
 import capjax
@@ -98,6 +99,7 @@ def test_places_are_middles_of_cells():
   np.testing.assert_allclose(model._points(8, 4, 1)[0], [-0.75, -0.875])
 
 
+@widths.samples_of_float32
 def test_members_are_features_with_their_places(monkeypatch):
   """What slots attend to, against dense layers and a ReLU in float64."""
   model = nnx.clone(_model())

@@ -6,6 +6,7 @@ import shutil
 
 import cases
 import jax
+import jax.numpy as jnp
 import numpy as np
 import processes
 import pytest
@@ -245,9 +246,18 @@ def test_shapes_are_kept_and_their_owner_may_change_them():
   assert not hasattr(second, "extra")
   wider = spec.with_arguments(num_classes=7).shapes()
   assert cases.num_parameters(wider) > cases.num_parameters(second)
-  with jax.enable_x64(True):
-    leaves = jax.tree.leaves(spec.shapes())
-    assert np.dtype(np.float64) in {x.dtype for x in leaves}
+
+
+def _of_default_dtype(rngs):
+  dtype = jnp.result_type(float)
+  return nnx.Linear(2, 3, param_dtype=dtype, rngs=rngs)
+
+
+def test_shapes_of_float64_are_others():
+  spec = specs.Spec(_of_default_dtype, {})
+  for wide, want in ((False, jnp.float32), (True, jnp.float64)):
+    with jax.enable_x64(wide):
+      assert spec.shapes().kernel.dtype == want
 
 
 def test_numbers_of_numpy_are_plain_in_json():

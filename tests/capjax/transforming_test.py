@@ -333,7 +333,7 @@ def test_transforms_of_whole_numbers_are_refused():
   )
   poses, _ = model.recognise(jnp.zeros((2, 6, 6, 1)))
   move = inspect.unwrap(type(model).move)  # annotations are checked in tests
-  with pytest.raises(TypeError, match="transforms holds int32"):
+  with pytest.raises(TypeError, match="transforms holds int(32|64);"):
     move(model, poses, jnp.tile(jnp.eye(3, dtype=int), (2, 1, 1)))
 
 

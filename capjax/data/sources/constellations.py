@@ -4,6 +4,7 @@ Kosiorek et al. (2019), section 3.1; numerical values are those of their code.
 Axes: N points, K objects.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from capjax.data.dataset import Dataset
+from capjax.kernels import checks
 
 SQUARE = np.array([[3.0, 3.0], [1.0, 1.0], [3.0, 1.0], [1.0, 3.0]])
 TRIANGLE = np.array([[1.0, 2.0], [3.0, 1.0], [3.0, 3.0]])
@@ -63,17 +65,18 @@ def sample(
     See `Constellation`.
 
   Raises:
-    ValueError: if `noise` is negative or `drop` outside [0, 1].
+    ValueError: if `noise` is negative or not finite, `drop` is outside [0, 1],
+      or there are no patterns.
 
   Differs from the authors' code: it rescales a block of 3,200 images by its
   least and greatest coordinate; ours are rescaled by the limits of coordinates
   without noise, which such blocks nearly reach, so that an image does not
   depend on others. Their noise is added to the points, not to the patterns.
   """
-  if noise < 0 or not 0 <= drop <= 1:
-    raise ValueError(
-      f"noise={noise}, drop={drop}; pass noise >= 0 and drop in [0, 1]."
-    )
+  checks.within(0.0, math.inf, noise=noise)
+  checks.within(0.0, 1.0, drop=drop)
+  if not len(patterns):
+    raise ValueError("patterns are none; give at least one.")
   sizes = [len(pattern) for pattern in patterns]
   objects = np.repeat(np.arange(len(patterns)), sizes)
   scale_key, turn_key, move_key, drop_key, noise_key, order_key = (

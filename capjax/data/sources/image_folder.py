@@ -35,6 +35,7 @@ _FLOATS = "its pixels are floating-point numbers, not integers"
 _TRANSPARENT = {"LA", "La", "PA", "RGBA", "RGBa"}
 _ORIENTATION, _TURNED = 0x0112, 5  # EXIF: from 5 on width and height change
 _NUM_THREADS = 8
+_VISIBLE = 256  # least intensity of 16 bits that is not black in 8
 _SHOWN = 3  # files that an error message names
 
 
@@ -104,8 +105,8 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
   if conversion.image_size is None:
     _check_sizes(root, headers)
   for count, what in (
-    (sum(x.transparent for x in headers.values()), "partly transparent: their "
-     "background becomes white"),
+    (sum(x.transparent for x in headers.values()), "of a kind with "
+     "transparency: transparent pixels become white"),
     (sum(x.deep for x in headers.values()), "of 16 bits, rounded to 8"
      + _check_depth(root, headers)),
     (coloured and not conversion.grayscale
@@ -337,14 +338,14 @@ def _check_depth(
     ValueError: if all would be black.
   """
   largest = max((x.largest for x in headers.values()), default=0)
-  if 0 < largest < 256:
+  if 0 < largest < _VISIBLE:
     raise ValueError(
       f"{root}: images of 16 bits hold at most {largest}, and would be black; "
       "save them with 8 bits"
     )
   if 0 < largest < 2**12:
     return f" (the largest intensity is {largest} of 65535, so they are dark)"
-  black = sum(0 < x.largest < 256 for x in headers.values())
+  black = sum(0 < x.largest < _VISIBLE for x in headers.values())
   if black:
     return f" ({black} hold at most 255 of 65535, and become black)"
   return ""
@@ -389,7 +390,11 @@ def _read_all(
 
 
 def read_file(
-  path: pathlib.Path, *, coloured: bool, conversion: Conversion
+  path: pathlib.Path,
+  *,
+  coloured: bool,
+  conversion: Conversion,
+  may_be_black: bool = True,
 ) -> np.ndarray:
   """Reads one image file, as images of folders are read.
 
@@ -399,6 +404,8 @@ def read_file(
     path: A file of a format that Pillow reads.
     coloured: Whether the image gets 3 channels; otherwise 1.
     conversion: How it is converted.
+    may_be_black: Whether an image of 16 bits whose intensities would all become
+      0 is read; folders are checked as a whole.
 
   Returns:
     uint8 [H W C].
@@ -420,6 +427,11 @@ def read_file(
       pixels = np.asarray(image).astype(np.int64)
       if pixels.min() < 0 or pixels.max() >= 2**16:
         raise ValueError("its pixels are not in 0..65535")
+      if not may_be_black and 0 < pixels.max() < _VISIBLE:
+        raise ValueError(
+          f"its pixels of 16 bits are at most {pixels.max()} of 65535, and "
+          "would be black; save it with 8 bits"
+        )
       if "transparency" in image.info:  # of the pixels of one intensity
         pixels = np.where(pixels == image.info["transparency"], 65535, pixels)
       image = module.fromarray(((pixels + 128) // 257).astype(np.uint8))

@@ -22,6 +22,7 @@ from capjax.data.sources.source import (
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
 _ALONE = {"images", "test_images"}  # the arrays of images without labels
 _LARGEST = 255
+_DARK = 64  # integers below it are dark, or have another range
 _BEYOND = 2.0**63  # signed integers of 64 bits are below
 
 
@@ -105,7 +106,20 @@ def open_arrays(
     )
 
   sources = [*map(labelled, images, labels)]
-  return Source(sources[0], sources[1] if has_test else None, names)
+  return Source(
+    sources[0], sources[1] if has_test else None, names, _told(images[0])
+  )
+
+
+def _told(images: UInt8[np.ndarray, "N H W C"]) -> tuple[str, ...]:
+  """A note where the largest intensity may not be what the user means by it."""
+  largest = images.max()
+  if not 1 < largest < _DARK:
+    return ()
+  return (
+    f"the largest intensity of the training images is {largest} of 255, so "
+    "they are dark; multiply them if it means white",
+  )
 
 
 def _arrays(
@@ -151,6 +165,8 @@ def _images(
   if not len(images):
     return images.astype(np.uint8)
   kind = images.dtype.kind
+  if images.dtype.name == "bfloat16":  # a kind of its own to NumPy
+    refuse(f"is of {images.dtype}", "convert by images.astype(numpy.float32)")
   if kind not in "iuf":
     refuse(f"is of {images.dtype}", "give integers in 0..255, floats in [0, 1]")
   if kind == "f" and not np.all(np.isfinite(images)):

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
 from capjax.data.sources.source import (
+  MOST_CHANNELS,
   Part,
   Source,
   no_labels,
@@ -39,6 +40,12 @@ Blocks = Iterable[tuple[ArrayLike, ArrayLike | None]]
 def is_folder(path: pathlib.Path) -> bool:
   """Whether a folder was written by `write`."""
   return (path / _ABOUT).is_file()
+
+
+def require_none_unfinished(path: pathlib.Path) -> None:
+  """Raises a ValueError where `write` began a folder and did not finish."""
+  if any(_images(path, split).exists() for split in ("train", "test")):
+    raise ValueError(f"{path} was not written completely; {_AGAIN}")
 
 
 def write(
@@ -78,6 +85,11 @@ def write(
   if isinstance(class_names, str) or len(names) < len(class_names):
     raise ValueError(
       f"class_names is {class_names!r}; give a sequence of different names"
+    )
+  if len(class_names) == 1:
+    raise ValueError(
+      f"class_names holds {class_names[0]!r} alone; give at least two classes, "
+      "or None in place of the labels and no class_names"
     )
   module = _package("array_record.python.array_record_module")
   folder.mkdir(parents=True, exist_ok=True)
@@ -232,6 +244,11 @@ def _checked(
     )
   if images.ndim == 3:
     images = images[..., np.newaxis]
+  if images.shape[3] > MOST_CHANNELS:
+    raise ValueError(
+      f"images of {split} have {images.shape[3]} channels; give 1 to "
+      f"{MOST_CHANNELS}, as the last axis"
+    )
   if labels is None and num_classes:
     raise ValueError(
       f"{split} has no labels (None), and class_names names {num_classes} "

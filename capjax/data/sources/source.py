@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Int32, UInt8
 
+MOST_CHANNELS = 3  # of the images of the user
+
 
 class Part(NamedTuple):
   """The examples of one split.

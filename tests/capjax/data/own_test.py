@@ -3,6 +3,7 @@
 import inspect
 
 import image_files
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from dataset_files import write_idx
@@ -158,6 +159,12 @@ def test_what_is_no_data_set_is_refused(places, name, error, words):
     assert word in str(caught.value)
 
 
+def test_a_folder_that_is_not_there_is_not_left_out(places):
+  """Else data of the same name in the working folder would be used."""
+  with pytest.raises(FileNotFoundError, match="data_dir .*misspelt is not an"):
+    data.load("birds", "train", places / "misspelt")
+
+
 def test_more_channels_than_figures_show_are_refused(tmp_path):
   write_idx(tmp_path / "train-images-idx4-ubyte", np.zeros((20, 5, 5, 4)))
   write_idx(tmp_path / "train-labels-idx1-ubyte", np.arange(20) % 2)
@@ -192,6 +199,12 @@ def test_arrays_can_be_without_labels():
   assert not again.is_labelled
 
 
+def test_images_in_bfloat16_are_converted_by_the_user():
+  from_arrays = inspect.unwrap(data.from_arrays)
+  with pytest.raises(ValueError, match=r"images.astype\(numpy.float32\)"):
+    from_arrays((IMAGES.astype(jnp.bfloat16), LABELS))
+
+
 @pytest.mark.parametrize(
   ("train", "test", "class_names", "words"),
   [
@@ -219,6 +232,57 @@ def test_test_sets_number_their_classes_alike():
     data.from_arrays(train, test, class_names=names[::-1])
   renamed = data.from_arrays(train, train, class_names=["cat", "dog"])
   assert [x.class_names for x in renamed] == [("cat", "dog")] * 2
+
+
+def _words(test):
+  """The images and the class names of a data set's examples."""
+  return {
+    image.tobytes(): word
+    for image, word in zip(test.images, test.named(test.labels), strict=True)
+  }
+
+
+def _pair(count, seed=0):
+  """Images that differ, and labels of two classes."""
+  random = np.random.default_rng(seed)
+  return random.integers(0, 256, (count, 4, 4), np.uint8), np.arange(count) % 2
+
+
+def test_a_test_set_of_some_classes_keeps_them():
+  """Its numbers are of its own classes, those of training of all classes."""
+  images, labels = _pair(8)
+  for names in (("2", "3"), ("owl", "wren")):
+    test, _ = data.from_arrays(_pair(8, seed=1), (images, labels))
+    test = test._replace(class_names=names)
+    every = np.array(["0", "1", *names])[np.arange(12) % 4]
+    if names[0] == "2":
+      every = every.astype(int)
+    train, found = data.from_arrays((_pair(12)[0], every), test)
+    assert train.class_names == found.class_names == ("0", "1", *names)
+    assert _words(found) == _words(test)
+    train, found = data.from_arrays((_pair(12)[0], every[:, None]), test)
+    assert _words(found) == _words(test)
+  with pytest.raises(ValueError, match="train are 0, 1, and test has 'owl'; n"):
+    data.from_arrays((images, labels), test)
+
+
+def test_words_are_of_the_classes_of_a_data_set():
+  images, labels = _pair(8)
+  train, _ = data.from_arrays((images, labels), class_names=["wren", "owl"])
+  words = np.array(["owl", "wren"])[labels]
+  for given in (words, words.astype(object)):
+    _, test = data.from_arrays(train, (images[..., None], given))
+    wanted = {x.tobytes(): word for x, word in zip(images, words, strict=True)}
+    assert _words(test) == wanted
+  with pytest.raises(ValueError, match="of train are wren, owl, and .* 'tit'"):
+    data.from_arrays(train, (images, np.array(["tit"] * 8)))
+
+
+def test_images_of_other_shapes_are_refused():
+  ragged = [np.ones((4, 4)).tolist(), np.ones((4, 5)).tolist()]
+  from_arrays = inspect.unwrap(data.from_arrays)
+  with pytest.raises(ValueError, match="the images differ in shape; give an a"):
+    from_arrays((ragged, [0, 1]))
 
 
 def test_data_sets_keep_their_classes():

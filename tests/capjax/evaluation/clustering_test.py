@@ -117,7 +117,10 @@ class AccuracyTest(parameterized.TestCase):
     random = np.random.default_rng(0)
     (train, labels), (test, test_labels) = _planted(0, 2000), _planted(1, 2000)
     labels = random.permutation(labels)
+    none = np.zeros((0, 2), np.float32), np.zeros(0, np.int32)
     for accuracy in (clustering.match_accuracy, clustering.probe_accuracy):
+      with self.assertRaisesRegex(ValueError, r"are \[0, 2\], of no example"):
+        accuracy(np.eye(2, dtype=np.float32), np.arange(2), *none)
       got = accuracy(train, labels, test, test_labels)
       self.assertLess(got, 0.55)
 

@@ -43,6 +43,19 @@ def test_a_curved_readout_needs_the_network():
   assert equivariance.readouts(poses, values, seen, tests)["mlp"].r2 < 0.1
 
 
+def test_noise_that_is_small_stays_small_if_features_keep_their_scales():
+  """As that in the last principal components of pixels does."""
+  random = np.random.default_rng(0)
+  features = random.normal(size=(900, 100)) * np.array([1.0] * 2 + [0.02] * 98)
+  values = np.abs(features[:, 0]) + features[:, 1]
+  parts = features[:600], values[:600], features[600:], values[600:]
+  kept, standardised = (
+    equivariance.readouts(*parts, standardise=x)["mlp"].r2
+    for x in (False, True)
+  )
+  assert kept > 0.9 > 0.8 > standardised
+
+
 def test_a_linear_change_has_no_error():
   _, before = _examples(0)
   _, seen = _examples(1)
@@ -80,6 +93,15 @@ def test_values_that_do_not_change_are_refused():
   poses = np.random.default_rng(0).normal(size=(9, 3))
   with pytest.raises(ValueError, match="test_values are all the same; give"):
     equivariance.readouts(poses, poses[:, 0], poses, np.full(9, 0.3))
+
+
+def test_poses_of_a_diverged_model_are_refused():
+  poses = np.ones((4, 2))
+  wrong = poses * [1, np.nan]
+  with pytest.raises(ValueError, match="features hold NaN or infinities"):
+    equivariance.readouts(wrong, np.arange(4.0), poses, np.arange(4.0))
+  with pytest.raises(ValueError, match="features hold NaN or infinities"):
+    equivariance.change(poses, poses, poses, wrong)
 
 
 def test_few_examples():

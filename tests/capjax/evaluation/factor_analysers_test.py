@@ -114,7 +114,9 @@ class FactorAnalysersTest(parameterized.TestCase):
   @parameterized.parameters(
     (dict(num_factors=4), "num_factors=4 of 4"),
     (dict(num_factors=0), "num_factors=0"),
-    (dict(least_noise=0.0), "least_noise=0.0"),
+    (dict(least_noise=0.0), "least_noise is 0.0"),
+    (dict(least_noise=np.nan), "least_noise is nan"),
+    (dict(num_analysers=0), "num_analysers is 0; give at least 1"),
     (dict(num_iterations=0), "num_iterations is 0; give"),
     (dict(num_analysers=601), "600 examples cannot form 601"),
   )

@@ -57,7 +57,20 @@ def _estimate(model, base, backwards_from=None, num_temperatures=100):
   )
 
 
+def _cast(model, dtype):
+  definition, state = nnx.split(model)
+  return nnx.merge(definition, jax.tree.map(lambda x: x.astype(dtype), state))
+
+
 class LikelihoodTest(parameterized.TestCase):
+  def test_weights_in_bfloat16_have_chains_in_float32(self):
+    narrow = _cast(_model(0), jnp.bfloat16)
+    base = jnp.linspace(-1, 1, _SIZE)[None]
+    got = _estimate(narrow, base)
+    want = _estimate(_cast(narrow, jnp.float32), base)
+    self.assertEqual(got.estimate.dtype, jnp.float32)
+    np.testing.assert_allclose(got.estimate, want.estimate, rtol=1e-4)
+
   @parameterized.parameters(0, 1, 2, 3, 4, 5)
   @pytest.mark.long_after_first
   def test_agrees_with_the_sum_within_its_error(self, seed):
@@ -89,7 +102,8 @@ class LikelihoodTest(parameterized.TestCase):
   @pytest.mark.long
   def test_the_start_may_be_narrower_than_the_model(self):
     with jax.enable_x64(True):
-      estimate = _estimate(_model(0), jnp.zeros((1, _SIZE), jnp.float32))
+      wide = _cast(_model(0), jnp.float64)
+      estimate = _estimate(wide, jnp.zeros((1, _SIZE), jnp.float32))
       self.assertEqual(estimate.estimate.dtype, jnp.float64)
 
   def test_wrong_parameters_give_another_sum(self):

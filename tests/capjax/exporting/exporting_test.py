@@ -132,17 +132,18 @@ def _branches(x):
   )
   mean = jax.jit(lambda x: jnp.mean(x))(lax.stop_gradient(total))
   padded = lax.pad(total, 1.5, [(2, -1, 0), (-1, 1, 2)])
+  mean = lax.optimization_barrier(mean)
   return jax.nn.relu(jax.checkpoint(jnp.sin)(padded)) + mean
 
 
 def _outer(x):
   products = jnp.einsum("ji,jk->jki", x, x[:, :2])
   wider = jnp.einsum("i,jk->kij", x[0], x, preferred_element_type=jnp.float32)
-  return products, wider, x @ x.T
+  return products, wider
 
 
 def _loop(x):
-  return lax.scan(lambda c, row: (c + jax.nn.relu(row), c), x[0], x)
+  return lax.scan(lambda c, row: (c + jax.nn.relu(row), c), x[0], x @ x.T @ x)
 
 
 def _cumulative(x):
@@ -167,8 +168,12 @@ def test_portable_functions_are_equal(function):
     "remat",
     "custom_jvp",
     "cumprod",
+    "stop_gradient",
+    "optimization_barrier",
   ):
     assert word not in used
+  # Only products that are summed.
+  assert ("dot_general" in used) == (function is _loop)
 
 
 _IN_RUNTIME = """

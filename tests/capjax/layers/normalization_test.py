@@ -80,7 +80,7 @@ class BatchNormTest(parameterized.TestCase):
     (count,) = jax.export.symbolic_shape("b")
     shape = jax.ShapeDtypeStruct((count, 3), jnp.float32)
     exported = jax.export.export(jax.jit(layer))(shape)
-    x = jax.random.normal(jax.random.key(1), (5, 3))
+    x = jax.random.normal(jax.random.key(1), (5, 3), jnp.float32)
     np.testing.assert_allclose(exported.call(x), layer(x), rtol=1e-5)
 
   def test_equal_inputs_are_safe(self):

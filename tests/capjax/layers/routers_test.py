@@ -419,6 +419,18 @@ class DenseCapsTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, "activations has values from"):
       windows(jnp.ones((1, 2, 2, 2, 3)), jnp.full((1, 2, 2, 2), -1.0))
 
+  @parameterized.parameters("em", "heinsen_em", "heinsen_vectors")
+  def test_long_poses_are_no_probabilities(self, name):
+    layer = _layer(name)
+    poses = jnp.full((2, 6, 3), 3**-0.5)  # of length 1, with its rounding
+    layer(poses)
+    jax.jit(lambda layer: layer(poses).poses)(layer)  # poses are known here too
+    with self.assertRaisesRegex(
+      ValueError, "poses have lengths up to 2, which"
+    ):
+      layer(2 * poses)
+    layer(2 * poses, jnp.ones((2, 6)))
+
   @parameterized.parameters(
     ((6, 3, 3, (2, 2)), "part_size is 3 and pose_size is .2, 2.; give"),
     ((6, (2, 3), 3, (3, 2)), "as many rows"),

@@ -369,9 +369,10 @@ class SCAETest(parameterized.TestCase):
     model = _make(num_parts=2, template_size=1)
     np.testing.assert_array_equal(model.decoder.raw[...], 0)
 
-  def test_templates_without_pixels_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "size is 0; give"):
-      _make(template_size=0)
+  def test_sizes_of_zero_are_refused_by_the_names_of_the_model(self):
+    for name in ("template_size", "encoder_features"):
+      with self.assertRaisesRegex(ValueError, f"^{name} is 0; give"):
+        _make(**{name: 0})
 
   @pytest.mark.long
   def test_one_image_at_a_time_is_all_at_once(self):

@@ -1,6 +1,7 @@
 """Constellations: what is drawn, and how often."""
 
 import functools
+import math
 
 import chex
 import jax
@@ -122,8 +123,10 @@ class ConstellationsTest(chex.TestCase):
     self.assertGreater(np.abs(one.points - other.points).max(), 0)
 
   @parameterized.parameters(
-    ({"noise": -0.1}, "pass noise >= 0"),
-    ({"drop": 1.1}, "drop in"),
+    ({"noise": -0.1}, "noise is -0.1; give a finite number, 0 or"),
+    ({"noise": math.nan}, "noise is nan"),
+    ({"patterns": ()}, "patterns are none"),
+    ({"drop": 1.1}, "drop is 1.1; give a number from 0 to 1"),
   )
   def test_bad_options_are_refused(self, options, message):
     with self.assertRaisesRegex(ValueError, message):

@@ -240,7 +240,9 @@ def test_transparent_pixels_become_white(tmp_path):
   found, notes = load_both(tmp_path)
   for images in found.values():
     np.testing.assert_array_equal(images[0], 255 - letter[..., 3:].repeat(3, 2))
-  assert any("4 of 4 images are partly transparent" in x for x in notes)
+  assert any(
+    "4 of 4 images are of a kind with transparency" in x for x in notes
+  )
 
 
 def test_transparent_pixels_of_16_bits_become_white(tmp_path):
@@ -316,6 +318,26 @@ def test_8_bits_in_files_of_16_are_refused(tmp_path):
   write_deep(tmp_path, np.arange(255, 225, -1))
   with pytest.raises(ValueError, match="at most 255, and would be black; save"):
     data.load(str(tmp_path), "train")
+
+
+def test_a_file_of_16_bits_that_would_be_black_may_be_refused(tmp_path):
+  pixels = np.arange(25, dtype=np.uint16).reshape(5, 5)
+  for factor in (1, 2000):
+    Image.fromarray(factor * pixels).save(tmp_path / f"{factor}.png")
+
+  def read(name, may_be_black=False):
+    found = image_folder.read_file(
+      tmp_path / f"{name}.png",
+      coloured=False,
+      conversion=Conversion(),
+      may_be_black=may_be_black,
+    )
+    return found[..., 0]
+
+  with pytest.raises(ValueError, match="are at most 24 of 65535, and would be"):
+    read(1)
+  np.testing.assert_array_equal(read(1, may_be_black=True), 0)
+  np.testing.assert_array_equal(read(2000), np.round(2000 * pixels / 257))
 
 
 @pytest.mark.parametrize("mode", ["L", "I;16", "RGB", "RGBA"])

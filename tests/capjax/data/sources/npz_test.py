@@ -73,6 +73,16 @@ def test_kinds_of_pixels(tmp_path, kind, same):
     assert {0, 255} <= set(np.unique(got.images))
 
 
+@pytest.mark.parametrize(("largest", "told"), [(16, True), (64, False)])
+def test_dark_integers_are_told(tmp_path, largest, told):
+  raw = images() % (largest + 1)
+  raw[0, 0] = largest
+  path = save(tmp_path, images=raw.astype(int), labels=labels())
+  notes = data.load(path, "train").notes
+  assert any("training images is 16 of 255" in x for x in notes) == told
+  assert any("dark" in x for x in notes) == told
+
+
 @pytest.mark.parametrize(
   "given,names",
   [

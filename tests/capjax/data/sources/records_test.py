@@ -127,6 +127,7 @@ def test_a_block_is_written_before_the_next_is_made(tmp_path):
     (lambda x, y: (x[:0], y[:0]), "no images"),
     (lambda x, y: (x[:, 1:], y), "is 4x4x3, but the first one is 5x4x3"),
     (lambda x, y: (x[:, :0], y), r"are \[40, 0, 4, 3\] of uint8; give"),
+    (lambda x, y: (x[..., [0, 1, 2, 0]], y), "have 4 channels; give 1 to 3"),
   ],
 )
 def test_blocks_are_checked(tmp_path, change, words):
@@ -136,6 +137,9 @@ def test_blocks_are_checked(tmp_path, change, words):
   with pytest.raises(ValueError, match=words):
     data.write_records(tmp_path, blocks, class_names=NAMES)
   assert not (tmp_path / "records.json").exists()
+  if (tmp_path / "train.array_record").exists():
+    with pytest.raises(ValueError, match="not written completely; write it ag"):
+      data.load(str(tmp_path), "train")
 
 
 @pytest.mark.parametrize("names", [["a", "a", "b"], "abc", np.arange(3)])
@@ -143,6 +147,12 @@ def test_names_are_checked_before_anything_is_written(tmp_path, names):
   write = inspect.unwrap(data.write_records)  # annotations are not checked
   with pytest.raises(ValueError, match="give a sequence of different names"):
     write(tmp_path / "new", [arrays()], class_names=names)
+  assert not (tmp_path / "new").exists()
+
+
+def test_one_class_is_refused_before_anything_is_written(tmp_path):
+  with pytest.raises(ValueError, match="class_names holds 'a' alone; give at"):
+    data.write_records(tmp_path / "new", [arrays()], class_names=["a"])
   assert not (tmp_path / "new").exists()
 
 
