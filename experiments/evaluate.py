@@ -8,8 +8,9 @@ folder of another run, already evaluated by the same suite, whose curves are
 plotted too.
 """
 
+import contextlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -91,8 +92,18 @@ def main(argv: Sequence[str]) -> None:
     _check_fit(names, run, trained)
     options = _options(names, now)
     for name in names:
-      suites.SUITES[name].check(run, trained, options)
+      with _naming(name):
+        suites.SUITES[name].check(run, trained, options)
     _evaluate(names, run, trained, options, {**summary, "data": now})
+
+
+@contextlib.contextmanager
+def _naming(suite: str) -> Iterator[None]:
+  """Adds the name of a suite to an error about its arguments."""
+  try:
+    yield
+  except ValueError as error:
+    raise ValueError(f"--suite={suite}: {error}") from error
 
 
 def _check_suites(names: Sequence[str]) -> None:
@@ -175,7 +186,7 @@ def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
 
   Raises:
     ValueError: if another run was not evaluated by a suite that compares runs,
-      or on other test images.
+      or on other test images or another number of them.
     FileNotFoundError: if a model is missing.
   """
   others = [directory.Run(workdir) for workdir in _COMPARE_WITH.value]
@@ -190,6 +201,14 @@ def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
           f"--compare_with: {name} of {other.workdir} is of other test images; "
           "evaluate it on these, or give --allow_other_data"
         )
+      images = record.get("options", {}).get("images")
+      takes = name in suites.taking("images") and "options" in record
+      if takes and images != _IMAGES.value and not _ALLOW_OTHER_DATA.value:
+        raise ValueError(
+          f"--compare_with: {name} of {other.workdir} was evaluated "
+          f"{_words_of(images)}, this run {_words_of(_IMAGES.value)}; evaluate "
+          "both alike, or give --allow_other_data"
+        )
   for path in filter(None, (*_ENSEMBLE.value, _SOURCE.value)):
     weights.find(path)
   return models.Options(
@@ -200,6 +219,11 @@ def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
     ensemble=_ENSEMBLE.value,
     source=_SOURCE.value,
   )
+
+
+def _words_of(images: int | None) -> str:
+  """The option of a command, in words."""
+  return f"with --images={images}" if images else "without --images"
 
 
 def _evaluate(

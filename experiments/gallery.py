@@ -240,9 +240,9 @@ def unseen_shifts(path: pathlib.Path) -> None:
 
 
 def few_labels(path: pathlib.Path) -> None:
-  """Accuracy with few labels, from capsules and from pixels."""
-  names = {"capsules": "outputs of capsules", "pixels": "principal components"}
+  """Accuracy of factor analysers with few labels, of capsules and of pixels."""
   of = functools.partial(curve, "transforming_mnist", "few_labels")
+  names = {"capsules": "outputs of capsules", "pixels": "principal components"}
   lines = {
     label: of("num_labels", f"analysers_accuracy_{key}")
     for key, label in names.items()
@@ -294,7 +294,10 @@ def reliability(path: pathlib.Path) -> None:
   """Accuracy against the score of the predicted class."""
   lines = {}
   for stem, label in _CALIBRATED.items():
-    first = next(records(stem, "calibration"))  # bins differ between seeds
+    first = next(records(stem, "calibration"), None)
+    if first is None:
+      continue
+    # Of one seed: bins differ between seeds.
     pairs = zip(first["confidence"], first["confidence_accuracy"], strict=True)
     lines[label] = dict(pairs)
   lines["calibrated"] = {0.0: 0.0, 1.0: 1.0}

@@ -29,6 +29,7 @@ from .flags import (
   runs,
 )
 from .records import measurements
+from .run import provenance
 from .tasks import capsnet
 from .training import train_step
 
@@ -44,6 +45,9 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
   with errors.clear_errors():
+    if _OUT.value:
+      limits.require_folder("out", _OUT.value)
+      provenance.require_committed()
     runs.configure()
     task = capsnet.make_task(
       networks.spec(),

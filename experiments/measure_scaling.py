@@ -22,6 +22,7 @@ from capjax.specs import Spec
 from .benchmarks import hosts, scaling
 from .flags import errors, limits, runs
 from .records import measurements
+from .run import provenance
 from .tasks import capsnet, matrix_capsules, scae
 
 _OUT = flags.DEFINE_string(
@@ -62,6 +63,10 @@ _CASES = {
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+  if _OUT.value:
+    with errors.clear_errors():
+      limits.require_folder("out", _OUT.value)
+      provenance.require_committed()
   # Before any device is used.
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_num_cpu_devices", scaling.DEVICES)

@@ -216,6 +216,11 @@ def _split(
     return splits.split_validation(
       train_set, config.num_validation, config.batch_size
     )
+  if config.num_validation is not None:
+    raise ValueError(
+      f"num_validation is {config.num_validation}, and this task divides the "
+      "images by their viewpoints; leave it out"
+    )
   train_set, validation = task.split(train_set, test)
   splits.require_a_batch(len(train_set.images), config.batch_size)
   return train_set, validation
@@ -287,10 +292,10 @@ def is_of_other_images(
     now: the record of the data in this run.
   """
   known = card or {}
-  same = (
-    known.get("name") == invocation.dataset
-    and known.get("class_names") == now["class_names"]
-  )
+  classes, others = known.get("class_names") or (), now["class_names"] or ()
+  # A class that was added or removed changes which images are held out.
+  alike = bool(set(classes) & set(others)) or not (classes or others)
+  same = known.get("name") == invocation.dataset and alike
   return same and known.get("test") != now["test"]
 
 

@@ -68,7 +68,10 @@ def read_image(
   *sides, channels = image_shape
   try:
     pixels = image_folder.read_file(
-      pathlib.Path(path), coloured=channels == 3, conversion=Conversion()
+      pathlib.Path(path),
+      coloured=channels == 3,
+      conversion=Conversion(),
+      may_be_black=False,
     )
   except IsADirectoryError as error:
     files = f"{path.rstrip('/')}/*"

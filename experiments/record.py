@@ -27,12 +27,18 @@ def records_of(run: directory.Run) -> list[dict]:
   """The summary of a run and its evaluations, in the order of their names.
 
   Raises:
-    ValueError: if the run is not complete, was evaluated on other data, or
-      has been trained to another length since.
+    ValueError: if the run is not complete, one of its own suites failed, or it
+      was evaluated on other data, or has been trained to another length since.
   """
   path = run.workdir / "evaluation.json"
   evaluations = atomic_files.read_json(path) if path.exists() else {}
   summary = run.read_summary()
+  if failed := summary.get("failed_suites"):
+    told = "; ".join(f"{name}: {error}" for name, error in failed.items())
+    raise ValueError(
+      f"{run.workdir}: suites failed after training ({told}); repeat the "
+      "training command, which runs them again"
+    )
   for name, record in evaluations.items():
     told = changes.between(summary.get("data", {}), record.get("data", {}))
     if told:
@@ -51,10 +57,11 @@ def records_of(run: directory.Run) -> list[dict]:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-  path = pathlib.Path(_OUT.value)
+  path = pathlib.Path(_OUT.value).expanduser()
   with errors.clear_errors():
     if _CHECK.value:
-      provenance.require_committed(pathlib.Path(runs.WORKDIR.value))
+      run = directory.Run(runs.WORKDIR.value)
+      provenance.require_committed(run.workdir)
       return
     if path.suffix != ".jsonl":
       raise ValueError(f"--out={path} must end in .jsonl, as records do")

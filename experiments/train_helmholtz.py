@@ -105,9 +105,12 @@ def _check_default() -> None:
     ValueError: if --num_steps changes, and the run in the folder was started
       with the default of --pretrain_steps, which is --num_steps.
   """
+  run = directory.Run(runs.WORKDIR.value)
+  if not run.holds_a_run():  # such a folder takes any flags
+    return
   try:
-    recorded = directory.Run(runs.WORKDIR.value).flags()
-  except (OSError, ValueError):  # of a new run, or damaged
+    recorded = run.flags()
+  except (OSError, ValueError):  # damaged
     return
   steps = recorded.get("pretrain_steps")
   if steps == recorded.get("num_steps") != runs.NUM_STEPS.value:

@@ -45,6 +45,8 @@ def finish(
     cards.write, run, task, trained.model, trained.test
   )
   was_complete = run.is_complete(step)
+  if was_complete:  # what follows the last saved state is not timed again
+    entries["seconds"] = run.read_summary().get("seconds", seconds)
   if not was_complete:  # Saves the model, even if a suite fails.
     write_card(run.summary(entries))
   metrics, num_images, failures = _run_suites(run, trained)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from capjax import data
 from capjax.data.transforms import affnist
 from capjax.evaluation import attacks as attacking
 from capjax.evaluation import views as viewing
@@ -70,6 +71,7 @@ def affnist_like(
     Accuracy on the views, and on the unchanged test images.
   """
   canvas = models.canvas(trained)[:2]
+  official = _official(trained)
   sample = models.sample_affine_view(trained)
   images, labels = models.first(trained, options.images)
   evaluate = _evaluator(trained, sample)
@@ -83,21 +85,11 @@ def affnist_like(
     "num_images": len(images),
     "num_rows": canvas[0],
   }
-  official = pathlib.Path(trained.data_dir or ".").expanduser() / "affnist"
-  grey = models.canvas(trained)[2] == 1
-  if official.exists() and not (grey and trained.test.class_names == _DIGITS):
-    print(f"{official} is left out: this model does not take grey digits")
-  elif official.exists() and canvas != (40, 40):
-    print(
-      f"{official} is left out: its images are 40x40, and this model takes "
-      f"{canvas[0]}x{canvas[1]}. Train with --canvas=40"
-    )
-  elif official.exists():
-    test = affnist.read(official)
+  if official:
     evaluate = _evaluator(trained, train_step.sample_labelled(lambda _, x: x))
-    right = evaluate(trained.model, test.images, test.labels)
+    right = evaluate(trained.model, official.images, official.labels)
     scores["affnist_accuracy"] = float(np.mean(right["accuracy"]))
-    scores["num_affnist"] = len(test.images)
+    scores["num_affnist"] = len(official.images)
   # A column for each image; the rows are the first of the views scored above.
   columns = np.arange(len(images))[:_NUM_SHOWN]
   rows = np.arange(min(options.views, _SHOWN_VIEWS))
@@ -109,6 +101,24 @@ def affnist_like(
   names = [f"view {n + 1}" for n in rows]
   _sheet(run, trained, "affnist_like", views, shown_labels, names)
   return scores
+
+
+def _official(trained: Trained) -> data.Dataset | None:
+  """The images of affNIST, if they are there and the model takes them."""
+  folder = pathlib.Path(trained.data_dir or ".").expanduser() / "affnist"
+  if not folder.exists():
+    return None
+  height, width, channels = models.canvas(trained)
+  if channels != 1 or trained.test.class_names != _DIGITS:
+    print(f"{folder} is left out: this model does not take grey digits")
+    return None
+  if (height, width) != (40, 40):
+    print(
+      f"{folder} is left out: its images are 40x40, and this model takes "
+      f"{height}x{width}. Train with --canvas=40"
+    )
+    return None
+  return affnist.read(folder)
 
 
 @suite("images", compares=True)

@@ -47,7 +47,12 @@ def accuracy(
   return jnp.max(right, axis=0) / jnp.sum(sampled.presence, axis=-1)
 
 
-@suite()
+@suite(
+  counts={
+    "segmentation_several_": "segmentation_several_num_images",
+    "one_object_several_": "one_object_several_num_images",
+  }
+)
 def segmentation(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -71,7 +76,13 @@ def segmentation(
   }
 
 
-@suite("images")
+@suite(
+  "images",
+  counts={
+    "gcm_several_": "gcm_several_num_images",
+    "gcm_mixture_several_": "gcm_mixture_several_num_images",
+  },
+)
 def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures segmentation by variational inference with known patterns.
 
@@ -115,7 +126,7 @@ def gcm(run: directory.Run, trained: Trained, options: Options) -> Scores:
   return {**scores, "num_images": len(sampled.points)}
 
 
-@suite("images")
+@suite("images", counts={"ransac_several_": "ransac_several_num_images"})
 def ransac(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures segmentation by RANSAC: known patterns fitted to pairs of points.
 

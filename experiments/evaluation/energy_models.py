@@ -12,7 +12,7 @@ from capjax.kernels import energy
 
 from ..figures import energy_models
 from ..run import directory
-from ..training import train_step
+from ..training import contrastive_divergence, train_step
 from . import latents, models
 from .models import Options, Scores, Trained
 from .suite import suite
@@ -21,7 +21,6 @@ _NUM_SAMPLES = 100
 _NUM_SWEEPS = 1000  # the paper's
 _NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
 _NUM_TEMPERATURES = 10_000
-_NUM_COUNTED = 100_000  # training images whose pixels give the base rates
 _NUM_LIKELY = 1000  # images whose free energies are compared with samples'
 _DREAMS = {
   "ancestral": "each layer given the one above",
@@ -30,7 +29,7 @@ _DREAMS = {
 _SANE = (-1.0, 2.0)  # range of mean pixels of samples; images are in [0, 1]
 
 
-@suite()
+@suite(counts={"samples_": 0})
 def samples(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots images sampled by 1000 Gibbs sweeps; compares free energies.
 
@@ -102,7 +101,7 @@ def fields(run: directory.Run, trained: Trained, options: Options) -> Scores:
   }  # fmt: skip
 
 
-@suite("images")
+@suite("images", counts={"log_partition": 0, "mean_log_weight": 0})
 def log_likelihood(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -123,8 +122,9 @@ def log_likelihood(
   """
   del run
   model = trained.model
-  some = trained.load_train().images[:_NUM_COUNTED]
-  train_images = train_step.as_intensities(jnp.asarray(some))
+  train_images = contrastive_divergence.first_intensities(
+    trained.load_train().images
+  )
   base = rbm.independent_units("bernoulli", train_images)
   estimate = jax.jit(
     functools.partial(
@@ -153,7 +153,7 @@ def log_likelihood(
   }
 
 
-@suite()
+@suite(counts={"ancestral_": 0, "gibbs_": 0})
 def dreams(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots images sampled from a Helmholtz machine in two ways.
 

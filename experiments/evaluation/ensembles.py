@@ -1,9 +1,12 @@
 """A suite: the mean of the scores of several models of one data set."""
 
+import os
+import pathlib
+
 import jax
 import numpy as np
 
-from capjax import predictions, saved
+from capjax import predictions, saved, weights
 from capjax.kernels import numerics
 
 from ..run import directory
@@ -17,10 +20,24 @@ from .suite import Main, suite
 def _require_others(
   run: directory.Run, trained: Trained, options: Options
 ) -> None:
-  """Raises a ValueError if the options name no other run."""
-  del run, trained
+  """Raises a ValueError if the options name no other run, or one twice."""
+  del trained
   if not options.ensemble:
     raise ValueError("ensemble needs other runs; give them as --ensemble")
+  averaged = {_file(run.workdir)}
+  for path in options.ensemble:
+    if (found := _file(path)) in averaged:
+      raise ValueError(
+        f"--ensemble={path} is this run, or is given twice; give each other "
+        "run once"
+      )
+    averaged.add(found)
+
+
+def _file(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The file of a model, which may not exist."""
+  path = pathlib.Path(path).expanduser().resolve()
+  return path / weights.NAME if path.is_dir() else path
 
 
 @suite(

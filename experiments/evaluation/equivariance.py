@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from etils import epy
 from flax import nnx
 
 from capjax import baselines, transforming
@@ -16,12 +15,9 @@ from capjax.evaluation import views
 from ..run import directory
 from ..training import task as tasks
 from ..training import train_step
-from . import models
+from . import models, pixels
 from .models import Options, Scores, Trained
 from .suite import Main, suite
-
-with epy.lazy_imports():  # it takes seconds, and --help needs none
-  from sklearn import decomposition
 
 _NUM_FITTED = 2000  # training images
 _NUM_TESTED = 1000  # test images, unless the user says
@@ -71,7 +67,8 @@ def equivariance(
     for a move by half of the reach, the errors of `measuring.Change`.
     `num_poses` is the number of values in all poses of an image. With `pixels_`
     before `linear` and `mlp`, a control without a model: predictions from as
-    many principal components of the pixels, for images of up to 16,384 values.
+    many principal components of the pixels (see `pixels.components`), for
+    images of up to 16,384 values.
     All are fitted on the first 2000 training images, including those for
     validation, and tested on test images.
   """
@@ -96,11 +93,14 @@ def equivariance(
     scores[f"{move.name}_reach"] = move.reach
     features = {"": (known["poses"], seen["poses"])}
     if "pixels" in known:
-      pixels = known["pixels"], seen["pixels"]
-      features["pixels_"] = _components(*pixels, num_poses)
+      features["pixels_"] = pixels.components(
+        known["pixels"], seen["pixels"], num_poses
+      )
     for prefix, pair in features.items():
       own, others = map(np.float64, pair)
-      found = measuring.readouts(own, values[0], others, values[1])
+      found = measuring.readouts(
+        own, values[0], others, values[1], standardise=not prefix
+      )
       for kind, readout in found.items():
         scores[f"{move.name}_{prefix}{kind}_r2"] = readout.r2
         scores[f"{move.name}_{prefix}{kind}_error"] = readout.error
@@ -119,20 +119,13 @@ def seventh(side: int) -> float:
 
 
 def _moves(side: int) -> tuple[_Move, ...]:
-  pixels = seventh(side)
+  shift = seventh(side)
   return (
     _Move("rotation_degrees", views.rotate, 0.0, DEGREES),
-    _Move("shift_x_pixels", lambda x, n: views.translate(x, n, 0), 0.0, pixels),
-    _Move("shift_y_pixels", lambda x, n: views.translate(x, 0, n), 0.0, pixels),
+    _Move("shift_x_pixels", lambda x, n: views.translate(x, n, 0), 0.0, shift),
+    _Move("shift_y_pixels", lambda x, n: views.translate(x, 0, n), 0.0, shift),
     _Move("scale_factor", views.scale, 1.0, _FACTOR),
   )
-
-
-def _components(fitted, tested, num_poses):
-  """Principal components of pixels, at most `num_poses`."""
-  size = min(num_poses, *fitted.shape)
-  components = decomposition.PCA(size, random_state=0).fit(fitted)
-  return components.transform(fitted), components.transform(tested)
 
 
 def _features_of(trained: Trained, move: _Move) -> Callable:
@@ -146,12 +139,13 @@ def _features_of(trained: Trained, move: _Move) -> Callable:
   def sample(key, index, images, values):
     del key
     image = steps.prepare(train_step.as_intensities(images[index]))
-    return steps.normalise(_on_background(move.move, image, values[index])), 0
+    moved = on_background(lambda x: move.move(x, values[index]), image)
+    return steps.normalise(moved), 0
 
   def measure(model, images, targets):
     del targets
-    pixels = images.reshape(len(images), -1)
-    few = {"pixels": pixels} if pixels.shape[1] <= _MOST_PIXELS else {}
+    flat = images.reshape(len(images), -1)
+    few = {"pixels": flat} if flat.shape[1] <= _MOST_PIXELS else {}
     return {"poses": poses(trained.task, model, images), **few}
 
   evaluate = tasks.make_evaluate(measure, sample, trained.config.batch_size)
@@ -160,14 +154,16 @@ def _features_of(trained: Trained, move: _Move) -> Callable:
   )
 
 
-def _on_background(move: Callable, image: jax.Array, value: jax.Array):
+def on_background(
+  move: Callable[[jax.Array], jax.Array], image: jax.Array
+) -> jax.Array:
   """Moves an image; pixels from outside have the median of its border.
 
   With zeros there, an image on grey would show how far it was moved.
   """
   border = jnp.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
   level = jnp.median(border, axis=0)
-  return move(image - level, value) + level
+  return move(image - level) + level
 
 
 def poses(task: tasks.Task, model: nnx.Module, images: jax.Array) -> jax.Array:

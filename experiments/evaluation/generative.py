@@ -26,7 +26,7 @@ _NUM_GUIDED = 100  # samples of the guide
 _CHAIN = {"num_warmup": 400, "num_samples": 400, "max_tree_depth": 8}
 
 
-@suite()
+@suite(counts={"samples_": 0, "least_scale": 0, "median_scale": 0})
 def parts(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Plots samples of the prior, templates, and images split into parts.
 

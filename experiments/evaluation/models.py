@@ -97,7 +97,7 @@ def means(trained: Trained) -> dict[str, float]:
 
 
 def images_of(
-  trained: Trained, scores: Scores, counts: Mapping[str, str]
+  trained: Trained, scores: Scores, counts: Mapping[str, str | int]
 ) -> dict[str, int]:
   """The number of test images that each score of a suite was measured on.
 
@@ -119,8 +119,8 @@ def images_of(
       for start in counts
       if fnmatch.fnmatchcase(name, f"{start}*")
     )
-    holder = next(holders, None)
-    found[name] = int(scores[holder] if holder else common)
+    count = next(holders, common)
+    found[name] = int(scores[count] if isinstance(count, str) else count)
   return found
 
 
@@ -291,16 +291,18 @@ def first(
     ValueError: if there are fewer.
   """
   images, labels = trained.test.images[:count], trained.test.labels[:count]
+  few = len(labels) == len(trained.test.labels)
+  remedy = "another data set" if few else "more as --images"
   if len(labels) < at_least:
     raise ValueError(
-      f"{len(labels)} test images are too few for this suite; give at least "
-      f"{at_least}, as --images"
+      f"{len(labels)} test images are too few for this suite, which needs "
+      f"{at_least}; give {remedy}"
     )
   if two_classes and len(np.unique(labels)) < 2:
     raise ValueError(
       f"the first {len(labels)} test images are of one class, and this suite "
-      "needs two, since it lays an image over one of another class; give more "
-      "as --images, or another data set"
+      "needs two, since it lays an image over one of another class; give "
+      f"{remedy}"
     )
   return images, labels
 

@@ -58,7 +58,13 @@ def overlaid(
   return on_canvas, pad, max_shift
 
 
-@suite("images", require=models.enough(two_classes=True))
+def _require(run: directory.Run, trained: Trained, options: Options) -> None:
+  """Raises a ValueError if there are too few classes among the images."""
+  models.enough(two_classes=True)(run, trained, options)
+  pairs.require_three_classes(trained.test.num_classes)
+
+
+@suite("images", require=_require)
 def multimnist(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -97,6 +103,28 @@ def multimnist(
 SUITES = (multimnist,)
 
 
+def absent_classes(
+  labels: jax.Array, predictions: jax.Array, num_classes: int
+) -> jax.Array:
+  """The first class that is neither in the image nor predicted.
+
+  Of 3 or 4 classes all that are not in the image may be predicted; then the
+  first of those.
+
+  Args:
+    labels: the classes [N 2] in the images.
+    predictions: the classes [N 2] that the model finds.
+    num_classes: J >= 3.
+
+  Returns:
+    A class [N] for each image.
+  """
+  present, predicted = (
+    losses.multi_hot(classes, num_classes) for classes in (labels, predictions)
+  )
+  return jnp.argmin(2 * present + predicted, axis=1)
+
+
 def _picture(
   run: directory.Run,
   trained: Trained,
@@ -116,11 +144,7 @@ def _picture(
   def reconstruct(model, images, labels):
     output = model(images)
     predictions = jax.lax.top_k(output.activations, 2)[1]
-    used = losses.multi_hot(
-      jnp.concatenate([predictions, labels], axis=1),
-      output.activations.shape[1],
-    )
-    absent = jnp.argmin(used, axis=1)  # the first class that is in neither
+    absent = absent_classes(labels, predictions, output.activations.shape[1])
     classes = jnp.concatenate([predictions, absent[:, None]], axis=1)
     decode = functools.partial(model.decode, output.poses)
     return classes, jax.vmap(decode, 1, 1)(classes)

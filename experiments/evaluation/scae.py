@@ -59,7 +59,7 @@ def warn(scores: dict[str, float], num_parts: int) -> list[str]:
   return warnings
 
 
-@suite()
+@suite(counts={"flat_templates": 0})
 def explanations(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:

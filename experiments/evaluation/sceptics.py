@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from capjax import losses
 from capjax.evaluation import diagnostics, inspection, operations, views
 from capjax.evaluation import equivariance as measuring
 
@@ -216,9 +217,14 @@ def more_routing(
       coefficients = output.coefficients[None]
     else:
       activations, coefficients = found.class_activations, found.coefficients
-    right = jax.vmap(lambda x: _right(x, labels), out_axes=1)(activations)
+    right = jax.vmap(
+      lambda x: losses.exact_set(x, labels[:, None]), out_axes=1
+    )(activations)
     entropies = diagnostics.routing_entropy(coefficients)
-    return {"accuracy": right, "routing_entropy": entropies.T}
+    return {
+      "accuracy": right.astype(jnp.float32),
+      "routing_entropy": entropies.T,
+    }
 
   evaluate = tasks.make_evaluate(
     measure,
@@ -290,8 +296,7 @@ def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _moved(image: jax.Array, degrees: Any, pixels: Any) -> jax.Array:
-  return views.translate(views.rotate(image, degrees), pixels, 0)
-
-
-def _right(activations: jax.Array, labels: jax.Array) -> jax.Array:
-  return (jnp.argmax(activations, axis=-1) == labels).astype(jnp.float32)
+  """Rotates and shifts an image; pixels from outside are as its border."""
+  return equivariance.on_background(
+    lambda x: views.translate(views.rotate(x, degrees), pixels, 0), image
+  )

@@ -35,7 +35,8 @@ class Suite(NamedTuple):
     main: its main score, if it has one.
     counts: for scores that are measured on fewer images than the others:
       `{prefix of their names: name of the score that holds the number of
-      images}`; the first prefix that fits is used, and `*` in it is any text.
+      images, or 0 for scores of no image}`; the first prefix that fits is used,
+      and `*` in it is any text.
     labelled: whether it needs the labels of the images.
     other_data: `(run, options) -> name`, the name or path of the other data set
       that it loads; None if it loads none. Raises a ValueError if the user must
@@ -49,7 +50,7 @@ class Suite(NamedTuple):
   takes: frozenset[str] = frozenset()
   compares: bool = False
   main: Main | None = None
-  counts: Mapping[str, str] = {}
+  counts: Mapping[str, str | int] = {}
   labelled: bool = False
   other_data: Callable[[Run, Options], str] | None = None
   require: Callable[[Run, Trained, Options], None] | None = None
@@ -89,7 +90,7 @@ def suite(
   *takes: str,
   compares: bool = False,
   main: Main | None = None,
-  counts: Mapping[str, str] = {},
+  counts: Mapping[str, str | int] = {},
   labelled: bool = False,
   other_data: Callable[[Run, Options], str] | None = None,
   require: Callable[[Run, Trained, Options], None] | None = None,

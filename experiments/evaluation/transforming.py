@@ -16,12 +16,12 @@ from ..run import directory
 from ..training import task as tasks
 from ..training import train_step
 from ..training.movements import Moved, as_transforms
-from . import models
+from . import models, pixels
 from .models import Options, Scores, Trained
 from .suite import suite
 
 with epy.lazy_imports():  # these take seconds, and --help needs none
-  from sklearn import decomposition, linear_model, preprocessing
+  from sklearn import linear_model, preprocessing
 
 # Entries of a movement [3 3]: the position, and the linear part.
 _PLACE = {"x": (0, 2), "y": (1, 2)}
@@ -34,7 +34,7 @@ _NUM_ANALYSERS = 25
 _NUM_FACTORS = 10
 
 
-@suite("images")
+@suite("images", require=models.enough(at_least=2))
 def coordinates(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
@@ -144,7 +144,7 @@ def few_labels(
   on capsules (E. Mintun) mention about 25 labels; they give neither the numbers
   of analysers and factors nor how the labels were chosen. For comparison, the
   same is done with as many principal components of the pixels, which are the
-  same in all runs, and with logistic regression.
+  same in all runs (see `pixels.components`), and with logistic regression.
 
   Returns:
     Accuracies on test images for each number of labels, sampled evenly from the
@@ -153,22 +153,23 @@ def few_labels(
     the 25 training images that are most probable under each analyser.
   """
   train = trained.load_train()
-  known = slice(None, _NUM_IMAGES)
-  images, labels = train.images[known], train.labels[known]
+  first = slice(None, _NUM_IMAGES)
+  images, labels = train.images[first], train.labels[first]
   tests, test_labels = models.first(trained, options.images)
   learnt, tested = (
     _outputs(trained, x, _sample_shifted(trained, "x", 0))
     for x in (images, tests)
   )
-  features = {"capsules": (_flat(learnt), _flat(tested))}
-  pixels = [x.reshape(len(x), -1) / 255 for x in (images, tests)]
-  size = min(*features["capsules"][0].shape, *pixels[0].shape)
-  components = decomposition.PCA(size, random_state=0).fit(pixels[0])
-  features["pixels"] = tuple(map(components.transform, pixels))
+  own, others = _flat(learnt), _flat(tested)
+  scaler = preprocessing.StandardScaler().fit(own)
+  known, seen = (x.reshape(len(x), -1) / 255 for x in (images, tests))
+  features = {
+    "capsules": (scaler.transform(own), scaler.transform(others)),
+    "pixels": pixels.components(known, seen, min(own.shape)),
+  }
   scores = {}
   for name, (own, others) in features.items():
-    scaler = preprocessing.StandardScaler().fit(own)
-    given = scaler.transform(own), labels, scaler.transform(others), test_labels
+    given = own, labels, others, test_labels
     scores |= {f"{key}_{name}": x for key, x in _few_labels(*given).items()}
   return {
     "num_images": len(tests),

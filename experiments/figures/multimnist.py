@@ -32,7 +32,8 @@ def overlaps(
 
   Each example is a column: the input, the sum of its two reconstructions, each
   reconstruction in its own colour, and the reconstruction of a class that is
-  neither in the image nor predicted, which is nearly empty for a good model.
+  not in the image (nor predicted, where there is one), which is nearly empty
+  for a good model.
   The reconstructed classes are in the corners. Examples whose predicted classes
   are not both correct come last and in red.
 

@@ -9,7 +9,11 @@ from absl import flags
 _SCALED: dict[str, Callable[[Any], bool]] = {
   "schedule": lambda value: value == "cosine",
   "final_rate_fraction": lambda value: value is not None,
-  "decay_steps": lambda value: value is None and not _is("schedule", "cosine"),
+  "decay_steps": lambda value: (
+    value is None
+    and not _is("schedule", "cosine")
+    and _is("final_rate_fraction", None)
+  ),
   "final_temperature": lambda value: value is not None,
   "margin_steps": lambda value: (
     value is None and _is("loss", "spread") and not _is("model", "baseline")
@@ -17,7 +21,7 @@ _SCALED: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _is(name: str, value: str) -> bool:
+def _is(name: str, value: str | None) -> bool:
   """Whether this command has a flag with this value."""
   return name in flags.FLAGS and flags.FLAGS[name].value == value
 

@@ -134,7 +134,7 @@ _TRANSFORMS_SCALE = flags.DEFINE_float(
   None,
   "Standard deviation of the matrices between capsules at the start; 0.1 by "
   "default, as in the authors' code. Mixtures (em, heinsen_em, variational) "
-  "need about 1 / sqrt(part_size).",
+  "may need about 1 / sqrt(part_size).",
 )
 limits.require_above_zero(_TRANSFORMS_SCALE)
 _DECODER_FEATURES = flags.DEFINE_list(

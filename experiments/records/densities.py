@@ -85,8 +85,8 @@ def full(records: Iterable[dict]) -> str:
   """Returns a note and a Markdown table with one row for each estimate."""
   rows = []
   for one in _estimates(records):
-    setting, metrics = one.setting, one.setting.records[0]["metrics"]
-    samples = metrics.get("num_samples", _NUM_SAMPLES)
+    setting = one.setting
+    samples, *_ = one.values("num_samples") or [_NUM_SAMPLES]
     errors = one.values(_error_of(one.metric))
     label = _ESTIMATORS[one.name].format(samples) + _INPUTS[one.inputs]
     rows.append(
@@ -140,7 +140,9 @@ def _estimates(records: Iterable[dict]) -> Iterator[_Estimate]:
   for setting in tables.settings(kept):
     own = [
       _Estimate(setting, metric, name, inputs)
-      for metric in setting.records[0]["metrics"]
+      for metric in dict.fromkeys(
+        name for record in setting.records for name in record["metrics"]
+      )
       for name in _ESTIMATORS
       for inputs in _INPUTS
       if _ALIASES.get(metric, metric) == name + inputs

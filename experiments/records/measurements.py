@@ -34,7 +34,7 @@ def write(
     ValueError: if a number is not finite or a field has the wrong type.
     OSError: if the file cannot be written; an existing file is kept.
   """
-  path = pathlib.Path(path)
+  path = pathlib.Path(path).expanduser()
   line = json.dumps(
     provenance.record(invocation)
     | {

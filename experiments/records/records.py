@@ -46,7 +46,28 @@ _RENAMED_OF = {
         ("bound_after", "objective_after"),
       )
     },
-  }
+  },
+  # Shares of pixels, which are no shares of images as those of classifiers.
+  **dict.fromkeys(
+    ("train_scae", "train_slots"),
+    {
+      f"{name}_accuracy": f"{name}_pixel_accuracy"
+      for name in ("multimnist", "affnist_like")
+    },
+  ),
+}
+
+
+# Beginnings of the names of metrics that were measured on another number of
+# images than older records say: the metric that holds the number, or 0.
+_COUNTS = {
+  "flat_templates": 0,
+  "log_partition": 0,
+  "mean_log_weight": 0,
+  **{
+    f"{name}_several_": f"{name}_several_num_images"
+    for name in ("segmentation", "one_object", "gcm", "gcm_mixture", "ransac")
+  },
 }
 
 
@@ -109,15 +130,30 @@ def _parse(line: str) -> dict:
     if not all(isinstance(x, int | float) and math.isfinite(x) for x in points):
       raise ValueError(f"metric `{name}` is {value!r}, expected a number")
   names = _RENAMED | _RENAMED_OF.get(record["experiment"], {})
-  record["metrics"] = {
-    names.get(name, name): value for name, value in record["metrics"].items()
-  }
+  for field in ("metrics", "num_images"):
+    record[field] = {
+      names.get(name, name): x for name, x in record.get(field, {}).items()
+    }
+  record["num_images"] = _counts(record)
   filled = older_flags.missing(record["flags"])
   if filled:
     command = " ".join([record["command"], *older_flags.words(record["flags"])])
     flags = {**record["flags"], **filled}
     record |= {"flags": flags, "command": command, "filled": filled}
   return record
+
+
+def _counts(record: dict) -> dict[str, int]:
+  """The number of images of each metric, mended in older records."""
+  metrics, found = record["metrics"], dict(record["num_images"])
+  for name in metrics:
+    for start, count in _COUNTS.items():
+      if name.startswith(start):
+        found[name] = int(metrics.get(count, 0))
+  if record.get("suite") == "affnist_like" and not record["num_images"]:
+    # On the whole test set, while the views are of its first images.
+    found["clean_accuracy"] = 0
+  return found
 
 
 def _refuse_unknown_code(record: dict) -> None:

@@ -63,7 +63,7 @@ def not_written(path: str | pathlib.Path, error: BaseException) -> OSError:
   if is_full(error):
     return OSError(
       f"no space left to write {path}; free some space and repeat the same "
-      "command; training resumes from the last saved state"
+      "command; a training resumes from its last saved state"
     )
   return OSError(f"cannot write {path}: {first_line(error)}")
 

@@ -77,11 +77,12 @@ def is_dirty() -> bool | None:
   return None if changes is None else bool(changes)
 
 
-def require_committed(workdir: pathlib.Path) -> None:
+def require_committed(workdir: pathlib.Path | None = None) -> None:
   """Checks that this code, and the code that began a run, are committed.
 
   Args:
-    workdir: the folder of the run, which need not exist yet.
+    workdir: the folder of the run, which need not exist yet; None for a record
+      of no run.
 
   Raises:
     ValueError: if its record would be refused.
@@ -91,6 +92,8 @@ def require_committed(workdir: pathlib.Path) -> None:
       "the code is not as it was committed, and its record would be refused; "
       "commit, or remove what `git status` shows"
     )
+  if workdir is None:
+    return
   path = workdir / "provenance.json"
   start = atomic_files.read_json(path) if path.exists() else {"dirty": False}
   all_code = [start, *start.get("resumptions", [])]

@@ -22,7 +22,6 @@ from ..training.task import Task, described
 # Iterations of mean field in the measures of a model that is trained without
 # mean field; the presets that use it have the same number.
 _MEASURED = 20
-_NUM_COUNTED = 100_000  # images whose pixels give the first biases
 
 
 @described(rbm.CapsuleRBM)
@@ -141,7 +140,7 @@ def measure(
   *,
   num_iterations: int | None,
 ) -> train_step.Metrics:
-  """Reconstruction errors, free energies, and numbers of active capsules.
+  """Reconstruction errors, free energies, and shares of active capsules.
 
   Args:
     model: the RBM.
@@ -227,14 +226,14 @@ def diverged(metrics: dict[str, float], *, max_error: float) -> bool:
 def set_pixel_biases(model: Any, family: str, train: data.Dataset) -> None:
   """Sets the biases of the pixels from the statistics of the training set.
 
-  Of a large set only the first images are used.
+  Of a large set, or one of large images, only the first images are used.
 
   Args:
     model: the RBM, or another model whose `visible` are such biases.
     family: the family of the pixels, one of `rbm.FAMILIES`.
     train: the training set.
   """
-  images = train_step.as_intensities(jnp.asarray(train.images[:_NUM_COUNTED]))
+  images = contrastive_divergence.first_intensities(train.images)
   model.visible[...] = rbm.independent_units(family, images)
 
 

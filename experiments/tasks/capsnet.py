@@ -7,6 +7,7 @@ as predicted; without capsules, classes with a probability above 1/2.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from capjax.baselines import CapsNetBaseline
 from capjax.capsnet import CapsNet
 from capjax.efficient_capsnet import EfficientCapsNet
 from capjax.evaluation import diagnostics
+from capjax.kernels import checks
 from capjax.specs import Spec
 
 from ..evaluation import suites
@@ -50,7 +52,12 @@ def make_task(
     reconstruction_weight: weight of the squared error of an image in the loss;
       0 for capsules without a decoder.
     viewpoints: to train on, as for `viewpoints.held_out`.
+
+  Raises:
+    TypeError: if the weight is no number, or the model is not of this task.
+    ValueError: if the weight is negative, or there is a weight and no decoder.
   """
+  check_weight(model, reconstruction_weight)
   placement = placement or Placement()
 
   def place(function):
@@ -93,6 +100,24 @@ def make_task(
     multi_hot=model.arguments.get("routing") != "self",
     **viewpoints_of.held_out(viewpoints),
   )
+
+
+def check_weight(model: Spec, reconstruction_weight: float) -> None:
+  """Checks the weight of reconstructions, and that there is a decoder for it.
+
+  Raises:
+    TypeError: if it is no number.
+    ValueError: if it is negative, or not 0 for capsules without a decoder.
+  """
+  checks.within(0.0, math.inf, reconstruction_weight=reconstruction_weight)
+  if reconstruction_weight and model.arguments.get("decoder_features") in (
+    (), []
+  ):  # fmt: skip
+    raise ValueError(
+      f"reconstruction_weight is {reconstruction_weight}, and the model has no "
+      "decoder (decoder_features is empty); give a weight of 0, or widths of a "
+      "decoder"
+    )
 
 
 def loss(

@@ -37,7 +37,17 @@ def make_task(
     noise: standard deviation of the noise added to the corners of patterns; the
       square has sides of length 2.
     **options: `sparsity_of` and the weights of `constellation_loss`.
+
+  Raises:
+    ValueError: if the model's objects are not as many as the patterns, which
+      `accuracy` compares them with.
   """
+  patterns = len(constellations.PATTERNS)
+  if (objects := model.arguments.get("num_objects", patterns)) != patterns:
+    raise ValueError(
+      f"num_objects is {objects}; give {patterns}, as many as there are "
+      "patterns in the data"
+    )
   soft = options.get("sparsity_of") == "soft" and options.get("between") != 0
   return Task(
     lambda image_shape, num_classes: model,

@@ -156,7 +156,7 @@ def measure(
   *,
   num_iterations: int | None,
 ) -> train_step.Metrics:
-  """Reconstruction errors, and numbers of active capsules of each layer.
+  """Reconstruction errors, and shares of active capsules of each layer.
 
   Args:
     model: the Helmholtz machine.

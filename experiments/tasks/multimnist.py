@@ -24,6 +24,7 @@ from capjax.specs import Spec
 
 from ..training import pairs, train_step
 from ..training.task import Task, described
+from .capsnet import check_weight
 
 
 @described(CapsNet, EfficientCapsNet, CapsNetBaseline)
@@ -45,7 +46,12 @@ def make_task(
     max_shift: largest shift of each object in pixels.
     reconstruction_weight: weight of the squared error of each object in the
       loss; 0 for capsules without a decoder.
+
+  Raises:
+    TypeError: if the weight is no number, or the model is not of this task.
+    ValueError: if the weight is negative, or there is a weight and no decoder.
   """
+  check_weight(model, reconstruction_weight)
 
   def describe(image_shape, num_classes):
     check_shift(image_shape, pad, max_shift)
@@ -67,7 +73,7 @@ def make_task(
     optimizer=optimizer,
     suites=lambda model: ["accuracy", "multimnist"],
     after_training=("accuracy", "multimnist"),
-    begin=begin,
+    begin=_begin,
     steps=steps,
     num_labels=2,
   )
@@ -123,6 +129,14 @@ def check_shift(image_shape: Sequence[int], pad: int, max_shift: int) -> None:
       f"when shifted by {max_shift}; give a smaller max_shift (--max_shift) or "
       "a larger pad (--pad)"
     )
+
+
+def _begin(
+  model: nnx.Module, train: data.Dataset, validation: data.Dataset
+) -> None:
+  """Raises a ValueError also if both objects are found by any network."""
+  begin(model, train, validation)
+  pairs.require_three_classes(train.num_classes)
 
 
 def begin(

@@ -71,6 +71,6 @@ class Scene(NamedTuple):
     elif self.canvas < max(image_shape[:2]):
       raise checks.ImageShapeError(
         f"images of {image_shape[0]}x{image_shape[1]} do not fit on a canvas "
-        f"of --canvas={self.canvas}; give a larger one"
+        f"of canvas={self.canvas} (--canvas); give a larger one"
       )
     return self.steps(image_shape).output_shape(tuple(image_shape))

@@ -58,8 +58,8 @@ def canvas_of(
   side = placement.canvas
   if side and placement.crop:
     raise ValueError(
-      f"--canvas={side} and --crop={placement.crop} exclude each other; leave "
-      "one of them out"
+      f"canvas={side} (--canvas) and crop={placement.crop} (--crop) exclude "
+      "each other; leave one of them out"
     )
   if placement.downsample or placement.crop:
     try:
@@ -67,14 +67,16 @@ def canvas_of(
         tuple(image_shape)
       )
     except ValueError as error:
-      raise checks.ImageShapeError(f"--downsample, --crop: {error}") from None
+      raise checks.ImageShapeError(
+        f"downsample, crop (--downsample, --crop): {error}"
+      ) from None
   if not side:
     check_shift(image_shape, placement.max_shift, ["max_shift"])
     return tuple(image_shape)
   if side < max(image_shape[:2]):
     raise checks.ImageShapeError(
       f"images of {image_shape[0]}x{image_shape[1]} do not fit on a canvas "
-      f"of --canvas={side}; give a larger one"
+      f"of canvas={side} (--canvas); give a larger one"
     )
   return (side, side, image_shape[2])
 
@@ -202,5 +204,5 @@ def test_image(
   than augmentation: Kosiorek et al. (2019) place test digits at random too.
   """
   deform_key, place_key = jax.random.split(key)
-  image = deform_image(deform_key, image, placement)
-  return place_image(place_key, image, placement)
+  image = deform_image(deform_key, _reduced(image, placement), placement)
+  return place_image(place_key, image, placement._replace(downsample=0))

@@ -1,15 +1,38 @@
-"""The learning rate, the constraints and the restart of energy models."""
+"""The start, learning rate, constraints and restart of energy models."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import Array, Float
+
+from capjax import data
 
 from . import train_step
 
 # Range of minus half the precision of Gaussian units, as in the authors' code.
 _QUADRATIC = (-50.0, -0.005)
+# Images, and numbers in them (2 GiB), whose pixels are counted at most.
+_MOST_IMAGES, _MOST_NUMBERS = 100_000, 2**29
+
+
+def first_intensities(
+  images: np.ndarray | data.StoredImages,
+) -> Float[Array, "N H W C"]:
+  """Intensities of the first training images, of which pixels are counted.
+
+  Args:
+    images: uint8 [M H W C]; also stored ones, of which only these are read.
+
+  Returns:
+    At most 100,000 images and, but for a single one, at most 2 GiB of them.
+  """
+  size = math.prod(images.shape[1:])
+  count = min(_MOST_IMAGES, max(1, _MOST_NUMBERS // size))
+  return data.as_intensities(jnp.asarray(images[:count]))
 
 
 def falling_rate(

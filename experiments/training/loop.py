@@ -154,7 +154,7 @@ class _Training:
       update.zeros(self._state, images, labels), saved.window(self.step)
     )
     processes.by_first(_rewind, run, saved, self.step, config, self._window)
-    self._restarts = processes.by_first(run.restarts)
+    self._restarts = processes.by_first(run.restarts)  # so far
     # The line of the step that is resumed, if any; then the newest metrics.
     self._first_line = processes.by_first(_metrics_of, run, self.step, "train")
     self._newest = self._first_line or self._window.means()
@@ -200,7 +200,7 @@ class _Training:
       self._validate()
     most = 1  # steps of the next call
     while self.step < num_steps and not _reached(
-      config.stop_accuracy, self._saved
+      config.stop_accuracy, self._saved, self.step
     ):
       stop = min([num_steps] + [(self.step // x + 1) * x for x in every if x])
       late, most = self._advance(stop, most)
@@ -217,6 +217,7 @@ class _Training:
       signals.stop()
       if self._is_pause():
         self._validate()
+    signals.check()  # one may have come while the last model was saved
 
   def seconds(self) -> float:
     """The seconds spent, summed over resumed processes."""
@@ -375,7 +376,9 @@ def _rewind(
   """
   run.record_length()
   also = []
-  if step < config.num_steps:
+  if step < config.num_steps and not _reached(
+    config.stop_accuracy, saved, step
+  ):
     run.note_resumption()
     if window.num_steps:
       also.append("train")
@@ -406,6 +409,15 @@ def _metrics_of(run: directory.Run, step: int, split: str) -> dict[str, float]:
   return {}
 
 
-def _reached(goal: float | None, saved: checkpoints.Checkpoints) -> bool:
+def _reached(
+  goal: float | None, saved: checkpoints.Checkpoints, step: int
+) -> bool:
+  """Whether the model of this step, or an earlier one, has an accuracy.
+
+  A model of a later step does not count: a damaged state made the run repeat
+  the steps to it.
+  """
   best = None if goal is None else saved.best_metrics()
-  return best is not None and best["accuracy"] >= goal
+  return best is not None and (
+    best["accuracy"] >= goal and saved.best_step() <= step
+  )

@@ -23,7 +23,7 @@ class LoopConfig(NamedTuple):
   Attributes:
     num_steps: total number of updates.
     batch_size: number of examples in an update.
-    seed: seed of the parameters, the batches and the augmentation.
+    seed: seed of the parameters, the batches and the augmentation; below 2**31.
     num_validation: number of training examples, from the first on, that are
       kept for validation; None for a sixth, 0 for none.
     log_every: steps between lines of metrics.
@@ -86,6 +86,8 @@ def check(config: LoopConfig) -> LoopConfig:
     else:
       raise TypeError(f"{name} is {value!r}; give a number.")
   config = config._replace(**plain)
+  if config.seed >= 2**31:
+    raise ValueError(f"seed is {config.seed}; give a number below 2**31.")
   if not config.checkpoint_minutes >= 0:
     raise ValueError(
       f"checkpoint_minutes is {config.checkpoint_minutes}; give minutes, or 0 "

@@ -72,6 +72,15 @@ def sample_moved(
   return image, Objects(labels[both], parts)
 
 
+def require_three_classes(num_classes: int) -> None:
+  """Raises a ValueError if each image holds all classes of a data set."""
+  if num_classes < 3:
+    raise ValueError(
+      f"the data set has {num_classes} classes, and each image holds two: any "
+      "network finds both; give a data set of three classes or more"
+    )
+
+
 def measure(
   model: nnx.Module, images: jax.Array, objects: Objects
 ) -> train_step.Metrics:

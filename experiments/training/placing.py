@@ -77,12 +77,12 @@ def data_mesh(
   if rest:
     raise ValueError(
       f"{len(devices)} devices do not divide into groups of {model_parallel}; "
-      "give a divisor of their number as --model_parallel"
+      "give a divisor of their number as model_parallel (--model_parallel)"
     )
   if batch_size % len(devices):
     raise ValueError(
       f"a batch of {batch_size} cannot be shared by {len(devices)} devices; "
-      f"give a multiple of {len(devices)} as --batch_size"
+      f"give a multiple of {len(devices)} as batch_size (--batch_size)"
     )
   return jax.make_mesh(
     (shares, model_parallel),
@@ -149,8 +149,9 @@ def place_state(state: Any, mesh: Mesh) -> Any:
   )
   if groups > 1 and not divided:
     raise ValueError(
-      f"--model_parallel={groups}: the model has no transforms of a multiple "
-      f"of {groups} parts that could be divided; leave it out"
+      f"model_parallel={groups} (--model_parallel): the model has no "
+      f"transforms of a multiple of {groups} parts that could be divided; "
+      "leave it out"
     )
   return placed
 

@@ -1,5 +1,7 @@
 """The examples of a training set that are kept for validation."""
 
+import numpy as np
+
 from capjax import data
 
 
@@ -17,7 +19,8 @@ def split_validation(
     batch_size: number of examples in an update.
 
   Returns:
-    The remaining training set, and the validation set, which may be empty.
+    The remaining training set, with a note about classes that it lost, and the
+    validation set, which may be empty.
 
   Raises:
     ValueError: if the remaining training set is smaller than a batch.
@@ -31,10 +34,19 @@ def split_validation(
     )
 
   require_a_batch(total - count, batch_size)
-  return (
-    data.select(dataset, slice(count, None)),
-    data.select(dataset, slice(None, count)),
-  )
+  rest = data.select(dataset, slice(count, None))
+  lost = []
+  # Points of constellations are numbered, not labelled by classes.
+  if dataset.labels.ndim == 1 and np.max(dataset.labels) < dataset.num_classes:
+    lost = np.setdiff1d(dataset.labels, rest.labels)
+  if len(lost):
+    note = (
+      "validation has all training images of class "
+      f"{', '.join(dataset.named(lost[:10]))}, {len(lost)} in all; give a "
+      "smaller num_validation (--num_validation), or 0"
+    )
+    rest = rest._replace(notes=(*rest.notes, note))
+  return rest, data.select(dataset, slice(None, count))
 
 
 def require_a_batch(count: int, batch_size: int) -> None:

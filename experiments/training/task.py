@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import math
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -132,7 +133,8 @@ def described(
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
   """A decorator of `make_task`: its tasks hold its name and its options.
 
-  It also checks the arguments `model` and `optimizer`.
+  It also checks the arguments `model` and `optimizer`, and that `placement` and
+  the like are of the classes that `make_task` is annotated with.
 
   Args:
     *makers: the classes and functions of capjax that make the models of the
@@ -145,11 +147,19 @@ def described(
 
     @functools.wraps(make_task)
     def make(*arguments: Any, **options: Any) -> Task:
-      given = signature.bind(*arguments, **options)
+      try:
+        given = signature.bind(*arguments, **options)
+      except TypeError as error:
+        known = ", ".join(signature.parameters)
+        raise TypeError(
+          f"{name}.make_task: {error}; its arguments are {known}, by name from "
+          "the third on"
+        ) from error
       given.apply_defaults()
       model = given.arguments["model"]
       _check_model(model, makers)
       _check_optimizer(given.arguments["optimizer"])
+      _check_settings(typing.get_type_hints(make_task), given.arguments)
       task = make_task(*arguments, **options)
       return task._replace(name=name, options=given.kwargs, model=model)
 
@@ -161,7 +171,7 @@ def described(
 def _check_model(
   model: Any, makers: tuple[Callable[..., nnx.Module], ...]
 ) -> None:
-  names = " or ".join(x.__name__ for x in makers)
+  names = " or ".join(f"{x.__module__}.{x.__name__}" for x in makers)
   if not isinstance(model, Spec):
     raise TypeError(
       f"model is {_short(model)}; give a capjax.specs.Spec of {names}, such as "
@@ -176,7 +186,7 @@ def _check_model(
   ):
     raise TypeError(
       f"model is a Spec of {maker.__name__}, which this task does not train; "
-      f"give one of {names}, or the task of {maker.__name__}"
+      f"give one of {names}, or another module of capjax.experiments.tasks"
     )
 
 
@@ -186,6 +196,22 @@ def _check_optimizer(optimizer: Any) -> None:
       f"optimizer is {_short(optimizer)}; give an optimiser of optax, such as "
       "optax.adam(1e-3)"
     )
+
+
+def _check_settings(hints: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+  """Checks arguments that must be NamedTuples, where a dict looks alike."""
+  for name, value in given.items():
+    hint = hints.get(name)
+    kinds = typing.get_args(hint) or (hint,)
+    wanted = [kind for kind in kinds if hasattr(kind, "_fields")]
+    if wanted and not isinstance(value, kinds):
+      kind = wanted[0]
+      # A wheel has the modules of experiments in capjax, a checkout beside it.
+      module = f"capjax.{kind.__module__.removeprefix('capjax.')}"
+      raise TypeError(
+        f"{name} is {_short(value)}; give a {module}.{kind.__name__}, whose "
+        f"fields are {', '.join(kind._fields)}"
+      )
 
 
 def _short(value: Any) -> str:
@@ -219,13 +245,15 @@ def require_labels(task: Task, dataset: data.Dataset, name: str) -> None:
   if dataset.is_multi_hot and not task.multi_hot:
     raise ValueError(
       f"{name}: images belong to several classes at once, which this task does "
-      "not take (docs/training.md says which do); give one label for each image"
+      "not take; give one label for each image, or train CapsNet with a "
+      "routing other than self-routing, Efficient-CapsNet or their baseline"
     )
   if not dataset.is_labelled and not task.unlabelled:
     raise ValueError(
       f"{name}: the images have no labels, which this task needs; give labels "
-      "(folders of classes), or train a model that learns without them "
-      "(docs/training.md says which do)"
+      "(folders of classes), or train a model that learns without them: "
+      "train_scae, train_generative, train_boltzmann, train_helmholtz, "
+      "train_vae or train_transforming"
     )
 
 

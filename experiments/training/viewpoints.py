@@ -63,7 +63,8 @@ def familiar(factors: dict[str, np.ndarray], *, viewpoints: str) -> np.ndarray:
   """
   if not factors:
     raise ValueError(
-      f"--viewpoints={viewpoints}: this data set does not tell viewpoints; use "
-      "viewpoint_solids, or smallnorb from its own files or TensorFlow Datasets"
+      f"viewpoints={viewpoints} (--viewpoints): this data set does not tell "
+      "viewpoints; use viewpoint_solids, or smallnorb from its own files or "
+      "TensorFlow Datasets"
     )
   return _FAMILIAR[viewpoints](factors)

@@ -241,6 +241,7 @@ def test_a_stopped_run_can_end_earlier(fitted, tmp_path):
     ({"test": "a"}, False),
     ({"test": "b", "name": "other"}, False),
     ({"test": "b", "class_names": ["y"]}, False),
+    ({"test": "b", "class_names": ["w", "x"]}, True),
   ],
 )
 def test_a_model_of_other_images_of_the_data_set_is_told(card, want):
@@ -252,6 +253,16 @@ def test_a_model_of_other_images_of_the_data_set_is_told(card, want):
     {"test": "a", "class_names": ["x"]},
   )
   assert found == want
+
+
+@pytest.mark.parametrize("test", ["a", "b"])
+def test_a_model_of_other_images_without_labels_is_told(test):
+  found = pipeline.is_of_other_images(
+    {"name": "mine", "test": "a", "class_names": None},
+    Invocation("fit", dataset="mine"),
+    {"test": test, "class_names": []},
+  )
+  assert found == (test == "b")
 
 
 @pytest.mark.long
@@ -315,6 +326,7 @@ def test_what_is_out_of_range_is_refused(tmp_path):
     ({"num_steps": 10.0}, TypeError, "num_steps is 10.0; give a whole number"),
     ({"num_steps": None}, TypeError, "num_steps is None; give a whole number"),
     ({"num_steps": 1, "profile": -1}, ValueError, "profile is -1; give at lea"),
+    ({"num_steps": 1, "seed": 2**31}, ValueError, "seed is 2147483648; give a"),
     ({"num_steps": 1, "average_decay": "0"}, TypeError,
      "average_decay is '0'; give a number"),
     ({"num_steps": 1, "stop_accuracy": 95}, ValueError,
@@ -358,6 +370,12 @@ def test_what_is_out_of_range_is_refused(tmp_path):
   other = fit_arrays.task("transforming")
   with pytest.raises(ValueError, match="stop_accuracy is 0.5, and this task"):
     fitting.fit(other, **common, num_steps=1, stop_accuracy=0.5)
+  other = capsnet.make_task(
+    specs.Spec(capjax.CapsNet, {"conv_kernel": 3, "primary_kernel": 3}),
+    optax.adam(1e-3), viewpoints="azimuth",
+  )  # fmt: skip
+  with pytest.raises(ValueError, match="num_validation is 0, and this task di"):
+    fitting.fit(other, **common, num_steps=1, num_validation=0)
   other = scae.make_task(specs.Spec(capjax.SCAE, {}), optax.adam(1e-3))
   with pytest.raises(ValueError, match="num_micro_batches is 2, and prior_bet"):
     fitting.fit(other, **common, num_steps=1, batch_size=4, num_micro_batches=2)

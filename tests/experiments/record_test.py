@@ -99,6 +99,15 @@ def test_an_evaluation_of_another_length_is_not_recorded(finished, tmp_path):
     directory.Run(finished).read_evaluation("bound")
 
 
+def test_a_run_whose_suites_failed_is_not_recorded(finished, tmp_path):
+  summary = json.loads((finished / "summary.json").read_text())
+  summary["failed_suites"] = {"bound": "no memory"}
+  (finished / "summary.json").write_text(json.dumps(summary))
+  code, printed = record(finished, tmp_path / "x.jsonl")
+  assert code == 1 and "suites failed after training (bound: no me" in printed
+  assert not (tmp_path / "x.jsonl").exists()
+
+
 def test_what_is_no_record_is_not_written(finished, tmp_path):
   summary = json.loads((finished / "summary.json").read_text())
   del summary["num_steps"]
@@ -147,6 +156,11 @@ def test_what_would_be_refused_is_said_before_training(
   monkeypatch.setattr(provenance, "is_dirty", lambda: dirty)
   if began is not None:
     (tmp_path / "provenance.json").write_text(json.dumps(began))
+  if dirty is False:  # what no run began
+    provenance.require_committed()
+  else:
+    with pytest.raises(ValueError, match=words):
+      provenance.require_committed()
   if words is None:
     provenance.require_committed(tmp_path)
     return

@@ -201,6 +201,9 @@ def test_a_compared_run_must_be_of_the_same_images(train, evaluated, tmp_path):
   before = (capsnet / "evaluation.json").read_bytes()
   code, printed = train(capsnet, *words, binary="evaluate")
   assert code == 1 and "is of other test images" in printed
+  words = "--suite=views", f"--compare_with={baseline}", "--images=4"
+  code, printed = train(capsnet, *words, binary="evaluate")
+  assert code == 1 and "with --images=20, this run with --images=4" in printed
   assert (capsnet / "evaluation.json").read_bytes() == before
 
 

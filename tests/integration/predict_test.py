@@ -25,6 +25,8 @@ def folder(tmp_path_factory):
   colour = np.repeat(np.repeat(images[0], 3, axis=2), 2, axis=0)
   image.fromarray(np.repeat(colour, 2, axis=1)).save(folder / "large.png")
   (folder / "text.png").write_text("no image")
+  dark = np.arange(144, dtype=np.uint16).reshape(12, 12)
+  image.fromarray(dark).save(folder / "dark.png")
   return folder
 
 
@@ -51,7 +53,8 @@ def test_files_are_predicted(folder):
 
 @pytest.mark.long
 def test_other_files_are_resized_or_named(folder):
-  words = [str(folder / f"{n}.png") for n in ("0", "text", "large", "absent")]
+  names = "0", "text", "large", "absent", "dark"
+  words = [str(folder / f"{name}.png") for name in names]
   code, printed = predict(folder, f"--model={folder}", *words)
   assert code == 1 and "Traceback" not in printed
   table = [x for x in printed.splitlines() if x.startswith(str(folder))]
@@ -61,8 +64,9 @@ def test_other_files_are_resized_or_named(folder):
   small, large = ([float(x) for x in rows[words[n]][1:]] for n in (0, 2))
   np.testing.assert_allclose(small, large, atol=0.1)
   assert f"{words[2]}: 24x24 was resized to 12x12" in printed
-  for name in (words[1], words[3]):
+  for name in (words[1], *words[3:]):
     assert f"not read: {name}: " in printed
+  assert "of 16 bits are at most 143 of 65535, and would be black" in printed
   assert f"{words[1]}: is no image that Pillow reads" in printed
 
 

@@ -131,6 +131,8 @@ def test_training_stops_at_an_accuracy_and_stays_there(train, tmp_path):
   assert metrics["validation_accuracy"] >= 0.3
   assert metrics["best_step"] < 1000
   lines = (tmp_path / "metrics.jsonl").read_text()
+  seconds = processes.summary_of(tmp_path)["seconds"]
   code, printed = train(tmp_path, *flags)
   assert code == 0, printed
   assert (tmp_path / "metrics.jsonl").read_text() == lines
+  assert processes.summary_of(tmp_path)["seconds"] == seconds

@@ -75,7 +75,7 @@ def test_the_binary_writes_what_another_reads(tmp_path, digits):
 
   refused = write("--nostream")
   assert refused.returncode == 1
-  assert "does not use --stream" in refused.stderr
+  assert "--stream: this command does not use it" in refused.stderr
   done = write()
   assert done.returncode == 0, done.stderr
   assert "not written" not in done.stdout

@@ -75,8 +75,9 @@ def test_suites_of_rotations(train, trained):
   assert np.less(before, after).all()
   assert repaired["adam_objectives"][0] < repaired["adam_objectives"][-1]
   code, printed = train(
-    trained, "--suite=linear", f"--compare_with={trained}", binary="evaluate"
-  )
+    trained, "--suite=linear", "--images=4", f"--compare_with={trained}",
+    binary="evaluate",
+  )  # fmt: skip
   assert code == 0, printed
   figures = {path.stem for path in (trained / "figures").iterdir()}
   assert figures >= {"swaps", "duplicates", "repair", "climbs", "rotations"}

@@ -76,6 +76,22 @@ def test_its_seconds_are_those_of_all_phases(trained):
 
 
 @pytest.mark.long
+def test_a_folder_without_updates_takes_another_length(
+  train, trained, tmp_path
+):
+  """As after a kill before the first update."""
+  record = json.loads((trained / "provenance.json").read_text())
+  record["flags"] |= {"num_steps": 3, "pretrain_steps": 3}
+  (tmp_path / "provenance.json").write_text(json.dumps(record))
+  words = [x for x in SMALL if not x.startswith(("--num_steps", "--pretrain"))]
+  code, printed = train(
+    tmp_path, *words, "--num_steps=2", binary="train_helmholtz"
+  )
+  assert code == 0, printed
+  assert processes.metrics_of(tmp_path / "layer_1")[-1]["step"] == 2
+
+
+@pytest.mark.long
 def test_bounds_of_a_trained_machine(train, trained):
   code, printed = train(
     trained, "--suite=bound", "--images=50", binary="evaluate"

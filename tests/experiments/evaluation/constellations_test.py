@@ -12,7 +12,7 @@ from experiments.evaluation import constellations, models
 
 @pytest.mark.parametrize("best", constellations._PRECISIONS)
 def test_the_precision_with_the_highest_bound_is_used(run, monkeypatch, best):
-  """With the wrong one, no point has its object."""
+  """With another, one of four points has a wrong object."""
   owners = jnp.array([0, 0, 0, 1])
   sampled = sampling.Constellation(
     jnp.arange(16.0).reshape(2, 4, 2), jnp.ones((2, 4)), jnp.stack([owners] * 2)

@@ -51,6 +51,16 @@ def test_scores_are_averaged(run, monkeypatch, some):
   assert scores["unanimous"] == 0
 
 
+def test_each_model_counts_once(run, monkeypatch, some, tmp_path):
+  given(monkeypatch, scores=OTHER)
+  for paths in (
+    [str(run.workdir)],
+    [str(tmp_path / "a"), f"{tmp_path}/b/../a"],
+  ):
+    with pytest.raises(ValueError, match="is this run, or is given twice"):
+      ensembles.ensemble(run, some, models.Options(ensemble=paths))
+
+
 def test_other_kinds_are_refused(run, monkeypatch, some):
   options = models.Options(ensemble=["other"])
   for prediction in (

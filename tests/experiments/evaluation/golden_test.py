@@ -1,5 +1,7 @@
 """Suites on constructed models, whose scores are known."""
 
+import functools
+
 import golden_cases
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from experiments.evaluation import (
   generative_rotations,
   latents,
   models,
+  multimnist,
   viewpoints,
 )
 from experiments.training import pairs, task, train_step
@@ -99,6 +102,23 @@ def test_affnist_is_left_out_where_it_does_not_fit(
   scores = classifiers.affnist_like(run, some, models.Options(views=1))
   assert words in capsys.readouterr().out
   assert "affnist_accuracy" not in scores
+
+
+def test_affnist_that_cannot_be_read_is_said_before_views_are(
+  run, tmp_path, monkeypatch
+):
+  (tmp_path / "affnist").mkdir()
+  names = tuple("0123456789")
+  images = np.zeros((2, 8, 8, 1), np.uint8)
+  test = data.Dataset(images, np.zeros(2, np.int32), 10, {}, names)
+  some = golden_cases.classifier(
+    test,
+    golden_cases.Brightness(),
+    steps=lambda shape: Preprocessing(canvas=(40, 40)),
+  )._replace(data_dir=str(tmp_path), measures={"accuracy": np.ones(2)})
+  monkeypatch.setattr(classifiers, "_evaluator", None)  # it would be called
+  with pytest.raises(FileNotFoundError, match="affnist"):
+    classifiers.affnist_like(run, some, models.Options(views=1))
 
 
 def test_attacks_succeed_from_the_distance_of_the_boundary_on(run):
@@ -272,6 +292,15 @@ def test_multimnist_counts_both_classes_and_each():
   verdict = pairs.verdict(scores, labels)
   np.testing.assert_array_equal(verdict["accuracy"], [1, 0, 0])
   np.testing.assert_allclose(verdict["found"], [1, 0.5, 0.5])
+
+
+def test_a_class_that_is_shown_as_absent_is_never_in_the_image():
+  """With few classes it may be predicted."""
+  labels = jnp.array([[0, 1], [0, 2], [0, 1]])
+  predictions = jnp.array([[0, 1], [1, 2], [2, 0]])
+  absent = functools.partial(multimnist.absent_classes, labels, predictions)
+  np.testing.assert_array_equal(absent(3), [2, 1, 2])
+  np.testing.assert_array_equal(absent(4), [2, 3, 3])
 
 
 def test_draws_of_a_view_and_of_the_test_set_have_the_same_keys():

@@ -12,6 +12,7 @@ from experiments.evaluation import (
   equivariance,
   models,
   out_of_distribution,
+  sceptics,
   suites,
 )
 from experiments.training import task
@@ -70,6 +71,20 @@ def test_a_pose_that_moves_with_the_image(run):
   assert scores["rotation_degrees_linear_r2"] < 0.1
 
 
+def test_components_of_pixels_keep_their_scales(run, monkeypatch):
+  """Poses are standardised, which components of noise must not be."""
+  given, readouts = [], equivariance.measuring.readouts
+
+  def watched(*arguments, standardise):
+    given.append((arguments[0].shape[1], standardise))
+    return readouts(*arguments, standardise=standardise)
+
+  monkeypatch.setattr(equivariance.measuring, "readouts", watched)
+  some = trained_on(CentreOfMass(), dots(20, 1), load_train=lambda: dots(30, 0))
+  equivariance.equivariance(run, some)
+  assert given == [(2, True), (2, False)] * 4
+
+
 def test_large_images_have_no_components_of_pixels(run, monkeypatch):
   monkeypatch.setattr(equivariance, "_MOST_PIXELS", SIDE**2 - 1)
   some = trained_on(CentreOfMass(), dots(50, 1), load_train=lambda: dots(50, 0))
@@ -97,12 +112,15 @@ def test_an_image_on_grey_has_grey_around_it():
   grey[5, 6] = 1, 0
   for move in equivariance._moves(SIDE):
     value = move.middle + move.reach
-    moved = equivariance._on_background(move.move, jnp.asarray(grey), value)
+    moved = equivariance.on_background(
+      lambda x, m=move, v=value: m.move(x, v), jnp.asarray(grey)
+    )
     np.testing.assert_allclose(moved[:2], 0.5, atol=1e-6)
     assert np.max(np.abs(moved - grey)) > 0.1
   black = jnp.asarray(grey).at[...].add(-0.5)
   np.testing.assert_array_equal(
-    equivariance._on_background(move.move, black, 1.1), move.move(black, 1.1)
+    equivariance.on_background(lambda x: move.move(x, 1.1), black),
+    move.move(black, 1.1),
   )
 
 
@@ -247,7 +265,7 @@ def test_other_data_of_another_shape_are_found_before_a_suite(run):
   suites.SUITES["accuracy"].check(run, some)
 
 
-@pytest.mark.parametrize("name", ["equivariance", "moved"])
+@pytest.mark.parametrize("name", ["coordinates", "equivariance", "moved"])
 def test_one_image_is_found_before_a_suite_that_needs_two(run, name):
   suites.SUITES[name].check(run, trained_on(Template(), dots(2, 0)))
   with pytest.raises(ValueError, match="1 test images are too few"):
@@ -260,9 +278,27 @@ def test_one_class_is_found_before_a_suite_of_pairs(run, name):
   with pytest.raises(ValueError, match="are of one class"):
     suites.SUITES[name].check(run, one_class)
   two = dots(4, 0)
-  two = data.Dataset(two.images, np.int32([0, 1, 0, 1]), 2, {})
+  two = data.Dataset(two.images, np.int32([0, 1, 0, 1]), 3, {})
   suites.SUITES[name].check(run, trained_on(Template(), two))
   with pytest.raises(ValueError, match="are of one class"):
     suites.SUITES[name].check(
       run, trained_on(Template(), two), models.Options(images=1)
     )
+
+
+def test_the_remedy_for_few_images_is_one_that_helps():
+  """The test set has four; more can be asked for where it has more."""
+  some = trained_on(Template(), dots(4, 0))
+  with pytest.raises(ValueError, match="2 test images .* 3; give more as --im"):
+    models.first(some, 2, at_least=3)
+  with pytest.raises(ValueError, match="4 test images .* 9; give another data"):
+    models.first(some, None, at_least=9)
+  for count, images in ((2, 2), (None, 4)):
+    assert len(models.first(some, count, at_least=2)[0]) == images
+
+
+def test_images_of_suites_are_moved_on_their_background():
+  """A shift of a grey image shows no black."""
+  grey = jnp.full((SIDE, SIDE, 1), 0.5)
+  moved = sceptics._moved(grey, 30.0, 3.0)
+  np.testing.assert_allclose(moved, 0.5, atol=1e-6)

@@ -214,10 +214,11 @@ def test_scores_tell_how_many_images_they_are_of():
   scores = {
     "accuracy": 0.5, "rotated_kappa": [1.0], "num_rotated": 7,
     "validation_accuracy": 0.5, "raw_validation_accuracy": 0.5,
+    "samples_mean": 0.1,
   }  # fmt: skip
-  counts = {"rotated_": "num_rotated"}
+  counts = {"rotated_": "num_rotated", "samples_": 0}
   assert models.images_of(trained, scores, counts) == {
-    "accuracy": 30, "rotated_kappa": 7, "num_rotated": 30
+    "accuracy": 30, "rotated_kappa": 7, "num_rotated": 30, "samples_mean": 0
   }  # fmt: skip
   some = models.images_of(trained, {**scores, "num_images": 5}, counts)
   assert some["accuracy"] == 5 and some["rotated_kappa"] == 7

@@ -165,3 +165,25 @@ def test_a_few_labels_name_groups_of_places(run):
   swapped = data.Dataset(images, 1 - labels, 2, {})
   own = own._replace(load_train=lambda: swapped)
   assert transforming.few_labels(run, own)["central_accuracy_capsules"] == 0
+
+
+def test_components_of_pixels_keep_their_scales(run, monkeypatch):
+  """Outputs of capsules get one scale each; noise of pixels weighs little."""
+  given = []
+
+  def classify(features, *rest):
+    del rest
+    given.append(features)
+    return {"counts": [2], "central_accuracy": 0.0}
+
+  monkeypatch.setattr(transforming, "_few_labels", classify)
+  random = np.random.default_rng(0)
+  labels = np.arange(200, dtype=np.int32) % 2
+  images = random.integers(0, 60, (200, SIDE, SIDE, 1), np.uint8)
+  bright = (np.arange(SIDE) < SIDE // 2) == (labels[:, None] == 0)
+  images += (90 * bright[:, None, :, None]).astype(np.uint8)
+  transforming.few_labels(run, trained_on(images, labels))
+  capsules, components = (x.std(axis=0) for x in given)
+  np.testing.assert_allclose(capsules[capsules > 0.01], 1, rtol=1e-4)
+  assert len(components) == len(capsules) > 2
+  assert components[0] > 3 * components[1]

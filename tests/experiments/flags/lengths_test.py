@@ -26,6 +26,7 @@ def test_flags_that_depend_on_the_length_are_named(words, want):
   [
     ((), ["--decay_steps by default"]),
     (("--schedule=cosine",), ["--schedule=cosine"]),
+    (("--final_rate_fraction=0.1",), ["--final_rate_fraction=0.1"]),
   ],
 )
 def test_a_default_that_is_not_used_is_not_named(words, want):

@@ -104,7 +104,7 @@ def test_rates_must_fit_the_run(words, wants):
 def test_images_must_stay_in_the_frame():
   for words, wants in (
     (["--max_shift=8"], ["8x8", "8 pixels", "--max_shift"]),
-    (["--canvas=7"], ["8x8", "--canvas=7", "larger"]),
+    (["--canvas=7"], ["8x8", "canvas=7", "--canvas", "larger"]),
   ):
     with given(*words), pytest.raises(ValueError) as error:
       augmentation.canvas_of((8, 8, 1), flagged.placement())

@@ -106,3 +106,11 @@ def test_bounds_by_samples_are_named_as_others():
   record = _bound(importance_bound=2.0, num_samples=7)
   label = rows_of([record], densities.full)[1][3]
   assert label == "importance bound, 7 samples"
+
+
+def test_an_estimate_of_a_later_seed_alone_has_a_row():
+  first, second = _energy(0, -90.0), _energy(1, -91.0)
+  del first["metrics"]["log_likelihood_backwards"]
+  rows = rows_of([first, second], densities.full)
+  column = rows[0].index("Nats")
+  assert sorted(row[column] for row in rows[1:]) == ["-90.0, -91.0", "-92.0"]

@@ -99,6 +99,15 @@ def test_a_metric_of_one_seed_is_shown():
   ]  # fmt: skip
 
 
+def test_metrics_beside_a_test_error_are_shown_too():
+  metrics = {"test_error_percent": 0.5, "test_routing_entropy": 0.75}
+  pages = every_metric.pages([make_record(metrics=metrics)])
+  assert "0.50" in pages["README.md"]
+  page = pages["metrics/train_capsnet.md"]
+  assert "| test_routing_entropy | 0.75 |" in page
+  assert "test_error_percent" not in page  # once is enough
+
+
 def test_validation_is_of_no_test_images():
   metrics = {"validation_elbo": 1.0, "test_elbo": 2.0}
   counts = dict.fromkeys(metrics, 10)

@@ -30,6 +30,13 @@ def test_a_record_is_read_again_with_its_provenance(tmp_path):
   assert json.loads(path.read_text())["metrics"] == {"ms": 2.5}
 
 
+def test_the_file_may_be_in_the_home_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  measurements.write("~/x-0.jsonl", _MADE_BY, "costs", {"ms": 1.5}, seconds=2.0)
+  (record,) = records.read(tmp_path)
+  assert record["metrics"] == {"ms": 1.5}
+
+
 def test_what_is_no_record_leaves_the_file_as_it_was(tmp_path):
   path = tmp_path / "x-0.jsonl"
   measurements.write(path, _MADE_BY, "costs", {"ms": 1.5}, seconds=2.0)

@@ -25,6 +25,43 @@ def test_old_names_of_metrics_are_mapped_to_new_ones(tmp_path):
   assert record["metrics"] == new
 
 
+def _read(tmp_path, **fields):
+  (tmp_path / "runs.jsonl").write_text(json.dumps(make_record(**fields)))
+  return archive.read(tmp_path)[0]
+
+
+def test_a_share_of_pixels_is_no_share_of_images(tmp_path):
+  old = {"multimnist_accuracy": 0.5}
+  fields = {"metrics": old, "num_images": {"multimnist_accuracy": 7}}
+  assert _read(tmp_path, **fields)["metrics"] == old
+  record = _read(tmp_path, experiment="train_slots", **fields)
+  assert record["metrics"] == {"multimnist_pixel_accuracy": 0.5}
+  assert record["num_images"] == {"multimnist_pixel_accuracy": 7}
+
+
+def test_numbers_of_images_of_older_records_are_mended(tmp_path):
+  metrics = {
+    "segmentation_accuracy": 0.9,
+    "segmentation_several_accuracy": 0.8,
+    "segmentation_several_num_images": 4,
+    "log_partition_standard_error": 0.1,
+  }
+  counts = dict.fromkeys(metrics, 9)
+  record = _read(tmp_path, metrics=metrics, num_images=counts)
+  assert list(record["num_images"].values()) == [9, 4, 4, 0]
+
+
+def test_older_affine_views_do_not_count_their_clean_images(tmp_path):
+  metrics = {"clean_accuracy": 0.9, "num_images": 2500}
+  record = _read(tmp_path, suite="affnist_like", metrics=metrics)
+  assert record["num_images"] == {"clean_accuracy": 0}
+  counts = {"clean_accuracy": 2500}
+  record = _read(
+    tmp_path, suite="affnist_like", metrics=metrics, num_images=counts
+  )
+  assert record["num_images"] == counts
+
+
 def test_a_record_older_than_a_flag_says_what_its_code_did(tmp_path):
   old, new = make_record(0, 0.4), make_record(1, 0.2)
   other = make_record(0, 0.3, flags={"model": "baseline"})

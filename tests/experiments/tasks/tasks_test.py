@@ -23,10 +23,11 @@ _HIGHEST = (jax.lax.Precision.HIGHEST,) * 2
 _DEFAULT = (jax.lax.Precision.DEFAULT,) * 2
 # Those whose models draw: places in images are exact whatever is set.
 _DRAWING = ("scae", "generative")
-# One of each kind of model that may compute in bfloat16.
+# One of each model that may compute in bfloat16.
 _BFLOAT16 = (
   "capsnet", "capsnet_baseline", "efficient", "scae", "generative",
-  "matrix_capsules", "constellation_invariant", "slots", "transforming", "vae",
+  "matrix_capsules", "constellation", "constellation_invariant", "slots",
+  "transforming", "vae",
 )  # fmt: skip
 
 

@@ -17,6 +17,17 @@ def _model(**options):
   )
 
 
+def test_pixels_are_counted_in_the_first_images(monkeypatch):
+  images = np.arange(90, dtype=np.uint8).reshape(5, 3, 3, 2)
+  for numbers, images_at_most, want in (
+    (18 * 3 + 1, 100, 3), (1, 100, 1), (900, 4, 4), (900, 100, 5),
+  ):  # fmt: skip
+    monkeypatch.setattr(contrastive_divergence, "_MOST_NUMBERS", numbers)
+    monkeypatch.setattr(contrastive_divergence, "_MOST_IMAGES", images_at_most)
+    got = contrastive_divergence.first_intensities(images)
+    np.testing.assert_allclose(got, images[:want] / 255, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
   ("step", "want"),
   [

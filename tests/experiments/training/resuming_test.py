@@ -10,6 +10,7 @@ import processes
 import pytest
 import straight_lines
 
+from experiments.run import directory
 from experiments.training import checkpoints, loop, train_step, windows
 
 
@@ -119,6 +120,51 @@ def test_a_signal_in_a_validation_ends_it(tmp_path, monkeypatch, nine_steps):
   assert [(x["split"], x["step"]) for x in lines] == [("train", 3)]
   straight_lines.fit(run, 9, validation=straight_lines.DATASET, config=CADENCES)
   same_runs(run, nine_steps)
+
+
+def test_a_signal_while_the_last_model_is_saved_ends_the_run(
+  tmp_path, monkeypatch, nine_steps
+):
+  """Nothing follows it, such as suites; all is saved."""
+  save_best = checkpoints.Checkpoints.save_best
+
+  def save(saved, step, *arguments):
+    save_best(saved, step, *arguments)
+    if step == 9:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  options = {"validation": straight_lines.DATASET, "config": CADENCES}
+  with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+    patched.setattr(checkpoints.Checkpoints, "save_best", save)
+    straight_lines.fit(tmp_path / "run", 9, **options)
+  assert ended.value.code == 128 + signal.SIGTERM
+  straight_lines.fit(tmp_path / "run", 9, **options)
+  same_runs(tmp_path / "run", nine_steps)
+
+
+def test_a_goal_that_a_later_step_reached_is_reached_again(
+  tmp_path, monkeypatch
+):
+  """After a damaged state the steps to it are repeated, with their lines."""
+  options = {
+    "validation": straight_lines.DATASET,
+    "config": {**CADENCES, "stop_accuracy": 0.5},
+    "score": straight_lines.score_of,
+  }
+  marks = []
+  monkeypatch.setattr(
+    directory.Run, "note_resumption", lambda run: marks.append(run)
+  )
+  straight_lines.fit(tmp_path / "whole", 9, **options)
+  marks.clear()
+  straight_lines.fit(tmp_path / "whole", 9, **options)
+  assert not marks  # a finished run is not resumed
+  straight_lines.fit(tmp_path / "run", 9, **options)
+  shutil.rmtree(tmp_path / "run" / "checkpoints" / "latest" / "4")
+  straight_lines.fit(tmp_path / "run", 9, **options)
+  assert len(marks) == 2  # a new run has one, too
+  assert processes.metrics_of(tmp_path / "run")[-1]["step"] == 4
+  same_runs(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_repeated_validation_warns_of_what_training_measured(

@@ -19,6 +19,27 @@ def test_validation_is_the_first_sixth():
   assert len(train.images) + len(validation.images) == NUM_EXAMPLES
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_classes_that_validation_takes_are_told(count):
+  """Classes 0 and 2 are among the first three examples only."""
+  labels = np.array([0, 1, 2, *[1, 3] * 10], np.int32)
+  dataset = data.Dataset(IMAGES, labels, 4, {}, tuple("abcd"), ("a note",))
+  train, validation = splits.split_validation(dataset, count, BATCH_SIZE)
+  notes = [
+    "a note",
+    "validation has all training images of class a, c, 2 in all; give a "
+    "smaller num_validation (--num_validation), or 0",
+  ]
+  assert list(train.notes) == notes[: 1 + bool(count)]
+  assert validation.notes == ("a note",)
+
+
+def test_numbers_of_examples_are_no_classes():
+  dataset = data.Dataset(IMAGES, LABELS, 2, {})
+  train, _ = splits.split_validation(dataset, 3, BATCH_SIZE)
+  assert not train.notes
+
+
 def test_validation_can_be_empty():
   dataset = data.Dataset(IMAGES, LABELS, NUM_EXAMPLES, {"angle": LABELS})
   train, validation = splits.split_validation(dataset, 0, BATCH_SIZE)

@@ -15,7 +15,14 @@ from task_rows import CAPSNET
 import capjax
 from capjax import data, specs
 from experiments.run import directory
-from experiments.tasks import capsnet, matrix_capsules, multimnist, vae
+from experiments.tasks import (
+  capsnet,
+  constellation,
+  matrix_capsules,
+  multimnist,
+  slots,
+  vae,
+)
 from experiments.training import task as tasks
 from experiments.training.loop_config import LoopConfig
 
@@ -45,6 +52,9 @@ def test_a_restored_model_is_in_evaluation_mode(tmp_path, averages):
     )
 
 
+_SLOTS = specs.Spec(capjax.SlotAutoencoder, {})
+
+
 class OwnNetwork(nnx.Module):
   """Of no module of capjax."""
 
@@ -56,7 +66,7 @@ class OwnNetwork(nnx.Module):
   ("make", "arguments", "words"),
   [
     (capsnet, (capjax.CapsNet, optax.sgd(0.1)),
-     "model is CapsNet; give a capjax.specs.Spec of CapsNet or Effi"),
+     "model is CapsNet; give a capjax.specs.Spec of capjax.capsnet.CapsNet or"),
     (capsnet, (CAPSNET, "adam"), "optimizer is 'adam'; give an optimiser of"),
     (capsnet, (CAPSNET, 1e-3), "optimizer is 0.001; give"),
     (capsnet, (CAPSNET, optax.adam), "optimizer is adam; give"),
@@ -68,6 +78,46 @@ class OwnNetwork(nnx.Module):
 def test_models_and_optimisers_are_checked(make, arguments, words):
   with pytest.raises(TypeError, match=words):
     make.make_task(*arguments)
+
+
+@pytest.mark.parametrize(
+  ("make", "options", "words"),
+  [
+    (capsnet, {"placement": {"max_shift": 1}},
+     "placement is .*; give a capjax.experiments.training.augmentation.Placem"),
+    (slots, {"scene": None}, "scene is None; give a capjax.*Scene, whose fie"),
+    (slots, {}, "slots.make_task: missing a required argument: 'scene'; its"),
+    (capsnet, {"reconstruction_weight": "paper"}, "weight is 'paper'; give a"),
+  ],
+)  # fmt: skip
+def test_settings_are_checked(make, options, words):
+  spec = CAPSNET if make is capsnet else _SLOTS
+  with pytest.raises(TypeError, match=words):
+    make.make_task(spec, optax.sgd(0.1), **options)
+
+
+@pytest.mark.parametrize("make", [capsnet, multimnist])
+def test_a_weight_of_reconstructions_needs_a_decoder(make):
+  spec = specs.Spec(capjax.CapsNet, {"decoder_features": ()})
+  with pytest.raises(ValueError, match="give a weight of 0, or widths of a de"):
+    make.make_task(spec, optax.sgd(0.1))
+  make.make_task(spec, optax.sgd(0.1), reconstruction_weight=0)
+
+
+def test_constellations_have_as_many_objects_as_patterns():
+  spec = specs.Spec(capjax.ConstellationAutoencoder, {"num_objects": 4})
+  with pytest.raises(ValueError, match="num_objects is 4; give 3, as many as"):
+    constellation.make_task(spec, optax.sgd(0.1))
+
+
+def test_two_objects_of_two_classes_are_always_found():
+  some = data.Dataset(
+    np.zeros((4, 8, 8, 1), np.uint8), np.int32([0, 1, 0, 1]), 2, {}
+  )
+  task = multimnist.make_task(CAPSNET, optax.sgd(0.1))
+  with pytest.raises(ValueError, match="has 2 classes, and each image holds"):
+    task.begin(None, some, some)
+  task.begin(None, some._replace(num_classes=3), some)
 
 
 def test_a_score_that_is_not_a_number_is_below_all_others():
