@@ -268,12 +268,15 @@ $(foreach routing,dynamic variational inverted_attention em,$(foreach count,1 5,
   $(eval minutes.iterations_digits_$(routing)_$(count) := 2)\
   $(call seeds,iterations_digits_$(routing)_$(count),0 1 2)))
 
-# Mixtures whose matrices start larger, so that poses keep their size between layers.
+# Routings whose poses are means of votes, with matrices that start larger, so that poses
+# keep their size between layers. (In the last layer alone, without a decoder, those of
+# self-routing do not matter: activations do not depend on its votes.)
 scaled := --transforms_scale=0.35
 $(foreach routing,variational em heinsen_em,\
   $(eval train.scaled_digits_$(routing) := $(routed) --routing=$(routing) $(scaled))\
   $(eval minutes.scaled_digits_$(routing) := 2)\
-  $(call seeds,scaled_digits_$(routing),0 1 2)\
+  $(call seeds,scaled_digits_$(routing),0 1 2))
+$(foreach routing,variational em heinsen_em self,\
   $(foreach depth,1 2 3,\
     $(eval train.scaled_mnist_$(routing)_$(depth) := \
       $(train.networks_mnist_$(routing)_$(depth)) $(scaled))\
