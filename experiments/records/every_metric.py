@@ -41,8 +41,15 @@ Every record was made by committed code; others are refused.
 recorded. "At the end" is the commit when the run ended, if it was another. Data
 are the first digits of the SHA-256 of the training set and of the test set.
 Packages are given as numbers of this list.
+
+{combined}
 """
-_CARD_COMMITS = ("commit", "training_commit", "commit_at_end")
+# Commits that the history holds combined in a later one: it has their code.
+COMBINED = {
+  "d38a343": ("01360d0", "2c3a278", "5dac060", "afd2f01", "efd7e34"),
+  "0c055eb": ("2fd8d70", "303722e", "5ce54bf", "dd1810e", "fa5a7c3"),
+}
+COMMITS = ("commit", "training_commit", "commit_at_end")
 _CARD = (
   "Suite", "Seeds", "Commit", "Of training", "At the end", "Data", "Packages"
 )  # fmt: skip
@@ -154,9 +161,13 @@ def _provenance(settings: Sequence[tables.Setting]) -> str:
   """The page of commits, data and packages of each row."""
   environments: dict[str, str] = {}
   cards = [[*x.what, *_card(x, environments)] for x in settings]
+  combined = " ".join(
+    f"The commits {', '.join(names)} are combined in {commit} of the history."
+    for commit, names in COMBINED.items()
+  )
   return "\n".join(
     [
-      _PROVENANCE,
+      _PROVENANCE.format(combined=combined),
       *(f"{key}. {name}" for name, key in environments.items()),
       "",
       tables.markdown([*_WHAT, *_CARD], cards),
@@ -188,7 +199,7 @@ def _card(setting: tables.Setting, environments: dict[str, str]) -> list[str]:
   return [
     setting.suite or "-",
     " ".join(str(record["seed"]) for record in setting.records),
-    *(tables.commits(setting.records, name) for name in _CARD_COMMITS),
+    *(tables.commits(setting.records, name) for name in COMMITS),
     tables.fingerprint(setting.records),
     " ".join(keys),
   ]
