@@ -90,11 +90,12 @@ def exact_set(
     labels: the classes in each example, all different, in any order; K <= J.
 
   Returns:
-    True or false for each example; false if a score is NaN.
+    True or false for each example; false if a score is NaN, or if a traced
+    label is given twice.
 
   Raises:
     ValueError: if there is not one set of labels for each row of scores, or a
-      set has more labels than there are classes.
+      set has more labels than there are classes, or holds one twice.
   """
   check_sets(scores, labels)
   if labels.shape[-1] > scores.shape[-1]:
@@ -102,11 +103,24 @@ def exact_set(
       f"labels are {list(labels.shape)}, of {scores.shape[-1]} classes; give "
       "at most as many different classes for each example."
     )
+  _check_different(labels)
   # `top_k` may hold -0.0 for less than 0.0.
   scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
   found = jnp.all(jnp.sort(predictions) == jnp.sort(labels), axis=-1)
   return found & ~jnp.any(jnp.isnan(scores), axis=-1)
+
+
+def _check_different(labels):
+  """Refuses a label twice in one example, where labels are known."""
+  if isinstance(labels, jax.core.Tracer):
+    return
+  known = np.sort(np.asarray(labels), axis=-1)
+  twice = known[..., 1:][known[..., 1:] == known[..., :-1]]
+  if twice.size:
+    raise ValueError(
+      f"labels of an example hold {twice[0]} twice; give different classes."
+    )
 
 
 def check_sets(scores: Float[Array, "..."], labels: Int[Array, "..."]) -> None:

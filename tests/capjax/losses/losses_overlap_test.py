@@ -164,8 +164,8 @@ def _mean_over_objects(*args, reconstruction_weight):
   )
 
 
-def _first_class_only(model, images, labels, parts, **options):
-  labels = labels.at[:, 1].set(labels[:, 0])
+def _another_second_class(model, images, labels, parts, **options):
+  labels = labels.at[:, 1].set((labels[:, 0] + 1) % _CLASSES)
   return losses.overlap_loss(model, images, labels, parts, **options)
 
 
@@ -260,7 +260,7 @@ class OverlapLossTest(chex.TestCase):
     (check_overlap_loss, _swapped_parts),
     (check_overlap_loss, _whole_image_drawn),
     (check_overlap_loss, _mean_over_objects),
-    (check_overlap_loss, _first_class_only),
+    (check_overlap_loss, _another_second_class),
     (check_overlap_loss, _drawn_together),
     (check_reconstruction_loss, _same_capsule_for_both),
     (check_exact_set, _share_of_hits),
@@ -292,9 +292,13 @@ class OverlapLossTest(chex.TestCase):
     np.testing.assert_array_equal(got, want)
     self.assertGreater(np.ptp(np.float32(got)), 0)
 
-  def test_a_class_given_twice_is_never_right(self):
-    scores = jnp.array([[0.9, 0.8, 0.1]])
-    self.assertFalse(losses.exact_set(scores, jnp.array([[0, 0]]))[0])
+  def test_a_class_given_twice_is_refused_and_never_right_if_traced(self):
+    scores, labels = jnp.array([[0.9, 0.8, 0.1]] * 2), [[0, 1], [2, 2]]
+    for function in (losses.exact_set, losses.multilabel_loss):
+      with self.assertRaisesRegex(ValueError, "hold 2 twice; give different"):
+        function(scores, jnp.array(labels))
+    traced = jax.jit(losses.exact_set)(scores, jnp.array(labels))
+    np.testing.assert_array_equal(traced, [True, False])
 
   def test_without_reconstruction_nothing_is_drawn(self):
     poses, images, labels, parts = _batch()
