@@ -122,14 +122,14 @@ def images(
     array: [B ...].
     shape: the shape of one image for which the model was made.
     flat: whether images may have another shape with as many numbers.
-    intensities: whether values must be in [0, 1]. They are checked only where
-      they are known: not under jit or other transformations.
+    intensities: whether values must be in [0, 1], not only finite. They are
+      checked only where they are known: not under jit or other transformations.
 
   Raises:
     TypeError: if the array does not hold floating-point numbers.
     ImageShapeError: if the array is not a batch of images of this shape.
     ValueError: if the batch is empty or of symbolic size, as for `jax.export`,
-      or an intensity is outside of [0, 1].
+      a value is not finite, or an intensity is outside of [0, 1].
   """
   dtype = getattr(array, "dtype", None)
   if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
@@ -153,10 +153,11 @@ def images(
     raise ValueError(
       f"images are {_as_text(array.shape)}, an empty batch; give at least one."
     )
-  fault = _outside(array, 0.0, 1.0) if intensities else ""
-  if fault:
+  lowest, highest = (0.0, 1.0) if intensities else (-math.inf, math.inf)
+  if fault := _outside(array, lowest, highest):
+    asked = "intensities in [0, 1], such as images / 255"
     raise ValueError(
-      f"images hold {fault}; give intensities in [0, 1], such as images / 255."
+      f"images hold {fault}; give {asked if intensities else 'finite numbers'}."
     )
 
 
@@ -267,7 +268,8 @@ def values(low: float, high: float, **arrays: Any) -> None:
   transformations.
 
   Args:
-    low: the least value that is allowed; a rounding error below it passes.
+    low: the least value that is allowed; a rounding error below it passes;
+      -infinity for any finite number.
     high: the largest, likewise; infinity for any finite number.
     **arrays: the arrays, by name; None is not checked.
 
@@ -278,7 +280,8 @@ def values(low: float, high: float, **arrays: Any) -> None:
     fault = "" if array is None else _outside(array, low, high)
     if fault:
       most = f" to {high:g}" if math.isfinite(high) else ""
-      raise ValueError(f"{name} has {fault}; give numbers from {low:g}{most}.")
+      asked = f"numbers from {low:g}{most}" if math.isfinite(low) else "others"
+      raise ValueError(f"{name} has {fault}; give {asked}.")
 
 
 def choice(known: Iterable[str], **values: Any) -> None:

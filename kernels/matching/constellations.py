@@ -98,8 +98,8 @@ def update(
 
   Raises:
     ValueError: if `matching` is neither of the two, the number of rows does not
-      fit it, a known precision is not above 0, or a known presence is outside
-      of [0, 1].
+      fit it, a known precision is not above 0, a known presence is outside of
+      [0, 1], or a known point that is there is not finite.
   """
   checks.arrays(
     {
@@ -108,7 +108,7 @@ def update(
     },
     empty="M",
   )
-  checks.values(0.0, 1.0, presence=presence)
+  points = similarities.present_points(points, presence)
   checks.arrays({"log_assignments": (log_assignments, "R N")}, empty="R")
   dtype = jnp.result_type(log_assignments)
   accumulation = numerics.accumulation_dtype(log_assignments, points)
@@ -217,7 +217,8 @@ def infer(
   Raises:
     ValueError: if `matching` is neither of the two, counts are below 1, a known
       precision or the tolerance is not above 0, a known presence is outside of
-      [0, 1], or there are more points than permutations can assign.
+      [0, 1], a known point that is there is not finite, or there are more
+      points than permutations can assign.
 
   Differs from the authors' code: the rule for starting again, written there for
   one fixed list of objects, works for any templates; the bounds of all restarts
@@ -228,7 +229,7 @@ def infer(
   checks.arrays(
     {"points": (points, "M 2"), "presence": (presence, "M")}, empty="M"
   )
-  checks.values(0.0, 1.0, presence=presence)
+  points = similarities.present_points(points, presence)
   num_points = len(points)
   num_rows = _num_rows(matching, num_points, len(template.points))
   checks.counts(

@@ -54,7 +54,7 @@ def match(
   search repeats.
 
   Args:
-    points: [M 2].
+    points: [M 2]; of points that are not there, of any value.
     presence: [M], 1 or 0.
     template: the templates; each is found at most once.
     tolerance: the largest distance of a point, in the units of the template, in
@@ -65,8 +65,9 @@ def match(
     is found.
 
   Raises:
-    ValueError: if `tolerance` is not positive, the shapes do not fit, or a
-      known presence is outside of [0, 1].
+    ValueError: if `tolerance` is not positive, the shapes do not fit, a known
+      presence is outside of [0, 1], or a known point that is there is not
+      finite.
 
   Differs from the authors' code: theirs searches for the cheapest set of
   candidates that explains all points, and its tolerance is in the units of the
@@ -81,7 +82,7 @@ def match(
     empty="M",
   )
   similarities.check_templates(template)
-  checks.values(0.0, 1.0, presence=presence)
+  points = similarities.present_points(points, presence)
   num_points, num_templates = len(points), len(template.members)
   dtype = numerics.accumulation_dtype(points)
   points = points.astype(dtype)

@@ -8,6 +8,7 @@ with two complex numbers, and y = (tx, ty, s cos, s sin) of Nazabal, Tsagkas and
 Williams (2022) is (Re t, Im t, Re w, -Im w).
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -109,6 +110,28 @@ def poses(
     py s cos).
   """
   return jnp.stack([offset.real, offset.imag, turn.real, -turn.imag], axis=-1)
+
+
+def present_points(
+  points: Float[Array, "M 2"], presence: Float[Array, " M"]
+) -> Float[Array, "M 2"]:
+  """Puts (0, 0) in place of points that are not there, which may be NaN.
+
+  Args:
+    points: [M 2].
+    presence: [M]; a point is there if it is above 0.
+
+  Returns:
+    The points, [M 2].
+
+  Raises:
+    ValueError: if a known point that is there is not finite, or a known
+      presence is outside of [0, 1].
+  """
+  checks.values(0.0, 1.0, presence=presence)
+  points = jnp.where(presence[:, None] > 0, points, 0)
+  checks.values(-math.inf, math.inf, points=points)
+  return points
 
 
 class Posterior(NamedTuple):

@@ -220,6 +220,25 @@ class InferTest(chex.TestCase):
       got = _infer()(key, drawn.points, share * drawn.presence)
       chex.assert_trees_all_equal(got, want)
 
+  def test_absent_points_may_be_anything(self):
+    points = jnp.linspace(-1, 1, 10).reshape(5, 2)
+    presence = jnp.array([1, 1, 1, 1, 0.0])
+
+    def search(points):
+      return gcm.infer(
+        jax.random.key(0),
+        points,
+        presence,
+        _TEMPLATES,
+        num_restarts=1,
+        max_updates=3,
+      )
+
+    want, got = (search(points.at[4].set(x)) for x in (0.5, jnp.nan))
+    chex.assert_trees_all_equal(got, want)
+    with self.assertRaisesRegex(ValueError, "points has NaN or infinite"):
+      search(points.at[0].set(jnp.inf))
+
   def test_permutations_use_each_template_point_once(self):
     drawn = _image()
     found = _infer()(jax.random.key(0), drawn.points, drawn.presence)

@@ -138,12 +138,47 @@ class RansacTest(chex.TestCase):
     np.testing.assert_array_equal(found.scores, 0)
     np.testing.assert_array_equal(found.objects, -1)
 
+  def test_absent_points_may_be_anything(self):
+    drawn = jax.tree.map(lambda x: jnp.asarray(x[0]), _drawn())
+    points, presence = drawn.points, drawn.presence
+    self.assertLess(float(jnp.min(presence)), 1)
+    want = _match(points, presence)
+    for filling in (jnp.nan, jnp.inf, 0.5):
+      filled = jnp.where(presence[:, None] > 0, points, filling)
+      chex.assert_trees_all_equal(_match(filled, presence), want)
+    with self.assertRaisesRegex(ValueError, "points has NaN or infinite"):
+      _match(points.at[int(jnp.argmax(presence)), 0].set(jnp.nan), presence)
+
   @parameterized.parameters(0, 1)
   def test_fewer_than_two_points_find_nothing(self, count):
     found = _match(jnp.zeros((count, 2)), jnp.ones(count))
     np.testing.assert_array_equal(found.objects, [-1] * count)
     np.testing.assert_array_equal(found.poses, np.zeros((3, 4)))
     np.testing.assert_array_equal(found.scores, [0, 0, 0])
+
+  @parameterized.parameters(False, True)
+  def test_as_many_points_of_the_image_as_of_the_template(self, is_whole):
+    """The last two points of the template are nearer than the tolerance."""
+    template = similarities.templates(
+      [np.array([[0.0, 0.0], [4.0, 0.0], [4.3, 0.0]])]
+    )
+    points = np.asarray(template.points)
+    if is_whole:
+      placed = points + np.array([[0, 0], [0, 0], [0.3, 0]])
+      apart = np.abs(placed[:, None, 0] - points[None, :, 0])
+      fit = np.maximum(0, 1 - (apart / 0.5) ** 2)
+      of_template, of_image = fit.max(0).sum(), fit.max(1).sum()
+      self.assertGreater(of_template, of_image + 0.1)
+      want = of_image  # the smaller sum
+    else:
+      placed, want = points[:2], 0  # though each template point has one near it
+    found = ransac.match(
+      jnp.asarray(placed, jnp.float32),
+      jnp.ones(len(placed)),
+      template,
+      tolerance=0.5,
+    )
+    np.testing.assert_allclose(found.scores, [want], rtol=1e-5)
 
   def test_tolerance_must_be_positive(self):
     with self.assertRaisesRegex(ValueError, "tolerance is 0"):
