@@ -19,6 +19,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import named_tensors, predictions, specs, weights
+from capjax.data import dataset
 from capjax.data.transforms import preprocessing
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
@@ -167,7 +168,21 @@ def make_card(
     **about: other entries, which JSON can hold: the card of a run has the
       `data` with their fingerprints, the `metrics` with `num_images`, `commit`
       and `versions`.
+
+  Raises:
+    TypeError: if `num_labels` or a size of the images is no whole number.
+    ValueError: if `num_labels` is below 0 or above the number of classes, a
+      size is below 1, or the class names have no order.
   """
+  dataset.require_sequence(class_names)
+  checks.sequences(image_shape=image_shape)
+  if num_labels is not None:
+    checks.counts(at_least=0, num_labels=num_labels)
+    if class_names and num_labels > len(class_names):
+      raise ValueError(
+        f"num_labels is {num_labels}, of {len(class_names)} class_names; give "
+        "at most as many, or None."
+      )
   return {
     "format": weights.FORMAT,
     **spec.as_json(),

@@ -1,5 +1,6 @@
 """The type of data sets: images with or without labels."""
 
+import collections.abc
 import hashlib
 from typing import NamedTuple
 
@@ -9,6 +10,19 @@ from jaxtyping import Array, Float32, Int32, UInt8
 from numpy.typing import ArrayLike
 
 from capjax.data.stored import StoredImages
+
+
+def require_sequence(class_names: object) -> None:
+  """Checks that names of classes have an order, that of the labels.
+
+  Raises:
+    ValueError: if they are one word, or a set.
+  """
+  if isinstance(class_names, (str, bytes, collections.abc.Set)):
+    raise ValueError(
+      f"class_names is {class_names!r}; give a sequence of words, one for each "
+      "class in the order of the labels."
+    )
 
 
 class Dataset(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from capjax import memory
 from capjax.data import splitting
 from capjax.data.conversion import Conversion
-from capjax.data.dataset import Dataset
+from capjax.data.dataset import Dataset, require_sequence
 from capjax.data.sources import idx, image_folder, npz, records, tfds
 from capjax.data.sources.source import MOST_CHANNELS, Source
 from capjax.data.stored import StoredImages
@@ -132,12 +132,8 @@ def from_arrays(
       "class_names are given, and train has no labels; leave class_names out, "
       "or give labels"
     )
-  if isinstance(class_names, str):
-    raise ValueError(
-      f"class_names is {class_names!r}; give a sequence of words, one for each "
-      "class"
-    )
   if class_names is not None:
+    require_sequence(class_names)
     class_names = tuple(class_names)
   # Given names may rename those of data sets, whose labels must agree.
   known = train.class_names if isinstance(train, Dataset) else ()

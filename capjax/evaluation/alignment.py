@@ -53,11 +53,16 @@ def align(
     The map.
 
   Raises:
-    TypeError: if an image does not hold floating-point numbers.
-    ValueError: if the images are not [H W C], or their shapes differ.
+    TypeError: if an image does not hold floating-point numbers, or a count is
+      no whole number.
+    ValueError: if the images are not [H W C], their shapes differ, a known
+      number of one is not finite, there is no turn, or `num_steps` is below 0.
   """
+  checks.counts(num_turns=num_turns)
+  checks.counts(at_least=0, num_steps=num_steps)
   checks.floats({"picture": picture, "target": target})
   checks.arrays({"picture": (picture, "H W C"), "target": (target, "H W C")})
+  checks.values(-math.inf, math.inf, picture=picture, target=target)
   size = target.shape[:2]
   squares = jnp.sum(jnp.square(jnp.stack([target, picture])), axis=(1, 2, 3))
   weights = jax.lax.rsqrt(2 * jnp.where(squares > 0, squares, jnp.inf))

@@ -41,7 +41,8 @@ def fgsm(
     eps: the largest change of an intensity, at least 0; one number, or one for
       each image [B 1 1 1]. It may be traced, so that one compilation serves
       every eps.
-    targeted: whether to decrease the loss instead; may be traced too.
+    targeted: whether to decrease the loss instead; one for all images, or one
+      for each [B 1 1 1]. It may be traced too.
 
   Returns:
     Images in [0, 1] in the dtype of `images`, and within eps of them up to the
@@ -49,9 +50,9 @@ def fgsm(
 
   Raises:
     TypeError: if the images hold integers.
-    ValueError: if `eps` has another shape or is known (not under jit) and not a
-      finite number of at least 0, an intensity is known and outside of [0, 1],
-      or there is no image.
+    ValueError: if `eps` or `targeted` has another shape, `eps` is known (not
+      under jit) and not a finite number of at least 0, an intensity is known
+      and outside of [0, 1], or there is no image.
 
   Differs from paper: nothing.
   """
@@ -95,14 +96,18 @@ def bim(
     times, so that eps could not be traced.
   """
   checks.counts(num_steps=num_steps)
+  checks.arrays({"images": (images, "B H W C")}, empty="B")
   if step_size is None:
-    step_size = eps / num_steps
+    step_size = (np.asarray(eps) if isinstance(eps, list) else eps) / num_steps
   for name, size in (("eps", eps), ("step_size", step_size)):
     if not isinstance(size, jax.core.Tracer):
       for end in (np.min(size), np.max(size)):
         checks.within(0.0, math.inf, **{name: end})
-    if np.ndim(size):  # other shapes would be broadcast over pixels
-      checks.same_shape((len(images), 1, 1, 1), **{name: size})
+  for name, each in dict(
+    eps=eps, step_size=step_size, targeted=targeted
+  ).items():
+    if np.ndim(each):  # other shapes would be broadcast over pixels
+      checks.same_shape((len(images), 1, 1, 1), **{name: each})
   checks.images(images, images.shape[1:], intensities=True)
   # Steps are taken in float32 or wider: in bfloat16 small ones would be lost.
   dtype = numerics.accumulation_dtype(images)
@@ -168,10 +173,13 @@ def random_targets(
     In 0..num_classes-1, each different from its label.
 
   Raises:
-    ValueError: if there is no other class.
+    TypeError: if the labels or the number of classes are no whole numbers.
+    ValueError: if there is no other class, or a known label is not one of the
+      classes.
   """
-  if num_classes < 2:
-    raise ValueError(f"num_classes={num_classes}; targets need at least 2.")
+  checks.counts(at_least=2, num_classes=num_classes)
+  losses.check_labels(labels, num_classes)
+  labels = jnp.asarray(labels)
   steps = jax.random.randint(key, labels.shape, 1, num_classes, jnp.int32)
   targets = (labels.astype(jnp.int32) + steps) % num_classes
   return targets.astype(labels.dtype)  # narrow types would overflow before

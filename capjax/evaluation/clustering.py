@@ -14,6 +14,8 @@ import numpy as np
 from etils import epy
 from jaxtyping import Float, Int, Shaped
 
+from capjax.kernels import checks
+
 with epy.lazy_imports():  # these take seconds, and --help needs none
   from scipy import optimize
   from sklearn import cluster, exceptions, linear_model, preprocessing
@@ -51,9 +53,11 @@ def fit_means(
     The estimator of scikit-learn, fitted.
 
   Raises:
-    ValueError: if a feature is not finite, or there are fewer examples than
-      clusters.
+    TypeError: if `num_clusters` is no whole number.
+    ValueError: if a feature is not finite, there is no cluster, or there are
+      fewer examples than clusters.
   """
+  checks.counts(num_clusters=num_clusters)
   check_finite(features)
   if len(features) < num_clusters:
     raise ValueError(
@@ -87,7 +91,11 @@ def match(
 
   Returns:
     The class of each cluster that has one.
+
+  Raises:
+    ValueError: if there is not one label for each cluster.
   """
+  checks.same_shape(np.shape(clusters), labels=labels)
   kinds, rows = np.unique(clusters, return_inverse=True)
   classes, columns = np.unique(labels, return_inverse=True)
   shared = np.zeros((len(kinds), len(classes)), np.int64)
@@ -209,6 +217,7 @@ def spread_labels(
     Classes of the other examples. Of equally frequent classes in a cluster, the
     lowest counts.
   """
+  labels = np.asarray(labels)
   members = np.argmax(scores, axis=-1)
   names = labels[np.argmax(scores, axis=0)]
   for kind in np.unique(members):
@@ -237,8 +246,8 @@ def few_label_curve(
       to one.
     test_labels: used only to compute the accuracy.
     counts: numbers of labels shown; those above the size of the training set
-      are left out. By default those of 10, 25, 100 and 1000 for which every
-      class has examples, or else one of each class.
+      are left out, but not all may be. By default those of 10, 25, 100 and 1000
+      for which every class has examples, or else one of each class.
     repeats: random choices of the labelled examples for each count.
     seed: seed of these choices; the same for every `predict`.
 
@@ -246,17 +255,23 @@ def few_label_curve(
     Mean and standard deviation over these choices, for each count.
 
   Raises:
-    ValueError: if a count is less than the number of classes, a class has too
-      few examples, there are fewer than two repeats, or predictions or test
-      labels are not one class for each image.
+    ValueError: if a count is less than the number of classes, all counts are
+      above the size of the training set, a class has too few examples, there
+      are fewer than two repeats, or predictions or test labels are not one
+      class for each image.
   """
   if repeats < 2:
     raise ValueError(
       f"repeats={repeats}; a standard deviation needs at least 2."
     )
-  if counts is None:
-    counts = _usual_counts(train_labels)
-  counts = tuple(count for count in counts if count <= len(train_labels))
+  train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
+  asked = _usual_counts(train_labels) if counts is None else counts
+  counts = tuple(count for count in asked if count <= len(train_labels))
+  if not counts:
+    raise ValueError(
+      f"counts are {tuple(asked)}, of {len(train_labels)} train_labels; give "
+      "one that is not above."
+    )
   generator = np.random.default_rng(seed)
   accuracies = np.empty((len(counts), repeats))
   for accuracy, count in zip(accuracies, counts, strict=True):
@@ -334,6 +349,12 @@ def few_label_accuracy(
 
 
 def _check_labels(*pairs):
+  shapes = [np.shape(features) for features, _ in pairs]
+  if {len(x) for x in shapes} != {2} or len({x[1] for x in shapes}) > 1:
+    texts = " and ".join(str(list(x)) for x in shapes)
+    raise ValueError(
+      f"features are {texts}; give matrices with one number of columns."
+    )
   for features, labels in pairs:
     if not len(features):
       raise ValueError(

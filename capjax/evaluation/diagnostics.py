@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 
 
 def routing_entropy(
@@ -88,8 +88,11 @@ def share_sums(coefficients: Float[Array, "N I J"]) -> ShareSums:
     coefficients: c_nij, as for `image_information`.
 
   Raises:
-    ValueError: if there are fewer than two parents to choose from.
+    TypeError: if the coefficients are no floats.
+    ValueError: if they are not [N I J], or there are fewer than two parents to
+      choose from.
   """
+  checks.arrays({"coefficients": (coefficients, "N I J")}, empty="I")
   shares, sends = _shares(coefficients)
   return ShareSums(
     jnp.sum(shares, axis=0),

@@ -88,13 +88,13 @@ def score(
 
   Raises:
     ValueError: if no image has a point, a point that counts belongs to no
-      object, or the shapes differ.
+      object, or the shapes are not one [B N].
 
   Differs from the SCAE authors' code: theirs reports the pooled accuracy alone.
   """
   there = np.asarray(presence) > 0
   shapes = np.shape(found), np.shape(truth), there.shape
-  if len(set(shapes)) > 1:
+  if len(set(shapes)) > 1 or there.ndim != 2:
     raise ValueError(
       "found, truth and presence are "
       f"{', '.join(str(list(x)) for x in shapes)}; give one shape [B N]."

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from capjax.kernels import numerics
+from capjax.kernels import checks, numerics
 
 
 class Bound(NamedTuple):
@@ -29,10 +29,9 @@ def likelihood_bound(log_weights: Float[Array, "... S"]) -> Bound:
     log_weights: log p(x, h) - log q(h | x).
 
   Raises:
+    TypeError: if the weights are no array of floats.
     ValueError: if there is no sample.
   """
-  num_samples = log_weights.shape[-1]
-  if num_samples < 1:
-    raise ValueError(f"log_weights has {num_samples} samples; give at least 1.")
+  num_samples = checks.arrays({"log_weights": (log_weights, "... S")})["S"]
   total = numerics.logsumexp(log_weights, axis=-1)
   return Bound(jnp.mean(log_weights, axis=-1), total - math.log(num_samples))

@@ -1,5 +1,7 @@
 """Losses on activations and logits of classes."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,8 +46,14 @@ def margin_loss(
 
   Raises:
     TypeError: if an argument does not hold floats, for example labels.
-    ValueError: if the shapes differ.
+    ValueError: if the shapes differ, a margin is not in [0, 1], `lower` is
+      above `upper`, `absent_weight` is below 0 or not finite, or a known number
+      of `present` is not in [0, 1].
   """
+  checks.within(0.0, 1.0, upper=upper, lower=lower)
+  checks.within(0.0, math.inf, absent_weight=absent_weight)
+  if not isinstance(lower, jax.core.Tracer):
+    checks.within(float(lower), 1.0, upper=upper)
   checks.arrays({"activations": (activations, "... J")})
   dtype = getattr(present, "dtype", jnp.float32)
   if present is not None and not jnp.issubdtype(dtype, jnp.floating):
@@ -57,6 +65,7 @@ def margin_loss(
     )
   checks.arrays({"present": (present, "... J")})
   checks.same_shape(activations.shape, present=present)
+  checks.values(0.0, 1.0, present=present)
   activations, present = _wide(activations), _wide(present)
   missing = jnp.square(jax.nn.relu(upper - activations))
   excess = jnp.square(jax.nn.relu(activations - lower))
@@ -185,7 +194,7 @@ def classifier_loss(
   """
   checks.arrays({"logits": (logits, "B J")})
   entropies = cross_entropy(logits, labels)
-  return _mean_with_accuracy(entropies, logits, labels[:, None])
+  return _mean_with_accuracy(entropies, logits, as_int32(labels)[:, None])
 
 
 def multilabel_loss(

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Integer
 
 from capjax.kernels import checks
 
 
 def check_labels(
-  labels: Int[Array, "..."], num_classes: int, *, name: str = "labels"
+  labels: Integer[Array, "..."], num_classes: int, *, name: str = "labels"
 ) -> None:
   """Checks labels whose values are known; under jit they are not.
 
@@ -91,13 +91,17 @@ def exact_set(
 
   Returns:
     True or false for each example; false if a score is NaN, or if a traced
-    label is given twice.
+    label is given twice or is not one of the classes.
 
   Raises:
+    TypeError: as `check_labels`.
     ValueError: if there is not one set of labels for each row of scores, or a
-      set has more labels than there are classes, or holds one twice.
+      set has more labels than there are classes, or holds one twice; or as
+      `check_labels`.
   """
   check_sets(scores, labels)
+  check_labels(labels, scores.shape[-1])
+  labels = as_int32(labels)
   if labels.shape[-1] > scores.shape[-1]:
     raise ValueError(
       f"labels are {list(labels.shape)}, of {scores.shape[-1]} classes; give "
@@ -133,12 +137,12 @@ def check_sets(scores: Float[Array, "..."], labels: Int[Array, "..."]) -> None:
   Raises:
     ValueError: if the other axes differ.
   """
-  rows = scores.shape[:-1]
-  if labels.ndim != scores.ndim or labels.shape[:-1] != rows:
+  rows, shape = scores.shape[:-1], np.shape(labels)
+  if len(shape) != scores.ndim or shape[:-1] != rows:
     wanted = ", ".join([*map(str, rows), "K"])
     raise ValueError(
-      f"labels are {list(labels.shape)}; give [{wanted}], K classes for each "
-      "row of scores."
+      f"labels are {list(shape)}; give [{wanted}], K classes for each row of "
+      "scores."
     )
 
 

@@ -29,9 +29,10 @@ def reconstruction_loss(
     One sum for each image, >= 0, in float32 or wider.
 
   Raises:
-    TypeError: if the images do not hold floats.
+    TypeError: if one of the two does not hold floats.
     ValueError: if the shapes differ.
   """
+  checks.floats({"images": images, "reconstructions": reconstructions})
   checks.arrays({"images": (images, "B H W C")})
   checks.same_shape(images.shape, reconstructions=reconstructions)
   dtype = numerics.accumulation_dtype(reconstructions, images)

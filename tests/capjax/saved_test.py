@@ -144,7 +144,7 @@ def test_random_streams_and_bfloat16_are_kept(tmp_path, monkeypatch):
   monkeypatch.setattr(specs, "from_json", lambda described: spec)
   model = spec.make(nnx.Rngs(5))
   model.dropout(jnp.ones(4))  # counts the stream
-  card = saved.make_card(spec, image_shape=(1, 1, 1), class_names="a")
+  card = saved.make_card(spec, image_shape=(1, 1, 1), class_names=("a",))
   path = tmp_path / "x.safetensors"
   capjax.save(saved.TrainedModel(model, card), path)
   loaded = capjax.load(path).model
@@ -166,7 +166,11 @@ def test_preprocessing_goes_with_the_model(name, tmp_path):
   size = steps.output_shape(shape)
   spec = spec.with_arguments(image_shape=size)
   card = saved.make_card(
-    spec, image_shape=shape, class_names="abc", steps=steps, note={"x": (1, 2)}
+    spec,
+    image_shape=shape,
+    class_names=tuple("abc"),
+    steps=steps,
+    note={"x": (1, 2)},
   )
   trained = saved.TrainedModel(spec.make(nnx.Rngs(0)), card)
   capjax.save(trained, tmp_path / "x.safetensors")
@@ -324,6 +328,32 @@ def test_a_trained_model_leaves_the_mode_of_the_given_one():
   copied.model.train()  # predictions do not depend on the mode
   np.testing.assert_array_equal(copied.predict(images).scores, want)
   assert not copied.model.norms[0].use_running_average
+
+
+@pytest.mark.parametrize(
+  ("options", "kind", "words"),
+  [
+    ({"num_labels": -1}, ValueError, "num_labels is -1"),
+    ({"num_labels": 4}, ValueError, "num_labels is 4, of 3 class_names"),
+    ({"num_labels": 2.0}, TypeError, "num_labels is 2.0"),
+    ({"class_names": {"a", "b", "c"}}, ValueError, "in the order of"),
+    ({"image_shape": (8, 0, 1)}, ValueError, "image_shape is 0"),
+  ],
+)
+def test_a_card_that_says_nothing_of_use_is_refused(options, kind, words):
+  make_card = inspect.unwrap(saved.make_card)
+  spec = specs.Spec(capjax.CapsNet, {})
+  usual = {"image_shape": (8, 8, 1), "class_names": ["a", "b", "c"]}
+  assert make_card(spec, **usual)["num_labels"] == 1
+  with pytest.raises(kind, match=words):
+    make_card(spec, **(usual | options))
+
+
+def test_images_are_not_prepared_within_a_trace():
+  trained = saved_cases.trained("capsnet")
+  shape = (2, *trained.card["image_shape"])
+  with pytest.raises(TypeError, match="images are traced; prepare them outs"):
+    jax.jit(trained.preprocess)(np.zeros(shape, np.uint8))
 
 
 def test_a_model_without_its_card_is_refused(tmp_path):

@@ -268,6 +268,9 @@ def test_numbers_of_numpy_are_plain_in_json():
   described = json.loads(json.dumps(spec.as_json()))
   assert described["arguments"] == {"num_types": 2, "image_shape": [12, 12, 1]}
   card = saved.make_card(
-    spec, image_shape=(12, 12, 1), class_names="ab", accuracy=np.float32(0.5)
+    spec,
+    image_shape=(12, 12, 1),
+    class_names=("a", "b"),
+    accuracy=np.float32(0.5),
   )
   assert card["accuracy"] == 0.5

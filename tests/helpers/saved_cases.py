@@ -106,7 +106,10 @@ def trained(name, *, seed=0, **options):
     nnx.state(model),
   )
   nnx.update(model, state)
-  options = {"image_shape": image_shape(name), "class_names": "abc"} | options
+  options = {
+    "image_shape": image_shape(name),
+    "class_names": ("a", "b", "c"),
+  } | options
   return saved.TrainedModel(model, saved.make_card(SPECS[name], **options))
 
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from capjax.data import conversion as converting
 from capjax.data.conversion import Conversion
+from capjax.data.dataset import require_sequence
 from capjax.data.sources.source import (
   MOST_CHANNELS,
   Part,
@@ -81,8 +82,9 @@ def write(
     raise FileExistsError(
       f"{folder} holds records already; give another folder, or remove it"
     )
+  require_sequence(class_names)
   names = {x for x in class_names if isinstance(x, str)}
-  if isinstance(class_names, str) or len(names) < len(class_names):
+  if len(names) < len(class_names):
     raise ValueError(
       f"class_names is {class_names!r}; give a sequence of different names"
     )

@@ -118,8 +118,14 @@ def stored(
     The images as [N H W C].
 
   Raises:
+    TypeError: if they are traced.
     ValueError: if they have another dtype or shape, or there is none.
   """
+  if isinstance(images, jax.core.Tracer):
+    raise TypeError(
+      "images are traced; prepare them outside of jax.jit, and compile the "
+      "model alone."
+    )
   if hasattr(images, "images"):
     raise ValueError(f"images is a {type(images).__name__}; give its images.")
   try:

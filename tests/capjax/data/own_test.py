@@ -212,6 +212,8 @@ def test_images_in_bfloat16_are_converted_by_the_user():
     ((IMAGES, LABELS), (IMAGES, None), None, "test has no labels, and the oth"),
     ((IMAGES, None), (IMAGES, LABELS), None, "train has no labels, and the o"),
     ((IMAGES, None), None, ["a", "b"], "class_names are given, and train has"),
+    ((IMAGES, LABELS), None, {"a", "b"}, "class_names is .*in the order of"),
+    ((IMAGES, LABELS), None, "ab", "class_names is 'ab'; give a sequence"),
   ],
 )
 def test_some_labels_alone_are_refused(train, test, class_names, words):

@@ -399,7 +399,7 @@ class RandomTargetsTest(parameterized.TestCase):
     assert got.dtype == labels.dtype
 
   def test_one_class_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "num_classes=1"):
+    with self.assertRaisesRegex(ValueError, "num_classes is 1"):
       attacks.random_targets(jax.random.key(0), jnp.zeros(3, jnp.int32), 1)
 
 

@@ -96,7 +96,7 @@ def test_every_model_of_images_becomes_stablehlo(tmp_path, name):
 def test_the_generative_model_alone_has_a_decoder():
   arguments = dict(image_shape=(6, 6, 1), num_capsules=(2, 2), template_size=3)
   spec = specs.Spec(generative.GenerativeCapsules, arguments)
-  card = saved.make_card(spec, image_shape=(6, 6, 1), class_names="abc")
+  card = saved.make_card(spec, image_shape=(6, 6, 1), class_names=tuple("abc"))
   trained = saved.TrainedModel(spec.make(saved_cases.nnx.Rngs(0)), card)
   graph = exporting.graph(trained, "decoder")
   assert graph.inputs["poses"].shape == (2, 6)

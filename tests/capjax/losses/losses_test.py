@@ -219,7 +219,7 @@ class BoundTest(parameterized.TestCase):
       )
 
   def test_no_samples_are_refused(self):
-    with self.assertRaisesRegex(ValueError, "0 samples; give at least 1"):
+    with self.assertRaisesRegex(ValueError, "is empty; give at least 1"):
       losses.likelihood_bound(jnp.zeros((2, 0)))
 
 

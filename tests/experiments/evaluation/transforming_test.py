@@ -187,3 +187,21 @@ def test_components_of_pixels_keep_their_scales(run, monkeypatch):
   np.testing.assert_allclose(capsules[capsules > 0.01], 1, rtol=1e-4)
   assert len(components) == len(capsules) > 2
   assert components[0] > 3 * components[1]
+
+
+def test_coordinates_of_matrices_are_their_last_column():
+  poses = np.zeros((1, 1, 3, 3))
+  poses[0, 0, 0, 2], poses[0, 0, 1, 2] = 5, 7
+  poses[0, 0, 2] = 3, 9, 1
+  found = [transforming._coordinate({"poses": poses}, x)[0, 0] for x in "xy"]
+  assert found == [5, 7]
+
+
+def test_products_weight_coordinates_by_presence():
+  outputs = {
+    "poses": np.array([[[0.0, 1.0], [2.0, 3.0]]]),
+    "presences": np.array([[0.5, 2.0]]),
+  }
+  np.testing.assert_array_equal(
+    transforming._products(outputs)[0], [0, 1, 0, 0.5, 0.5, 2, 3, 4, 6, 2]
+  )

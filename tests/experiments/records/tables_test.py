@@ -166,6 +166,28 @@ def test_deviations_are_of_three_seeds_or_more(errors, want):
   assert rows_of(records)[1][5] == want
 
 
+def test_restarts_of_all_seeds_are_added():
+  records = [make_record(seed, restarts=1) for seed in (0, 1)]
+  assert "(2 restarts)" in whole(records)
+
+
+def test_images_of_validation_are_not_those_of_the_test():
+  # The older way: one number for a whole record.
+  record = make_record(
+    metrics={"raw_validation_accuracy": 0.5, "num_images": 9}
+  )
+  assert tables.images([record], "test_accuracy") == "9"
+  for name in ("raw_validation_accuracy", "validation_accuracy"):
+    assert tables.images([record], name) == "-"
+
+
+def test_the_canvas_of_a_suite_comes_before_that_of_training():
+  record = make_record(metrics={"num_rows": 32}, flags={"canvas": 40})
+  assert tables.canvas(record) == "32x32"
+  del record["metrics"]["num_rows"]
+  assert tables.canvas(record) == "40x40"
+
+
 def test_restarts_stand_beside_the_steps():
   steps = [
     rows_of([make_record(0), make_record(1, restarts=count)])[1][3]
