@@ -13,10 +13,15 @@ SIDE = 9
 
 
 class MiddlePixel(nnx.Module):
-  """Class 1 where the middle pixel is bright, class 0 where it is dim."""
+  """Class 1 where a pixel is bright, class 0 where it is dim.
+
+  The pixel is in the middle of the image, or `offset` columns to the right.
+  """
+
+  offset = 0
 
   def __call__(self, images):
-    excess = images[:, SIDE // 2, SIDE // 2, 0] - 0.75
+    excess = images[:, SIDE // 2, SIDE // 2 + self.offset, 0] - 0.75
     return 10 * jnp.stack([-excess, excess], axis=1)
 
 
@@ -38,6 +43,19 @@ def test_the_brighter_object_hides_the_other_where_they_overlap(run):
   assert (scores["crowded_accuracy"], scores["alone_accuracy"]) == (0.25, 1)
   assert scores["num_images"] == 4
   assert (run.workdir / "figures" / "crowding.png").exists()
+
+
+def test_the_other_object_is_on_both_sides(run):
+  shares = []
+  for offset in (-2, 2):
+    model = MiddlePixel()
+    model.offset = offset
+    some = golden_cases.classifier(dots([0, 1, 0, 0]), model)
+    scores = crowding.crowding(run, some)
+    shares.append(scores["distance_flanker"])
+    # The pixel shows the other object where it is two columns away.
+    assert shares[-1][scores["distance"].index(2)] == 1
+  assert shares[0] == shares[1]
 
 
 def test_images_of_one_class_are_refused(run):

@@ -51,6 +51,13 @@ def test_scores_are_averaged(run, monkeypatch, some):
   assert scores["unanimous"] == 0
 
 
+def test_all_models_must_agree_to_be_unanimous(run, monkeypatch, some):
+  given(monkeypatch, scores=OTHER)  # two models agree, and never with the first
+  options = models.Options(ensemble=["other", "third"])
+  scores = ensembles.ensemble(run, some, options)
+  assert (scores["num_models"], scores["unanimous"]) == (3, 0)
+
+
 def test_each_model_counts_once(run, monkeypatch, some, tmp_path):
   given(monkeypatch, scores=OTHER)
   for paths in (

@@ -162,3 +162,32 @@ def test_clusters_are_matched_on_what_they_name(run, trained, monkeypatch):
     assert scores[f"{kind}_match_accuracy"] == 0
     assert scores[f"{kind}_probe_accuracy"] == 0
     assert scores[f"{kind}_refit_accuracy"] == 1
+
+
+def test_clusters_are_of_their_own_kind_of_presence(run, trained, monkeypatch):
+  """Prior presences name other objects in the test set than in training."""
+  calls = itertools.count()
+
+  def shuffled(trained, sample, images, **options):
+    ink = trained.model(jnp.float32(images) / 255).objects.prior_presence()
+    ink = np.asarray(ink)
+    prior = np.roll(ink, 1, axis=1) if next(calls) == 0 else ink
+    return {"prior": prior, "posterior": ink}
+
+  monkeypatch.setattr(scae, "_features", shuffled)
+  scores = scae.clusters(run, trained, models.Options())
+  assert scores["prior_match_accuracy"] == 0
+  assert scores["posterior_match_accuracy"] == 1
+
+
+def test_few_labels_read_posterior_presences(run, trained, monkeypatch):
+  def half_known(trained, sample, images, **options):
+    ink = trained.model(jnp.float32(images) / 255).objects.prior_presence()
+    noise = np.random.default_rng(len(images)).random((len(images), 4))
+    return {"prior": np.float32(noise), "posterior": np.asarray(ink)}
+
+  monkeypatch.setattr(scae, "_features", half_known)
+  scores = scae.label_curve(run, trained, models.Options())
+  for name in ("linear", "clusters"):
+    assert scores[f"{name}_accuracy"][-1] == 1
+    assert scores[f"{name}_accuracy_sd"][-1] == 0

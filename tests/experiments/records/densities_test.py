@@ -89,6 +89,7 @@ def test_the_compact_table_has_a_row_for_each_model():
     ({"visible": "bernoulli"}, "0 or 1"),
     ({"pixel_scale": 0.1}, "density"),
     ({"pixel_scale": None}, "0 or 1"),
+    ({"visible": "bernoulli", "hidden": "gaussian"}, "0 or 1"),
   ],
 )
 def test_densities_of_intensities_are_told_from_those_of_bits(flags, want):

@@ -19,9 +19,11 @@ def test_files_are_read_by_name(tmp_path):
 
 def test_old_names_of_metrics_are_mapped_to_new_ones(tmp_path):
   old = {"elbo_error": 1, "log_partition_at_least": 2, "other_error": 3}
+  old |= {"log_partition_at_most": 4, "bound_10_error": 5}
   (tmp_path / "runs.jsonl").write_text(json.dumps(make_record(metrics=old)))
   (record,) = archive.read(tmp_path)
   new = {"elbo_standard_error": 1, "mean_log_weight": 2, "other_error": 3}
+  new |= {"mean_log_weight_backwards": 4, "bound_10_standard_error": 5}
   assert record["metrics"] == new
 
 

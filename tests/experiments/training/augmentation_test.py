@@ -143,3 +143,14 @@ def test_shapes_follow_reduction_and_crop():
 def test_images_are_cropped_or_placed_on_a_canvas():
   with pytest.raises(ValueError, match="canvas=40 .* and crop=20 .* exclude"):
     augmentation.canvas_of((28, 28, 1), Placement(canvas=40, crop=20))
+
+
+def test_a_test_image_is_rotated_and_placed_by_keys_of_their_own():
+  image = jax.random.uniform(jax.random.key(1), (6, 6, 1))
+  placement = Placement(canvas=12, max_rotation=40.0)
+  for key in jax.random.split(jax.random.key(0), 3):
+    first, second = jax.random.split(key)
+    turned = augmentation.deform_image(first, image, placement)
+    want = augmentation.place_image(second, turned, placement)
+    got = augmentation.test_image(key, image, placement)
+    np.testing.assert_allclose(got, want, atol=1e-6)

@@ -266,6 +266,8 @@ class StereoTest(parameterized.TestCase):
     self.assertBetween(min(slopes), 0.499, 0.53)
     self.assertBetween(max(slopes), 1.47, 1.501)
     self.assertBetween(max(np.abs(changes)), 1.9, 2.001)
+    # Brightness and contrast have random keys of their own.
+    self.assertLess(abs(np.corrcoef(slopes, changes)[0, 1]), 0.2)
 
   def test_no_brightness_is_left_where_standardising_follows(self):
     image = _image()
