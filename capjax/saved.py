@@ -178,7 +178,7 @@ def make_card(
   checks.sequences(image_shape=image_shape)
   if num_labels is not None:
     checks.counts(at_least=0, num_labels=num_labels)
-    if class_names and num_labels > len(class_names):
+    if 0 < len(class_names) < num_labels:
       raise ValueError(
         f"num_labels is {num_labels}, of {len(class_names)} class_names; give "
         "at most as many, or None."

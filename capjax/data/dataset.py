@@ -1,6 +1,5 @@
 """The type of data sets: images with or without labels."""
 
-import collections.abc
 import hashlib
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ def require_sequence(class_names: object) -> None:
   Raises:
     ValueError: if they are one word, or a set.
   """
-  if isinstance(class_names, (str, bytes, collections.abc.Set)):
+  if isinstance(class_names, (str, bytes, set, frozenset)):
     raise ValueError(
       f"class_names is {class_names!r}; give a sequence of words, one for each "
       "class in the order of the labels."

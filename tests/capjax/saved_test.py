@@ -344,7 +344,9 @@ def test_a_card_that_says_nothing_of_use_is_refused(options, kind, words):
   make_card = inspect.unwrap(saved.make_card)
   spec = specs.Spec(capjax.CapsNet, {})
   usual = {"image_shape": (8, 8, 1), "class_names": ["a", "b", "c"]}
-  assert make_card(spec, **usual)["num_labels"] == 1
+  for names in (usual["class_names"], np.array(["a", "b", "c"])):
+    card = make_card(spec, **(usual | {"class_names": names}))
+    assert card["num_labels"] == 1 and card["class_names"] == ["a", "b", "c"]
   with pytest.raises(kind, match=words):
     make_card(spec, **(usual | options))
 
