@@ -114,7 +114,8 @@ class CapsNetBaseline(nnx.Module):
 
     Raises:
       TypeError: if the images hold integers.
-      ValueError: if the images have another shape.
+      ValueError: if the images have another shape, or values are known and not
+        finite.
     """
     x = self.hidden(images)
     x = self.dropout(x, deterministic=key is None, rngs=key)

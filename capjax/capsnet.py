@@ -258,7 +258,7 @@ class CapsNet(nnx.Module):
 
     Args:
       images: intensities in [0, 1]; `data.as_intensities` converts uint8.
-        Without decoder any numbers, such as standardised images.
+        Without decoder any finite numbers, such as standardised images.
 
     Returns:
       With leading axis B: poses [B J D] of the class capsules, activations
@@ -270,8 +270,9 @@ class CapsNet(nnx.Module):
       TypeError: if the images hold integers, or a function for `routing` does
         not return a `RoutingOutput`.
       ValueError: if the images have another shape than the model was made for
-        (`checks.ImageShapeError`), or, with a decoder, intensities outside of
-        [0, 1]. Values are checked where they are known: not under jit.
+        (`checks.ImageShapeError`), values that are not finite or, with a
+        decoder, outside of [0, 1]. Values are checked where they are known: not
+        under jit.
     """
     decodes = self.decoder is not None
     checks.images(images, self.image_shape, intensities=decodes)

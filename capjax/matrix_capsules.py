@@ -194,7 +194,8 @@ class MatrixCapsules(nnx.Module):
 
     Raises:
       TypeError: if the images hold integers.
-      ValueError: if the images have another shape.
+      ValueError: if the images have another shape, or values are known and not
+        finite.
     """
     *_, (poses, activations) = self.capsules(images)
     classes = self.classes(poses, activations)

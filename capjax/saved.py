@@ -190,7 +190,7 @@ def make_card(
     "num_classes": len(class_names),
     "class_names": [str(name) for name in class_names],
     "preprocessing": (steps or Preprocessing()).as_json(),
-    "num_labels": num_labels,
+    "num_labels": None if num_labels is None else int(num_labels),
     **specs.plain(about),
   }
 

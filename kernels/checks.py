@@ -35,7 +35,7 @@ def arrays(
     arguments: `{name: (array, axes)}`, the axes as in annotations, "I J D"; a
       first axis "..." stands for any number of axes. An array that is None is
       not checked.
-    empty: an axis that may have size 0.
+    empty: axes that may have size 0, such as "N I".
     **sizes: sizes of axes that are known already.
 
   Returns:
@@ -64,7 +64,7 @@ def arrays(
         raise ValueError(
           f"{name} is {_as_text(array.shape)}; give [{axes}] = {expected}."
         )
-      if not size and axis != empty:
+      if not size and axis not in empty.split():
         raise ValueError(
           f"{name} is {_as_text(array.shape)}, which is empty; give at least 1 "
           f"along {axis} of [{axes}]."
@@ -279,8 +279,12 @@ def values(low: float, high: float, **arrays: Any) -> None:
   for name, array in arrays.items():
     fault = "" if array is None else _outside(array, low, high)
     if fault:
-      most = f" to {high:g}" if math.isfinite(high) else ""
-      asked = f"numbers from {low:g}{most}" if math.isfinite(low) else "others"
+      asked = "finite numbers"
+      if math.isfinite(low):
+        most = f" to {high:g}" if math.isfinite(high) else ""
+        asked = f"numbers from {low:g}{most}"
+      elif math.isfinite(high):
+        asked = f"finite numbers of at most {high:g}"
       raise ValueError(f"{name} has {fault}; give {asked}.")
 
 
@@ -349,7 +353,8 @@ def _known_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     kinds = jnp.floating, jnp.integer
     if number.ndim or not any(jnp.issubdtype(number.dtype, x) for x in kinds):
       raise TypeError(f"{name} is {value!r}; give a number.")
-    yield name, value
+    # Not an array of JAX, whose comparisons are traced within a trace.
+    yield name, number[()]
 
 
 def _outside(array: Any, low: float, high: float) -> str:
@@ -361,7 +366,7 @@ def _outside(array: Any, low: float, high: float) -> str:
     return ""
   values = np.asarray(array)  # computed now, even while JAX traces
   least, most = float(values.min()), float(values.max())
-  if not math.isfinite(least + most):
+  if not (math.isfinite(least) and math.isfinite(most)):
     return "NaN or infinite values"
   if low - _ROUNDING <= least and most <= high + _ROUNDING:
     return ""

@@ -116,3 +116,11 @@ def train(start):
     return start(workdir, *flags, **options).wait()
 
   return run
+
+
+@pytest.fixture
+def as_a_user():
+  """Calls without the checks of annotations, which only tests make."""
+  jaxtyping.config.update("jaxtyping_disable", True)
+  yield
+  jaxtyping.config.update("jaxtyping_disable", False)

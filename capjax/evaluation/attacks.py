@@ -96,19 +96,21 @@ def bim(
     times, so that eps could not be traced.
   """
   checks.counts(num_steps=num_steps)
-  checks.arrays({"images": (images, "B H W C")}, empty="B")
+  checks.images(images, np.shape(images)[1:], intensities=True)
+  eps, targeted, step_size = (
+    np.asarray(x) if isinstance(x, (list, tuple)) else x
+    for x in (eps, targeted, step_size)
+  )
   if step_size is None:
-    step_size = (np.asarray(eps) if isinstance(eps, list) else eps) / num_steps
+    step_size = eps / num_steps
   for name, size in (("eps", eps), ("step_size", step_size)):
     if not isinstance(size, jax.core.Tracer):
       for end in (np.min(size), np.max(size)):
         checks.within(0.0, math.inf, **{name: end})
-  for name, each in dict(
-    eps=eps, step_size=step_size, targeted=targeted
-  ).items():
+  given = {"eps": eps, "step_size": step_size, "targeted": targeted}
+  for name, each in given.items():
     if np.ndim(each):  # other shapes would be broadcast over pixels
       checks.same_shape((len(images), 1, 1, 1), **{name: each})
-  checks.images(images, images.shape[1:], intensities=True)
   # Steps are taken in float32 or wider: in bfloat16 small ones would be lost.
   dtype = numerics.accumulation_dtype(images)
   eps, step, start = (jnp.asarray(x, dtype) for x in (eps, step_size, images))

@@ -93,7 +93,7 @@ def match(
     The class of each cluster that has one.
 
   Raises:
-    ValueError: if there is not one label for each cluster.
+    ValueError: if there is not one label for each example.
   """
   checks.same_shape(np.shape(clusters), labels=labels)
   kinds, rows = np.unique(clusters, return_inverse=True)
@@ -265,12 +265,12 @@ def few_label_curve(
       f"repeats={repeats}; a standard deviation needs at least 2."
     )
   train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
-  asked = _usual_counts(train_labels) if counts is None else counts
+  asked = tuple(_usual_counts(train_labels) if counts is None else counts)
   counts = tuple(count for count in asked if count <= len(train_labels))
-  if not counts:
+  if asked and not counts:
     raise ValueError(
-      f"counts are {tuple(asked)}, of {len(train_labels)} train_labels; give "
-      "one that is not above."
+      f"counts are {asked}, of {len(train_labels)} train_labels; give a count "
+      f"of at most {len(train_labels)}."
     )
   generator = np.random.default_rng(seed)
   accuracies = np.empty((len(counts), repeats))
@@ -353,7 +353,7 @@ def _check_labels(*pairs):
   if {len(x) for x in shapes} != {2} or len({x[1] for x in shapes}) > 1:
     texts = " and ".join(str(list(x)) for x in shapes)
     raise ValueError(
-      f"features are {texts}; give matrices with one number of columns."
+      f"features are {texts}; give matrices with equally many columns."
     )
   for features, labels in pairs:
     if not len(features):

@@ -92,7 +92,7 @@ def share_sums(coefficients: Float[Array, "N I J"]) -> ShareSums:
     ValueError: if they are not [N I J], or there are fewer than two parents to
       choose from.
   """
-  checks.arrays({"coefficients": (coefficients, "N I J")}, empty="I")
+  checks.arrays({"coefficients": (coefficients, "N I J")}, empty="N I")
   shares, sends = _shares(coefficients)
   return ShareSums(
     jnp.sum(shares, axis=0),

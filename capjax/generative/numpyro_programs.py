@@ -47,7 +47,8 @@ def model(
 
   Raises:
     TypeError: if the images hold integers.
-    ValueError: if the images have another shape, or there is none.
+    ValueError: if the images have another shape, there is none, or values are
+      known and not finite.
   """
   if images is not None:
     checks.images(images, capsules.image_shape)

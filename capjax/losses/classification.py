@@ -45,15 +45,15 @@ def margin_loss(
     The loss of each example, summed over classes, in float32 or wider.
 
   Raises:
-    TypeError: if an argument does not hold floats, for example labels.
+    TypeError: if an argument does not hold floats, for example labels, or a
+      setting is not one number.
     ValueError: if the shapes differ, a margin is not in [0, 1], `lower` is
       above `upper`, `absent_weight` is below 0 or not finite, or a known number
       of `present` is not in [0, 1].
   """
   checks.within(0.0, 1.0, upper=upper, lower=lower)
   checks.within(0.0, math.inf, absent_weight=absent_weight)
-  if not isinstance(lower, jax.core.Tracer):
-    checks.within(float(lower), 1.0, upper=upper)
+  _check_order(lower, upper)
   checks.arrays({"activations": (activations, "... J")})
   dtype = getattr(present, "dtype", jnp.float32)
   if present is not None and not jnp.issubdtype(dtype, jnp.floating):
@@ -71,6 +71,16 @@ def margin_loss(
   excess = jnp.square(jax.nn.relu(activations - lower))
   losses = present * missing + absent_weight * (1 - present) * excess
   return jnp.sum(losses, axis=-1)
+
+
+def _check_order(lower, upper):
+  if any(isinstance(x, jax.core.Tracer) for x in (lower, upper)):
+    return
+  # In one dtype, in which equal margins of different dtypes are equal.
+  if np.asarray(lower, np.float32) > np.asarray(upper, np.float32):
+    raise ValueError(
+      f"lower is {lower} and upper {upper}; give margins in this order."
+    )
 
 
 def spread_loss(

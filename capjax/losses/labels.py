@@ -101,13 +101,14 @@ def exact_set(
   """
   check_sets(scores, labels)
   check_labels(labels, scores.shape[-1])
-  labels = as_int32(labels)
-  if labels.shape[-1] > scores.shape[-1]:
+  shape = np.shape(labels)
+  if shape[-1] > scores.shape[-1]:
     raise ValueError(
-      f"labels are {list(labels.shape)}, of {scores.shape[-1]} classes; give "
+      f"labels are {list(shape)}, of {scores.shape[-1]} classes; give "
       "at most as many different classes for each example."
     )
   _check_different(labels)
+  labels = as_int32(labels)
   # `top_k` may hold -0.0 for less than 0.0.
   scores = jnp.where(scores == 0, 0, scores)
   predictions = jax.lax.top_k(scores, labels.shape[-1])[1]
@@ -147,5 +148,13 @@ def check_sets(scores: Float[Array, "..."], labels: Int[Array, "..."]) -> None:
 
 
 def as_int32(labels: Int[Array, "..."]) -> Int[Array, "..."]:
-  """Labels in a dtype that holds the numbers of all classes; 8 bits may not."""
-  return jnp.asarray(labels).astype(jnp.int32)
+  """Labels in a dtype that holds the numbers of all classes; 8 bits may not.
+
+  Labels of 64 bits that it cannot hold become numbers of no class.
+  """
+  labels = jnp.asarray(labels)
+  if labels.dtype.itemsize > 4:
+    labels = jnp.minimum(labels, jnp.iinfo(jnp.int32).max)
+    if jnp.issubdtype(labels.dtype, jnp.signedinteger):
+      labels = jnp.maximum(labels, -1)
+  return labels.astype(jnp.int32)

@@ -85,7 +85,8 @@ def update(
   Args:
     log_assignments: the previous log r; M rows for mixtures, N for
       permutations.
-    points: x, [M 2]; in float32 of magnitude up to 1e8.
+    points: x, [M 2]; in float32 of magnitude up to 1e8. Of
+      points that are not there, of any value.
     presence: [M]; a point is there if it is above 0.
     template: the templates.
     precision: lam, > 0.
@@ -200,6 +201,7 @@ def infer(
   Args:
     key: samples the first assignments.
     points: [M 2], in a frame where similarities are about N(0, 1): [-1, 1].
+      Of points that are not there, of any value.
     presence: [M]; a point is there if it is above 0.
     template: the templates; each is in the image at most once.
     matching: as for `update`.

@@ -129,9 +129,10 @@ def present_points(
       presence is outside of [0, 1].
   """
   checks.values(0.0, 1.0, presence=presence)
-  points = jnp.where(presence[:, None] > 0, points, 0)
-  checks.values(-math.inf, math.inf, points=points)
-  return points
+  if checks.are_known(points) and checks.are_known(presence):
+    there = np.asarray(points)[np.asarray(presence) > 0]
+    checks.values(-math.inf, math.inf, points=there)
+  return jnp.where(presence[:, None] > 0, points, 0)
 
 
 class Posterior(NamedTuple):

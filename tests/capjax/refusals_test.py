@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from capjax.kernels.matching import selection
@@ -17,13 +16,7 @@ from capjax.generative import amortised, numpyro_programs
 from capjax.layers import matrix, slots
 from capjax.scae import autoencoder, parts, templates
 
-
-@pytest.fixture(autouse=True)
-def _as_a_user():
-  """Without the checks of annotations, which only tests make."""
-  jaxtyping.config.update("jaxtyping_disable", True)
-  yield
-  jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 _BASELINE = baselines.CapsNetBaseline

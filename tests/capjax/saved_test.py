@@ -351,6 +351,13 @@ def test_a_card_that_says_nothing_of_use_is_refused(options, kind, words):
     make_card(spec, **(usual | options))
 
 
+@pytest.mark.usefixtures("as_a_user")
+def test_numbers_of_numpy_are_saved(tmp_path):
+  trained = saved_cases.trained("capsnet", num_labels=np.int64(1))
+  capjax.save(trained, tmp_path / "model.safetensors")
+  assert capjax.load(tmp_path / "model.safetensors").card["num_labels"] == 1
+
+
 def test_images_are_not_prepared_within_a_trace():
   trained = saved_cases.trained("capsnet")
   shape = (2, *trained.card["image_shape"])

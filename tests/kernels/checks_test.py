@@ -5,7 +5,6 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import kernel_cases
 import numpy as np
 import pytest
@@ -40,12 +39,7 @@ CASES = {
 UNUSED = {("capsules.visible_parameters", "x")}
 
 
-@pytest.fixture(autouse=True)
-def _as_a_user():
-  """Without the checks of annotations, which only tests make."""
-  jaxtyping.config.update("jaxtyping_disable", True)
-  yield
-  jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 def arguments_of(case):
@@ -205,10 +199,20 @@ def _check_images(make, side=8):
     assert words in str(error.value)
 
 
+def test_large_values_are_finite():
+  checks.images(np.full((1, 2, 2, 1), 1e308), (2, 2, 1))
+  checks.values(-np.inf, np.inf, x=np.array([-1e308, 1e308]))
+  with pytest.raises(ValueError, match="x has NaN.*; give finite numbers"):
+    checks.values(-np.inf, np.inf, x=np.array([np.inf]))
+  with pytest.raises(ValueError, match="from 7 to 7; give finite numbers of"):
+    checks.values(-np.inf, 5.0, x=np.array([7.0]))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_images_that_are_not_finite_are_told_from_those_not_divided(value):
-  with pytest.raises(ValueError, match=r"hold NaN or infinite values; give"):
-    checks.images(np.full((1, 2, 2, 1), value), (2, 2, 1), intensities=True)
+  for options in ({}, {"intensities": True}):
+    with pytest.raises(ValueError, match=r"hold NaN or infinite values; give"):
+      checks.images(np.full((1, 2, 2, 1), value), (2, 2, 1), **options)
   with pytest.raises(ValueError, match="from 9 to 9; .* images / 255"):
     checks.images(np.full((1, 2, 2, 1), 9.0), (2, 2, 1), intensities=True)
 

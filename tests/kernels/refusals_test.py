@@ -6,7 +6,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -25,12 +24,7 @@ from kernels.routing import em
 _VOTES = jax.random.normal(jax.random.key(0), (3, 2, 5))
 
 
-@pytest.fixture(autouse=True)
-def _as_a_user():
-  """Without the checks of annotations, which only tests make."""
-  jaxtyping.config.update("jaxtyping_disable", True)
-  yield
-  jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 @pytest.mark.parametrize(

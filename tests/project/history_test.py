@@ -1,6 +1,7 @@
 """The commits of records are in the history, or said to be combined there."""
 
 import itertools
+import shutil
 import subprocess
 
 import processes
@@ -10,6 +11,8 @@ from experiments.records import every_metric, records
 
 
 def _git(*arguments):
+  if not shutil.which("git"):
+    return []
   ended = subprocess.run(
     ["git", *arguments],
     cwd=processes.ROOT,

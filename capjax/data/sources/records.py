@@ -83,6 +83,7 @@ def write(
       f"{folder} holds records already; give another folder, or remove it"
     )
   require_sequence(class_names)
+  class_names = tuple(class_names)
   names = {x for x in class_names if isinstance(x, str)}
   if len(names) < len(class_names):
     raise ValueError(

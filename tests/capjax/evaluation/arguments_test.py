@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -19,12 +18,7 @@ _LABELS = np.arange(20) % 2
 _PICTURE = jnp.linspace(0, 1, 16).reshape(4, 4, 1)
 
 
-@pytest.fixture(autouse=True)
-def _as_a_user():
-  """Without the checks of annotations, which only tests make."""
-  jaxtyping.config.update("jaxtyping_disable", True)
-  yield
-  jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 def _loss(images, labels):
@@ -57,7 +51,13 @@ def _align(picture=_PICTURE, **counts):
       r"targeted is \[3\]; give \[3 1 1 1\]",
     ),
     (lambda: _attack(eps=[0.1]), ValueError, r"eps is \[1\]; give"),
+    (lambda: _attack(eps=(0.1,)), ValueError, r"eps is \[1\]; give"),
     (lambda: _attack([[[[0.5]]]]), TypeError, "images is a list"),
+    (
+      lambda: _attack(jnp.ones((3, 4, 4, 1), jnp.uint8)),
+      TypeError,
+      "such as capjax.data.as_intensities",
+    ),
     (lambda: _targets(jnp.array([3])), ValueError, r"hold 3; give 0\.\.2"),
     (lambda: _targets(np.ones(3)), TypeError, "labels hold float64"),
     (lambda: _targets(jnp.array([0]), 3.0), TypeError, "num_classes is 3.0"),
@@ -85,10 +85,10 @@ def _align(picture=_PICTURE, **counts):
     ),
     (
       lambda: clustering.few_label_accuracy(
-        _FEATURES, _LABELS, _FEATURES, _LABELS, counts=[100]
+        _FEATURES, _LABELS, _FEATURES, _LABELS, counts=iter([100])
       ),
       ValueError,
-      r"counts are \(100,\), of 20 train_labels",
+      r"counts are \(100,\), of 20 train_labels; give a count of at most 20",
     ),
     (
       lambda: diagnostics.image_information(jnp.full((3, 4), 0.25)),
@@ -102,9 +102,14 @@ def test_slips_are_named(call, kind, words):
     call()
 
 
-def test_each_image_may_be_targeted():
+def test_no_images_send_nothing():
+  assert diagnostics.image_information(jnp.zeros((0, 4, 5))) == 0
+
+
+@pytest.mark.parametrize("kind", [jnp.asarray, np.ndarray.tolist])
+def test_each_image_may_be_targeted(kind):
   images = jnp.full((3, 4, 4, 3), 0.5)
-  each = jnp.array([True, False, True]).reshape(3, 1, 1, 1)
+  each = kind(np.array([True, False, True]).reshape(3, 1, 1, 1))
   moved = _attack(images, targeted=each) - images
   ways = np.sign(moved)
   np.testing.assert_array_equal(ways[0], -1)

@@ -148,6 +148,9 @@ class RansacTest(chex.TestCase):
       chex.assert_trees_all_equal(_match(filled, presence), want)
     with self.assertRaisesRegex(ValueError, "points has NaN or infinite"):
       _match(points.at[int(jnp.argmax(presence)), 0].set(jnp.nan), presence)
+    wrong = jnp.full_like(points, jnp.nan)
+    with self.assertRaisesRegex(ValueError, "give finite numbers"):
+      jax.jit(lambda: _match(wrong, presence))()
 
   @parameterized.parameters(0, 1)
   def test_fewer_than_two_points_find_nothing(self, count):

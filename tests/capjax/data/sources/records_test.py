@@ -142,6 +142,13 @@ def test_blocks_are_checked(tmp_path, change, words):
       data.load(str(tmp_path), "train")
 
 
+def test_one_name_is_told_as_keys_too(tmp_path):
+  write = inspect.unwrap(data.write_records)  # annotations are not checked
+  for names in (["a"], {"a": 0}.keys()):
+    with pytest.raises(ValueError, match="class_names holds 'a' alone"):
+      write(tmp_path / "new", [arrays()], class_names=names)
+
+
 @pytest.mark.parametrize("names", [["a", "a", "b"], "abc", np.arange(3)])
 def test_names_are_checked_before_anything_is_written(tmp_path, names):
   write = inspect.unwrap(data.write_records)  # annotations are not checked
