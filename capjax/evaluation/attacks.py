@@ -97,12 +97,8 @@ def bim(
   """
   checks.counts(num_steps=num_steps)
   checks.images(images, np.shape(images)[1:], intensities=True)
-  eps, targeted, step_size = (
-    np.asarray(x) if isinstance(x, (list, tuple)) else x
-    for x in (eps, targeted, step_size)
-  )
-  if step_size is None:
-    step_size = eps / num_steps
+  eps, targeted = _as_array(eps), _as_array(targeted)
+  step_size = eps / num_steps if step_size is None else _as_array(step_size)
   for name, size in (("eps", eps), ("step_size", step_size)):
     if not isinstance(size, jax.core.Tracer):
       for end in (np.min(size), np.max(size)):
@@ -125,6 +121,11 @@ def bim(
 
   attacked, _ = jax.lax.scan(move, start, length=num_steps)
   return attacked.astype(images.dtype)
+
+
+def _as_array(value: ArrayLike) -> ArrayLike:
+  """A list as an array; arrays, numbers and tracers as they are."""
+  return np.asarray(value) if isinstance(value, (list, tuple)) else value
 
 
 def log_odds_against(
