@@ -7,7 +7,7 @@ ValueError, arrays of integers a TypeError; see `checks`.
 
 from . import compilation
 
-# Before anything is computed.
+# Called before JAX computes anything.
 compilation.keep_reductions()
 
 from . import (  # noqa: E402

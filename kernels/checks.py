@@ -5,7 +5,7 @@ Values in arrays are checked only where they are known, which is outside of jit
 and other transformations.
 Each error message names the argument, what it is, and what to pass instead.
 Kernels take floating-point arrays only: integers are refused, not promoted,
-since results have the dtype of the arguments, but for likelihoods.
+since most results have the dtype of the arguments.
 """
 
 import difflib
@@ -225,7 +225,7 @@ def positive(*, above: int | float = 0, **values: Any) -> None:
   """Checks that settings are finite numbers above 0; traced ones are skipped.
 
   Args:
-    above: the bound, if it is another.
+    above: the bound, which a setting must exceed.
     **values: the settings, by name.
 
   Raises:
@@ -385,13 +385,14 @@ def _is_whole(number: Any) -> bool:
 
 
 def are_known(array: Any) -> bool:
-  """Whether values can be looked at: not traced, and all in this process."""
+  """Whether values can be read: not traced, and all in this process."""
   if isinstance(array, jax.core.Tracer):
     return False
   return getattr(array, "is_fully_addressable", True)
 
 
 def _are_as_many(array, shape) -> bool:
+  """Whether an image of the batch has as many numbers as `shape`."""
   return array.ndim > 1 and math.prod(array.shape[1:]) == math.prod(shape)
 
 

@@ -205,10 +205,10 @@ def _largest(x, axis):
 
 
 def _widened(x):
-  """Numbers in float32 or wider; those of half precision are computed once.
+  """Converts to float32 or wider; half-precision numbers are computed once.
 
-  If XLA computed them twice, once rounded, they would differ by the spacing of
-  half precision.
+  If XLA computed them twice, once rounded, the two results would differ by the
+  spacing of half precision.
   """
   dtype = accumulation_dtype(x)
   if x.dtype == dtype:

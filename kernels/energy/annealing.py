@@ -98,7 +98,10 @@ def anneal(
 
 
 def _as_floats_of(state: Any, new: Any) -> Any:
-  """Rounds what a wide inverse temperature made wider than the state."""
+  """Rounds the floats of `new` to the dtypes of `state`.
+
+  They are wider if the inverse temperature is wider than the state.
+  """
 
   def rounded(x, y):
     dtype = jnp.result_type(x)

@@ -284,10 +284,10 @@ def gibbs(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Samples z given h, then h given z: the half of a sweep above the image.
+  """Samples z given h, then h given z: a sweep without the visible units.
 
-  A sweep of the paper's chain samples the visible units as well. The chain
-  mixes more slowly than `sample`, which needs no initial capsules.
+  A sweep of the paper's chain also samples the visible units. The chain mixes
+  more slowly than `sample`, which needs no initial capsules.
   """
   if bias.switches is None:
     return sample(key, bias, drive, hidden=hidden)
@@ -438,11 +438,11 @@ def _shifted(parameters, shift):
   return _wide(parameters, shift).at[0].add(shift)
 
 
-def _drive(hidden, subscripts, met, interaction):
+def _drive(hidden, subscripts, neighbours, interaction):
   """Builds a drive; without interaction the drive of the switches is zero."""
   if interaction is None:
     return Drive(hidden, jnp.zeros(len(hidden), hidden.dtype))
-  return Drive(hidden, _product(subscripts, met, interaction))
+  return Drive(hidden, _product(subscripts, neighbours, interaction))
 
 
 def _product(subscripts, *operands):

@@ -85,9 +85,9 @@ def update(
   Args:
     log_assignments: the previous log r; M rows for mixtures, N for
       permutations.
-    points: x, [M 2]; in float32 of magnitude up to 1e8. Of
-      points that are not there, of any value.
-    presence: [M]; a point is there if it is above 0.
+    points: x, [M 2]; in float32 of magnitude up to 1e8. Absent points may have
+      any value.
+    presence: [M]; a point is present if its presence is above 0.
     template: the templates.
     precision: lam, > 0.
     matching: see above.
@@ -100,7 +100,7 @@ def update(
   Raises:
     ValueError: if `matching` is neither of the two, the number of rows does not
       fit it, a known precision is not above 0, a known presence is outside of
-      [0, 1], or a known point that is there is not finite.
+      [0, 1], or a known point that is present is not finite.
   """
   checks.arrays(
     {
@@ -128,23 +128,23 @@ def update(
       f"log_assignments has {len(log_assignments)} rows; give {num_rows} with "
       f"matching={matching!r}."
     )
-  there = presence > 0
-  shares = jnp.exp(log_assignments[: len(x)]) * there[:, None]
+  present = presence > 0
+  shares = jnp.exp(log_assignments[: len(x)]) * present[:, None]
   offset, turn, mean_cost, prior = similarities.posterior(
     shares, x, p, template.members, precision
   )
   placed = template.members.T @ offset + p * (template.members.T @ turn)
   squares = jnp.square(jnp.abs(x[:, None] - placed)) + mean_cost
   log_rho = jnp.zeros_like(log_assignments) - math.log(len(p))
-  fit = jnp.where(there[:, None], -0.5 * precision * squares, 0.0)
+  fit = jnp.where(present[:, None], -0.5 * precision * squares, 0.0)
   log_rho = log_rho.at[: len(x)].add(fit)
   if matching == "permutation":
     log_assignments = sinkhorn(log_rho, num_sweeps=num_sweeps)
   else:
     log_assignments = numerics.log_softmax(log_rho, 1)
-    log_assignments = jnp.where(there[:, None], log_assignments, _ABSENT)
+    log_assignments = jnp.where(present[:, None], log_assignments, _ABSENT)
   assignments = jnp.exp(log_assignments)
-  normaliser = jnp.sum(there) * jnp.log(precision / (2 * jnp.pi))
+  normaliser = jnp.sum(present) * jnp.log(precision / (2 * jnp.pi))
   matched = jnp.sum(assignments * (log_rho - log_assignments))
   elbo = normaliser + matched - prior
   output = Update(log_assignments, similarities.poses(offset, turn), elbo)
@@ -201,8 +201,8 @@ def infer(
   Args:
     key: samples the first assignments.
     points: [M 2], in a frame where similarities are about N(0, 1): [-1, 1].
-      Of points that are not there, of any value.
-    presence: [M]; a point is there if it is above 0.
+      Absent points may have any value.
+    presence: [M]; a point is present if its presence is above 0.
     template: the templates; each is in the image at most once.
     matching: as for `update`.
     first_precision: precision of points at the start.
@@ -219,7 +219,7 @@ def infer(
   Raises:
     ValueError: if `matching` is neither of the two, counts are below 1, a known
       precision or the tolerance is not above 0, a known presence is outside of
-      [0, 1], a known point that is there is not finite, or there are more
+      [0, 1], a known point that is present is not finite, or there are more
       points than permutations can assign.
 
   Differs from the authors' code: the rule for starting again, written there for
@@ -274,7 +274,7 @@ def infer(
 
 
 class _Problem(NamedTuple):
-  """Points whose templates are sought, and the way to update assignments."""
+  """The points of an image, the templates, and the options of `update`."""
 
   points: Float[Array, "M 2"]
   presence: Float[Array, " M"]
@@ -284,7 +284,7 @@ class _Problem(NamedTuple):
   num_sweeps: int
 
   def update(self, log_assignments, precision) -> Update:
-    """Updates once."""
+    """Calls `update` for the points and templates of this problem."""
     return update(
       log_assignments,
       self.points,
@@ -296,7 +296,7 @@ class _Problem(NamedTuple):
     )
 
   def normalised(self, shares: Float[Array, "M N"]) -> Float[Array, "R N"]:
-    """Makes assignments from shares of the points."""
+    """Normalises positive weights of points to log assignments [R N]."""
     num_points, size = shares.shape
     rest = jnp.full((self.num_rows - num_points, size), 1 / size, shares.dtype)
     shares = jnp.where(self.presence[:, None] > 0, shares, 1 / size)
@@ -306,7 +306,7 @@ class _Problem(NamedTuple):
     return numerics.log_softmax(shares, 1)
 
   def random_assignments(self, key) -> Float[Array, "R N"]:
-    """Samples assignments from which a search starts."""
+    """Samples the log assignments from which a search starts."""
     size = len(self.points), len(self.template.points)
     return self.normalised(_shares(key, size, self.points.dtype))
 
@@ -325,34 +325,34 @@ class _Search(NamedTuple):
 def _advance(
   problem: _Problem, search: _Search, first, last, tolerance
 ) -> _Search:
-  """Updates once; after convergence doubles the precision or starts again."""
+  """Updates once; after convergence changes the precision, or starts again."""
   new = problem.update(search.log_assignments, search.precision)
-  settled = jnp.abs(new.elbo - search.elbo) < tolerance
+  converged = jnp.abs(new.elbo - search.elbo) < tolerance
   assigned = jnp.exp(new.log_assignments[: len(problem.points)])
   assigned = assigned * (problem.presence[:, None] > 0)
-  lonely = settled & _lonely(assigned, problem.template.members)
+  lonely = converged & _lonely(assigned, problem.template.members)
   at_end = search.precision >= last
   open_ = _undecided(assigned, problem.presence) & (
     problem.matching == "permutation"
   )
-  shaken = settled & ~lonely & at_end & open_
-  done = settled & ~lonely & at_end & ~open_
-  key, start_key, shake_key = jax.random.split(search.key, 3)
-  shake = problem.normalised(
-    assigned + 0.1 * _shares(shake_key, assigned.shape, assigned.dtype)
+  perturbed = converged & ~lonely & at_end & open_
+  done = converged & ~lonely & at_end & ~open_
+  key, start_key, noise_key = jax.random.split(search.key, 3)
+  noisy = problem.normalised(
+    assigned + 0.1 * _shares(noise_key, assigned.shape, assigned.dtype)
   )
   log_assignments = jnp.select(
-    [lonely, shaken],
-    [problem.random_assignments(start_key), shake],
+    [lonely, perturbed],
+    [problem.random_assignments(start_key), noisy],
     new.log_assignments,
   )
   doubled = jnp.minimum(2 * search.precision, last)
   precision = jnp.select(
-    [lonely, shaken, settled & ~done],
+    [lonely, perturbed, converged & ~done],
     [first, search.precision / 2, doubled],
     search.precision,
   )
-  elbo = jnp.where(settled & ~done, -jnp.inf, new.elbo)
+  elbo = jnp.where(converged & ~done, -jnp.inf, new.elbo)
   return _Search(
     key, log_assignments, precision, elbo, search.num_updates + 1, done
   )
@@ -372,14 +372,16 @@ def _num_rows(matching, num_points, size):
 
 
 def _shares(key, shape, dtype):
-  """Positive random numbers."""
+  """Samples random numbers from 1e-6 to 1."""
   return jax.random.uniform(key, shape, dtype, minval=1e-6)
 
 
 def _lonely(assigned, members):
-  """Whether a template has a certain point, but fewer than two in total.
+  """Whether a template has one decided point, but fewer than two in total.
 
-  Masses are sums of shares: two points may add up to a little less than 2.
+  A point is decided if the probability of its assignment is above `_DECIDED`.
+  Totals are sums of probabilities, so two points may add up to a little less
+  than 2.
   """
   points = jnp.sum(assigned, axis=0) @ members.T
   peaks = jnp.max(jnp.max(assigned, axis=0, initial=0.0) * members, axis=1)
@@ -387,6 +389,6 @@ def _lonely(assigned, members):
 
 
 def _undecided(assigned, presence):
-  """Whether a present point has no certain assignment."""
+  """Whether a present point has no assignment that is decided."""
   sure = jnp.max(assigned, axis=1) > _DECIDED
   return jnp.any((presence > 0) & ~sure)

@@ -54,7 +54,7 @@ def match(
   search repeats.
 
   Args:
-    points: [M 2]; of points that are not there, of any value.
+    points: [M 2]; absent points may have any value.
     presence: [M], 1 or 0.
     template: the templates; each is found at most once.
     tolerance: the largest distance of a point, in the units of the template, in
@@ -66,7 +66,7 @@ def match(
 
   Raises:
     ValueError: if `tolerance` is not positive, the shapes do not fit, a known
-      presence is outside of [0, 1], or a known point that is there is not
+      presence is outside of [0, 1], or a known point that is present is not
       finite.
 
   Differs from the authors' code: theirs searches for the cheapest set of
@@ -151,7 +151,7 @@ def _search(
   candidates: _Candidates,
   tolerance: float,
 ) -> tuple[Int[Array, " K"], Float[Array, " K"]]:
-  """Takes the best candidate of all, then the best of what is left, and so on.
+  """Accepts the best candidate, then the best of the rest, and so on.
 
   A point belongs to one candidate at most, and each template is taken once.
 
@@ -194,12 +194,12 @@ def _search(
     scores = scores.at[k].add(value)
     return (free, unused, found, scores), None
 
-  nothing = (
+  start = (
     (presence > 0).astype(dtype),
     jnp.ones(num_templates, dtype),
     jnp.zeros(num_templates, jnp.int32),
     jnp.zeros(num_templates, dtype),
   )
-  nothing = sharding.vary_alike(nothing, presence, offset, template)
-  (_, _, found, scores), _ = jax.lax.scan(take, nothing, length=num_templates)
+  start = sharding.vary_alike(start, presence, offset, template)
+  (_, _, found, scores), _ = jax.lax.scan(take, start, length=num_templates)
   return found, scores

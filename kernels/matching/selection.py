@@ -70,7 +70,7 @@ class Selection(NamedTuple):
 def identity_plus(
   poses: Float[Array, "*batch 6"],
 ) -> Float[Array, "*batch 3 3"]:
-  """Pose matrices: adds the identity, and the row (0, 0, 1)."""
+  """Returns the pose matrices I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]]."""
   checks.arrays({"poses": (poses, "... 6")})
   around = [(0, 0)] * (poses.ndim - 1)
   return jnp.eye(3, dtype=poses.dtype) + jnp.pad(
@@ -84,7 +84,7 @@ def expected_poses(
   """The pose that each parent expects of each child: A_j (I + M_ij), eq. 5.
 
   With poses as matrices minus the identity, B_j = A_j - I, it is B_j + M_ij +
-  B_j M_ij, which keeps the digits of small poses.
+  B_j M_ij. This form is accurate for small poses.
 
   Args:
     parents: poses of the parents.

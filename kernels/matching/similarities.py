@@ -115,23 +115,23 @@ def poses(
 def present_points(
   points: Float[Array, "M 2"], presence: Float[Array, " M"]
 ) -> Float[Array, "M 2"]:
-  """Puts (0, 0) in place of points that are not there, which may be NaN.
+  """Replaces absent points, which may be NaN, by (0, 0).
 
   Args:
     points: [M 2].
-    presence: [M]; a point is there if it is above 0.
+    presence: [M]; a point is present if its presence is above 0.
 
   Returns:
     The points, [M 2].
 
   Raises:
-    ValueError: if a known point that is there is not finite, or a known
+    ValueError: if a known point that is present is not finite, or a known
       presence is outside of [0, 1].
   """
   checks.values(0.0, 1.0, presence=presence)
   if checks.are_known(points) and checks.are_known(presence):
-    there = np.asarray(points)[np.asarray(presence) > 0]
-    checks.values(-math.inf, math.inf, points=there)
+    present = np.asarray(points)[np.asarray(presence) > 0]
+    checks.values(-math.inf, math.inf, points=present)
   return jnp.where(presence[:, None] > 0, points, 0)
 
 

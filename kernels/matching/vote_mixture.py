@@ -21,8 +21,8 @@ class Explanation(NamedTuple):
     posterior: [K M], the probability that part m belongs to the object of vote
       k; sums to 1 over k together with `dummy`.
     dummy: [M], the probability that part m belongs to no object.
-    winner: [M], the k of the largest posterior, also where all those of a part
-      are too small for a float.
+    winner: [M], the k of the largest posterior of each part; it is right even
+      if all posteriors of a part underflow to 0.
   """
 
   log_prob: Float[Array, ""]

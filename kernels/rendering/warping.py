@@ -88,7 +88,7 @@ def warp(
 
 
 def _clip(x, low, high):
-  """`jnp.clip`, but with the gradient 1 at its ends, where that has 1/2."""
+  """As `jnp.clip`, but at both ends the gradient is 1, not 1/2."""
   return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
@@ -107,7 +107,7 @@ def _sample(gradient, padded, corner, beyond):
 
 @_sample.defjvp
 def _sample_jvp(gradient, primals, tangents):
-  """The tangent as one sum over the neighbours, as they are stored.
+  """Computes the tangent as one sum over the stored neighbours.
 
   A CPU then scatters the gradients at four neighbours at once.
   """
@@ -154,8 +154,8 @@ def _products(padded, corner, beyond):
 
 
 def _weigh(corners, weights):
-  # Sums of columns are twice as fast on a CPU as those of blocks of columns,
-  # and what follows reads each channel faster where its pixels stand together.
+  # Sums of columns are twice as fast on a CPU as those of blocks of columns.
+  # The next steps read a channel faster if its pixels are adjacent in memory.
   sums = (
     sum(weights[:, n] * corners[:, first + n] for n in range(4))
     for first in range(0, corners.shape[1], 4)
@@ -206,7 +206,7 @@ def transform(
 
 
 def _sides(canvas):
-  """The numbers of rows and columns, checked."""
+  """Returns the rows and columns of a canvas, after a check of both."""
   if np.shape(canvas) != (2,):
     raise ValueError(f"canvas={canvas}; give the numbers of rows and columns.")
   checks.sequences(canvas=canvas)

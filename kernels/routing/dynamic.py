@@ -55,7 +55,8 @@ def dynamic_routing(
   Raises:
     ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
 
-  Differs from paper: nothing; it does not say what gradients flow through.
+  Differs from paper: nothing; the paper does not say through which iterations
+  gradients flow.
   """
   checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
   dtype = jnp.result_type(votes)
@@ -112,8 +113,8 @@ def transform_and_route(
     chunk_size: parts handled at a time, at least 1.
     parents_at_once: parents handled at a time, at least 1. Accelerators are
       fastest with all at once. A CPU is fastest with one if it computes a
-      gradient; else with all, up to about 16. What it handles at a time should
-      fit its cache.
+      gradient; else with all, up to about 16. The parts and transforms handled
+      at a time should fit the cache of the CPU.
 
   Returns:
     As `dynamic_routing`.
@@ -230,7 +231,7 @@ def _route(
   gradient: str,
   dtype: jnp.dtype,
 ) -> RoutingOutput:
-  """Runs the iterations that stored votes and votes never stored share."""
+  """Runs the iterations; `total_input` and `coefficients` read the votes."""
   linear_votes.require_iterations(num_iterations, gradient=gradient)
   wide = sum_of_votes.dtype
   bias = jnp.zeros((), wide) if bias is None else bias.astype(wide)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from .. import checks, numerics
 from . import linear_votes
 
-# Children to which costs of all layers are scaled, as in the code of IBM.
+# Number of children to which the costs of a layer are scaled, as in IBM's code.
 DATA_AMOUNT = 100.0
 
 
@@ -112,7 +112,7 @@ class Gaussians(NamedTuple):
   logits: Float[Array, "*P J"]
 
   def log_weights(self) -> Float[Array, "*P J"]:
-    """Log of the activation divided by the root of the product of variances."""
+    """Computes ln(a_j / sqrt(prod_d v_jd)), with a_j the activations."""
     log_volume = jnp.sum(jnp.log(self.variances), axis=-2) / 2
     return jax.nn.log_sigmoid(self.logits) - log_volume
 
@@ -184,9 +184,8 @@ def em_routing(
     ln r_ij = ln a_j - sum_d (ln v_jd + (u_ij - mu_j)_d^2 / v_jd) / 2 + const_i.
   That is the paper's form; `form` scales the betas and ln v_jd, and damps mu_j.
 
-  The cost cost_j grows with the number of parts, so layers of different size
-  need different lambda_t or betas, or the `cost_scale` of
-  `amount_of_data_scale`.
+  cost_j grows with the number of parts. So layers of different size need
+  different lambda_t or betas, or the `cost_scale` of `amount_of_data_scale`.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
@@ -324,7 +323,7 @@ def require_iterations(
   *,
   gradient: str = "all",
 ) -> None:
-  """Checks what an EM routing needs to iterate.
+  """Checks the inverse temperatures and the gradient of EM routing.
 
   Raises:
     TypeError: if the inverse temperatures are one number, or no numbers.
@@ -364,9 +363,10 @@ def coordinate_addition(
   entries: tuple[int, int] = (3, 7),
   pose_size: int = 16,
 ) -> Float[Array, "H W D"]:
-  """Coordinates of the children, to be added to votes (Hinton et al., 2018).
+  """Makes coordinates of children to add to votes (Hinton et al., 2018).
 
-  With them all positions of a layer can share their transforms to the classes.
+  If votes have coordinates, all positions of a layer can share their transforms
+  to the classes.
 
   Args:
     x: coordinate of each column of capsules.

@@ -5,9 +5,9 @@ children of one type at a time.
 
 Axes: T places in a window, S positions of parents, both in rows; H W grid of
 children; I types of children below, J types of parents above; P Q pose matrix
-of a child, P R of a parent and D its numbers in a row; E the numbers of one row
-of all parents, J of each column. One example, no batch axis: `jax.vmap` adds
-it.
+of a child, P R of a parent and D its numbers in a row; E = R J, the numbers of
+one row of the poses of all parents, column after column. One example, no batch
+axis: `jax.vmap` adds it.
 """
 
 import operator
@@ -67,10 +67,10 @@ def em_convolution(
     gradient: as for `em.em_routing`.
     forward_mode: whether `jax.jvp` works too, for example for Hessians: JAX
       then derives both modes, and the backward pass takes more memory and time.
-    types_at_once: types of children to take together, at most; the largest
-      number that divides I is taken. All their votes are then formed at once,
-      and the backward pass stores them: fewer and larger operations for
-      accelerators. None takes one type after another, which suits CPUs.
+    types_at_once: the most types of children to process together; the largest
+      such number that divides I is used. Their votes are computed at once, and
+      the backward pass stores them: fewer and larger operations for
+      accelerators. None processes one type after another, which suits CPUs.
 
   Returns:
     For each position of the parents [oH oW ...]: poses [J P R], activations

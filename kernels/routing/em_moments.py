@@ -4,8 +4,8 @@ There are two forms: loops whose numbers stay in the caches of a CPU, and all
 votes of the type at once, for accelerators.
 
 Axes: T places in a window, S positions of parents, both in rows; J types of
-parents; P Q pose matrix of a child; E the numbers of one row of all parents, J
-of each column.
+parents; P Q pose matrix of a child, P R of a parent; E = R J, the numbers of
+one row of the poses of all parents, column after column.
 
 The loops are written for the speed of XLA on CPUs. Operations over a long last
 axis, J or E, become vector instructions; sums over an earlier axis do not, so
@@ -90,7 +90,7 @@ def _total(terms):
 
 
 def _logits(seen, beliefs, layout):
-  """Logit ln a_j N(u_ij; mu_j, v_j) of each vote, less a constant [T S J]."""
+  """Logits [T S J] of votes: ln(a_j N(u_ij; mu_j, v_j)), up to a constant."""
   num_parents = layout.num_parents
   if not layout.loops:
     squares = jnp.square(_votes(seen) - beliefs.means) * beliefs.precisions

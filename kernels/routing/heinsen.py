@@ -90,7 +90,7 @@ def heinsen_em_routing(
   num_iterations: int = 3,
   gradient: str = "all",
 ) -> RoutingOutput:
-  """Routes by EM with costs of use and neglect (Heinsen, 2019).
+  """Routes by EM with gains of use and costs of ignoring (Heinsen, 2019).
 
   Each iteration has an E-step (but for the first, where R_ij = 1 / J), a D-step
   and an M-step. With u_ij the votes and f the logistic function,
@@ -215,7 +215,7 @@ def heinsen_vector_routing(
 
   Returns:
     Poses v_j = N(y_j), activations f(<readout, v_j>), and the R_ij of the last
-    iteration, which sum to 1 over parents; `credit` makes phi_ij of them.
+    iteration, which sum to 1 over parents; `credit` computes phi_ij from them.
 
   Raises:
     ValueError: if `num_iterations` is below 1, `gradient` is unknown, D is 1,

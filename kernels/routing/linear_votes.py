@@ -53,6 +53,10 @@ def check(
   Args:
     votes: u_ij, or their two factors.
     arguments: as for `checks.arrays`.
+
+  Raises:
+    TypeError: as `checks.arrays`.
+    ValueError: as `checks.arrays`.
   """
   given = {"votes": (votes, "I J D")}
   if isinstance(votes, LinearVotes):
@@ -94,7 +98,7 @@ def route_by_agreement(
   bias: Float[Array, "J D"] | None = None,
   gradient: str = "all",
 ) -> RoutingOutput:
-  """Dynamic routing with a given rule for the coefficients, not the softmax.
+  """Runs dynamic routing with a given rule in place of the softmax.
 
   In each iteration, with u_ij the votes and V_j the sum of the outputs v_j of
   the iterations before (Sabour et al., 2017, Procedure 1),
@@ -108,6 +112,9 @@ def route_by_agreement(
     bias: added before squashing.
     gradient: "all" for gradients through all iterations; "last" for those of
       the last weighted sum alone, whose coefficients count as constants.
+
+  Returns:
+    Poses v_j, activations |v_j|, and the coefficients of the last iteration.
 
   Raises:
     ValueError: if `num_iterations` is below 1 or `gradient` is unknown.
@@ -158,6 +165,6 @@ def output(
   activations: Float[Array, " J"],
   coefficients: Float[Array, "I J"],
 ) -> RoutingOutput:
-  """Makes the result of a routing, in the dtype of the votes."""
+  """Returns the result of a routing, in the dtype of the votes."""
   outputs = poses, activations, coefficients
   return RoutingOutput(*(x.astype(jnp.result_type(votes)) for x in outputs))

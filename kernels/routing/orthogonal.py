@@ -62,12 +62,12 @@ def sparse_attention_routing(
   num_parts, num_parents, pose_size = votes.shape
   dtype = numerics.accumulation_dtype(*jax.tree.leaves(votes))
   present = jnp.ones(num_parts, dtype) if kept is None else kept.astype(dtype)
-  everyone = jnp.broadcast_to(present[:, None], (num_parts, num_parents))
-  sums = weighted_sum(everyone)
+  mask = jnp.broadcast_to(present[:, None], (num_parts, num_parents))
+  sums = weighted_sum(mask)
   if keys is not None:
     sums = numerics.einsum("jd,ed->je", sums, keys.astype(dtype))
   coefficients = entmax15(agreement(sums / math.sqrt(pose_size)))
-  total = weighted_sum(everyone * coefficients)
+  total = weighted_sum(mask * coefficients)
   if values is not None:
     total = numerics.einsum("jd,de->je", total, values.astype(dtype))
   poses = numerics.squash(total if bias is None else total + bias)
@@ -173,7 +173,7 @@ def entmax15(x: Float[Array, "I J"]) -> Float[Array, "I J"]:
 def _roots(x):
   """Roots of the shares: max(x / 2 - tau, 0)."""
   # After division by 2, scores 1 below the largest get no share: tau >= -1.
-  # They stay below -1, for tau may be rounded to a little less.
+  # They are clipped to -2, not to -1, since tau may be rounded to below -1.
   largest = jnp.max(x, axis=1, keepdims=True)
   below = jnp.clip(x / 2 - largest / 2, -2, 0)
   ordered = -jnp.sort(-below, axis=1)

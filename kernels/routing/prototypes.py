@@ -72,7 +72,7 @@ def shared_prototype_routing(
   """Routes votes that all parents share (after Everett et al., 2023).
 
   One pass, without agreement. A part has one vote, in the space of the parents'
-  poses, where every parent has a prototype; so no pair of part and parent has a
+  poses, where every parent has a prototype; a pair of part and parent needs no
   matrix. With u_i the votes, q_j the prototypes and kappa the concentration,
     c_ij = softmax_j(kappa <u_i, q_j> / (|u_i| |q_j|)),
     v_j = squash(sum_i c_ij u_i + bias_j).

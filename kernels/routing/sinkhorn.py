@@ -32,9 +32,9 @@ def sinkhorn_routing(
   """Routes by agreement under a balanced assignment (Cuturi, 2013).
 
   Dynamic routing (Sabour et al., 2017, Procedure 1) whose coefficients are the
-  plan of an optimal transport with entropy, from parts of mass a_i to parents
-  that each take the mass sum_i a_i / J. With u_ij the votes and V_j the sum of
-  the outputs v_j of the iterations before, c maximises
+  plan of an entropy-regularised optimal transport: from parts of mass a_i to
+  parents that each receive the mass sum_i a_i / J. With u_ij the votes and V_j
+  the sum of the outputs v_j of the iterations before, c maximises
     sum_ij a_i c_ij (<u_ij, V_j> - temperature log c_ij)
   where sum_j c_ij = 1 and sum_i a_i c_ij = sum_i a_i / J, and
     v_j = squash(sum_i c_ij u_ij + bias_j).
@@ -46,8 +46,9 @@ def sinkhorn_routing(
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
       of magnitude up to 1e17, and up to 1e8 as two factors.
-    activations: a_i >= 0, the masses of the parts; equal by default. They count
-      in the balance alone: the votes of an absent part are zero.
+    activations: a_i >= 0, the masses of the parts; equal by default. Only the
+      balance uses them, not the sum of votes: the votes of an absent part must
+      already be zero.
     num_iterations: at least 1; with 1 every part is shared out evenly.
     num_sweeps: at least 0; with 0, and a temperature of 1, this is dynamic
       routing.

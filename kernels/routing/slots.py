@@ -1,10 +1,10 @@
-"""Slot attention: slots compete for inputs and are means of what they win.
+"""Slot attention: slots compete for inputs, and become means of their shares.
 
 One round of attention without its parameters. As in inverted attention
 (`attention.inverted_attention_routing`) each input is shared out by a softmax
 over the slots; a slot is then the mean of its shares rather than their sum, and
 `capjax.layers.slots.SlotAttention` updates it by a recurrent unit. Frames are
-those of invariant slot attention: where a slot is, and how large.
+those of invariant slot attention: the position and the size of a slot.
 
 In float32 values and gradients are finite for arguments of magnitude up to
 1e4.
@@ -130,7 +130,7 @@ def slot_frames(
   smallest: float = 1e-3,
   largest: float = 2.0,
 ) -> Frames:
-  """Finds where slots are and how large (Biza et al., 2023, section 3).
+  """Computes positions and scales of slots (Biza et al., 2023, section 3).
 
   p_j = sum_i w_ij x_i,  s_j = sqrt(sum_i w_ij (x_i - p_j)^2), by coordinate:
   mean and standard deviation of the inputs that a slot wins. Moving or

@@ -123,7 +123,8 @@ def same_padding(
     stride: the same along both axes, at least 1.
 
   Returns:
-    Rows before and after, and columns; an odd one comes after.
+    The rows of padding (before, after), then the columns (before, after). Of an
+    odd number the larger part comes after.
   """
   missing = (
     max((-(-n // stride) - 1) * stride + k - n, 0)
