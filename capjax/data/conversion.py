@@ -33,8 +33,8 @@ def pillow() -> types.ModuleType:
     from PIL import Image
   except ImportError as error:
     raise ValueError(
-      f"{error}; reading image files and resizing need Pillow, of "
-      "`pip install '.[data]'`, in the folder of this repository"
+      f"{error}; reading image files and resizing need Pillow: run "
+      "`pip install '.[data]'` in the folder of this repository"
     ) from error
   return Image
 
@@ -63,8 +63,8 @@ def convert(
   channels = image.shape[2]
   if grayscale and channels not in (1, 3):
     raise ValueError(
-      f"images have {channels} channels, which do not become grey; leave out "
-      "grayscale (--grayscale)"
+      f"images have {channels} channels, and only 1 or 3 can become grey; "
+      "leave out grayscale (--grayscale)"
     )
   if grayscale and channels == 3:
     grey = (image @ _LUMA + 2**15) >> 16

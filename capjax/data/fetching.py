@@ -94,10 +94,10 @@ def fetch(
   mirrors: Sequence[str] = (),
   tell: Callable[[str], object] = lambda line: None,
 ) -> pathlib.Path:
-  """Fetches the files of a data set that are not there yet.
+  """Fetches the files of a data set that do not exist yet.
 
-  A file is downloaded under its name with `.part` added, which the next call
-  resumes, and gets its own name once it is verified.
+  A file is downloaded as `NAME.part`. A download that was interrupted is
+  resumed by the next call. The file is renamed to `NAME` once it is verified.
 
   Args:
     name: One of `SETS`.
@@ -109,7 +109,7 @@ def fetch(
     The folder `data_dir/name`, which `load` reads.
 
   Raises:
-    ConnectionError: No mirror gave a file; the message says what each did.
+    ConnectionError: No mirror gave a file; the message says why, for each.
     OSError: A file cannot be written.
     ValueError: The name is unknown, or a different file with the name of a file
       to fetch exists.
@@ -124,14 +124,14 @@ def fetch(
   addresses = [*mirrors, *SETS[name].mirrors]
   for file, checksum in SETS[name].checksums.items():
     path = folder / file
-    there = next((x for x in (path.with_suffix(""), path) if x.exists()), None)
-    if there and _checksum(there) != checksum:
+    found = next((x for x in (path.with_suffix(""), path) if x.exists()), None)
+    if found and _checksum(found) != checksum:
       raise ValueError(
-        f"{there} is there, and is not that file of {name} (its checksum "
-        "differs); move it away and fetch again"
+        f"{found} exists, but its checksum is not that of the file of {name}; "
+        "move it away and fetch again"
       )
-    if there:
-      tell(f"{there}: is there")
+    if found:
+      tell(f"{found}: exists")
       continue
     source = _fetch_file(path, checksum, addresses)
     tell(f"{path}: {path.stat().st_size} bytes from {source}, verified")
@@ -160,7 +160,7 @@ def _fetch_file(
         os.replace(part, path)
         return address
       part.unlink()
-      fault = "what it gave has another checksum"
+      fault = "the downloaded file has another checksum"
       if not resumed:
         break
     faults.append(f"  {url}: {fault}")
@@ -170,7 +170,7 @@ def _fetch_file(
       [
         f"could not fetch {path.name}. Tried:",
         *faults,
-        "Run this again where there is a network: it resumes what has begun"
+        "Run this again where there is a network: it resumes partial downloads"
         f"{kept}. Or copy the file into {path.parent}",
       ]
     )
@@ -185,14 +185,15 @@ def _download(url: str, part: pathlib.Path) -> None:
   try:
     response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
   except urllib.error.HTTPError as error:
-    # Nothing is left to send, or the file is shorter: the checksum will tell.
+    # Either the download is complete, or the file on the server is shorter. The
+    # checksum will show which.
     if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
       return
     raise
   with response:
     resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
     if resumes and not _starts_at(response, start):
-      raise http.client.HTTPException("it resumed at another place")
+      raise http.client.HTTPException("it resumed at another byte")
     expected = response.headers.get("Content-Length")
     received = 0
     with part.open("ab" if resumes else "wb") as file:

@@ -64,15 +64,17 @@ def load(
   """Loads one split of a data set.
 
   A name that is none of `NAMES` is a path, or `tfds:NAME[/CONFIG]` for an image
-  classification set of TensorFlow Datasets: see `own.load`; their order is
-  seeded. A path names one of these: a folder of images (`train/CLASS/*` and
-  `test/CLASS/*`, or `CLASS/*`, or images without labels; see `image_folder`),
-  an `.npz` archive (see `npz`), IDX files of any shape, a folder that
-  `write_records` wrote, or a prepared folder of TensorFlow Datasets.
+  classification set of TensorFlow Datasets: see `own.load`. The examples of
+  both are in a seeded order. A path names one of these: a folder of images
+  (`train/CLASS/*` and `test/CLASS/*`, or `CLASS/*`, or images without labels;
+  see `image_folder`), an `.npz` archive (see `npz`), IDX files of any shape, a
+  folder that `write_records` wrote, or a prepared folder of TensorFlow
+  Datasets.
 
-  `digits` comes with scikit-learn: 1797 images of 8x8, its 0..16 rescaled to
-  0..255. Sorted by class (stably), every fifth image is a test image: 360, the
-  other 1437 train; both keep the original order.
+  `digits` comes with scikit-learn: 1797 images of 8x8, with intensities 0..16
+  rescaled to 0..255. After a stable sort by class, every fifth image is a test
+  image (360); the other 1437 are for training. Both splits keep the original
+  order.
 
   `font_letters` are rendered in seconds from the fonts that Matplotlib ships
   (see `font_letters.load`).
@@ -95,9 +97,9 @@ def load(
     name: One of `NAMES`, a path, or `tfds:NAME[/CONFIG]`.
     split: "train" or "test".
     data_dir: The folder of all data sets, which must exist. By default that of
-      TensorFlow Datasets: $TFDS_DATA_DIR, else `~/tensorflow_datasets`. A
-      relative path is looked for there if this is given, and then in the
-      working folder.
+      TensorFlow Datasets: $TFDS_DATA_DIR, else `~/tensorflow_datasets`. If
+      `data_dir` is given, a relative path is looked for in it first, then in
+      the working folder.
     image_size: Height and width to which images are resized (see
       `conversion.convert`), or one number for both; by default they keep their
       size.

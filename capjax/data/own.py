@@ -69,7 +69,7 @@ def load(
     stream: See `loading.load`.
 
   Raises:
-    FileNotFoundError: There is nothing there, or a part is missing.
+    FileNotFoundError: Nothing is at the path, or a part is missing.
     ValueError: The data cannot be read or used; the message says why.
   """
   path = find(name, data_dir)
@@ -95,9 +95,10 @@ def from_arrays(
       0..255, floats in [0, 1] or booleans. Labels are one integer or word for
       each image, [N J] of 0 and 1, or None. Or a data set, whose factors are
       kept.
-    test: The same for testing; None holds out a fifth of each class. Words, and
-      the classes of a data set, are those of training with the same names.
-    class_names: The names of classes 0, 1, ..., which the labels number.
+    test: The same for testing; None holds out a fifth of each class. Words in
+      its labels, and the class names of a data set, stand for the training
+      classes of the same names.
+    class_names: The names of classes 0, 1, ... of the labels.
 
   Returns:
     The training set and the test set; both in a seeded order.
@@ -135,7 +136,8 @@ def from_arrays(
   if class_names is not None:
     require_sequence(class_names)
     class_names = tuple(class_names)
-  # Given names may rename those of data sets, whose labels must agree.
+  # `class_names` may rename the classes of the data sets. If both sets have
+  # names of their own, these must be equal.
   known = train.class_names if isinstance(train, Dataset) else ()
   names = known or tuple(map(str, class_names or ()))
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
@@ -164,7 +166,7 @@ def from_arrays(
 
 
 def _given_labels(pair: tuple[ArrayLike, ArrayLike | None] | Dataset):
-  """The labels of a pair; None where it has none."""
+  """Returns the labels of a pair; None if the pair has no labels."""
   if isinstance(pair, Dataset) and not pair.is_labelled:
     return None
   return pair[1]
@@ -184,10 +186,11 @@ def _array(name: str, values: Any) -> np.ndarray:
 def _numbered_alike(
   arrays: dict[str, np.ndarray], test: object
 ) -> dict[str, np.ndarray]:
-  """Numbers test labels by the classes of training, where names tell them.
+  """Numbers the test labels like the training labels, by the names of classes.
 
-  These are labels of a data set of other classes, or words where the training
-  labels are numbers of known names.
+  Labels are changed in two cases: if the test set is a data set and no names
+  of training classes are given, and if the test labels are words and such names
+  are given. Multi-hot labels are never changed.
   """
   both = arrays["labels"], arrays["test_labels"]
   if any(x.ndim != 1 and x.shape[1:] != (1,) for x in both):  # multi-hot
@@ -210,11 +213,11 @@ def _numbered_alike(
   else:
     return arrays
   numbers = {name: number for number, name in enumerate(names)}
-  strange = sorted(set(map(str, words)) - numbers.keys())
-  if strange:
+  unknown = sorted(set(map(str, words)) - numbers.keys())
+  if unknown:
     raise ValueError(
       f"the classes of train are {', '.join(names)}, and test has "
-      f"{strange[0]!r}; name the classes of both alike, or leave out its images"
+      f"{unknown[0]!r}; name the classes of both alike, or leave out its images"
     )
   marks = np.array([numbers[str(word)] for word in words], np.int32)
   return {**arrays, "test_labels": marks}
@@ -238,7 +241,7 @@ def load_prepared(
     stream: See `loading.load`.
 
   Raises:
-    FileNotFoundError: It is not there, and cannot be downloaded.
+    FileNotFoundError: The data set is not prepared, and cannot be downloaded.
     ValueError: The name or the records are wrong.
   """
   if not _TFDS_NAME.fullmatch(name):
@@ -276,8 +279,8 @@ def choose(
     stream: See `loading.load`.
 
   Raises:
-    ValueError: It has labels of fewer than two classes, or no examples to hold
-      out.
+    ValueError: The data set has labels of fewer than two classes, or no
+      examples to hold out.
   """
   count = len(source.class_names)
   if source.is_labelled and count < 2:
@@ -299,7 +302,7 @@ def choose(
         "more images, or a test set"
       )
     rows = np.flatnonzero(test if split == "test" else ~test)
-    notes += _told(source, test)
+    notes += _notes_on_split(source, test)
   elif split == "test":
     part = source.test
     rows = np.arange(len(part.labels))
@@ -333,7 +336,8 @@ def streamed(dataset: Dataset, split: str, stream: bool | None) -> Dataset:
   return dataset._replace(images=images)
 
 
-def _told(source: Source, test: np.ndarray) -> tuple[str, ...]:
+def _notes_on_split(source: Source, test: np.ndarray) -> tuple[str, ...]:
+  """Returns sentences for the user on the examples that are held out."""
   labels = source.train.labels
   notes = [
     f"there is no test set: {np.sum(test)} of {len(test)} examples, a seeded "

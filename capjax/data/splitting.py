@@ -13,7 +13,7 @@ _SHARE = 5  # one of this many examples is held out
 def mixed_order(
   labels: Int[np.ndarray, "N ..."], *, seed: int = 0
 ) -> Int[np.ndarray, " N"]:
-  """An order in which the first examples contain all classes evenly.
+  """Computes an order whose first examples contain all classes evenly.
 
   The n examples of a class are put in a random order and spread evenly: the
   k-th of them has the random position (k + u) / n, with u uniform in [0, 1).
@@ -22,7 +22,7 @@ def mixed_order(
   Args:
     labels: [N]; or multi-hot, [N J], or none, [N 0], for which the order is
       random.
-    seed: Of the random numbers.
+    seed: The seed of the random numbers.
 
   Returns:
     A permutation of 0..N-1.
@@ -41,7 +41,7 @@ def held_out(
   Args:
     labels: [N]; or multi-hot, [N J], or none, [N 0]: then a random fifth of all
       examples is chosen.
-    seed: Of the random numbers.
+    seed: The seed of the random numbers.
 
   Returns:
     Which examples are held out: of n examples of a class, n / 5 rounded, at
@@ -55,7 +55,7 @@ def held_out(
 def _ranks(
   labels: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The random rank of each example in its class, and the class's size."""
+  """Returns each example's random rank in its class, and the class's size."""
   if labels.ndim > 1:
     labels = np.zeros(len(labels), np.int32)
   order = np.lexsort((rng.random(len(labels)), labels))

@@ -71,7 +71,7 @@ class StoredImages:
 
   def whole(self) -> UInt8[np.ndarray, "N H W C"]:
     """All images as an array, whether or not they fit into memory."""
-    # A reader of files has one place for each.
+    # The reader must get each row only once; `read` repeats images as needed.
     if len(np.unique(self._rows)) < len(self._rows):
       return self.read(np.arange(len(self)))
     return self._read(self._rows)
@@ -89,14 +89,17 @@ class StoredImages:
       "the images",
       (len(numbers), *self.shape[1:]),
       dtype=np.uint8,
-      remedy="fewer of them, as --images=1000 where a suite has it",
+      remedy="fewer images, by --images=1000 where a suite has this flag",
     )
     return self.read(numbers)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None):
     """All images, read into an array."""
     if copy is False:
-      raise ValueError("stored images are read into a new array; copy=False")
+      raise ValueError(
+        "copy is False, but stored images are always read into a new array; "
+        "leave copy out."
+      )
     return np.asarray(self[:], dtype)
 
   def __iter__(self) -> Iterator[np.ndarray]:

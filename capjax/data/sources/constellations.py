@@ -76,7 +76,7 @@ def sample(
   checks.within(0.0, math.inf, noise=noise)
   checks.within(0.0, 1.0, drop=drop)
   if not len(patterns):
-    raise ValueError("patterns are none; give at least one.")
+    raise ValueError("patterns is empty; give at least one.")
   sizes = [len(pattern) for pattern in patterns]
   objects = np.repeat(np.arange(len(patterns)), sizes)
   scale_key, turn_key, move_key, drop_key, noise_key, order_key = (

@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 
 def pattern(split: str) -> str:
-  """Returns the names of a split's files as most have them, for messages."""
+  """Returns the usual names of a split's files, for error messages."""
   start = _PREFIXES[split][0]
   return f"{start}-images-idx3-ubyte and {start}-labels-idx1-ubyte (or .gz)"
 

@@ -93,10 +93,10 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
       f"{parts['validation'].name} is not used; --num_validation keeps "
       "training images for validation"
     )
-  strange = sorted((test or {}).keys() - train.keys())
-  if strange:
+  unknown = sorted((test or {}).keys() - train.keys())
+  if unknown:
     raise ValueError(
-      f"{root}: the test images have a class {strange[0]!r}, which the "
+      f"{root}: the test images have a class {unknown[0]!r}, which the "
       "training images do not have; add training images of it, or leave it out"
     )
   listed = [_listed(tuple(train), some) for some in (train, test or {})]
@@ -132,7 +132,7 @@ def open_folder(root: pathlib.Path, conversion: Conversion) -> Source:
 
 
 def _named(root: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Finds the folders that are named like parts."""
+  """Finds the folders whose names are those of parts, such as `train`."""
   folders = {path.name.lower(): path for path in _visible(root, folders=True)}
   found = {
     part: next((folders[name] for name in names if name in folders), None)
@@ -200,8 +200,8 @@ def _notes_beside(
 def _notes_on_files(root: pathlib.Path) -> list[str]:
   """A note on how many files next to folders are not used."""
   files = _visible(root, folders=False)
-  told = f"files beside the folders are not used: {len(files)}"
-  return [told] if files else []
+  note = f"files beside the folders are not used: {len(files)}"
+  return [note] if files else []
 
 
 def _without_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:

@@ -22,8 +22,8 @@ from capjax.data.sources.source import (
 _KEYS = ("images", "labels", "test_images", "test_labels", "class_names")
 _ALONE = {"images", "test_images"}  # the arrays of images without labels
 _LARGEST = 255
-_DARK = 64  # integers below it are dark, or have another range
-_BEYOND = 2.0**63  # signed integers of 64 bits are below
+_DARK = 64  # images below this intensity are dark, or have another range
+_BEYOND = 2.0**63  # signed integers of 64 bits are below this number
 
 
 def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
@@ -33,16 +33,16 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
   [0, 1] or booleans; `labels`, one integer or word for each image, or multi-hot
   [N J] of 0 and 1 (rows with a single 1 each become one label); optionally
   `test_images` and `test_labels`; and optionally `class_names`, J words, for
-  labels that are 0..J-1 or multi-hot. Images without labels are alone, as
-  `images` and optionally `test_images`.
+  labels that are 0..J-1 or multi-hot. An archive of images without labels holds
+  only `images` and optionally `test_images`.
 
   Args:
     path: The file.
     conversion: How every image is converted.
 
   Raises:
-    ValueError: The archive is damaged, or does not hold this; the message says
-      what it holds.
+    ValueError: The archive is damaged, or its arrays are not as above; the
+      message says which arrays it holds.
   """
   arrays, present = _arrays(path)
   return open_arrays(path, arrays, conversion, present=present)
@@ -107,18 +107,18 @@ def open_arrays(
 
   sources = [*map(labelled, images, labels)]
   return Source(
-    sources[0], sources[1] if has_test else None, names, _told(images[0])
+    sources[0], sources[1] if has_test else None, names, _notes(images[0])
   )
 
 
-def _told(images: UInt8[np.ndarray, "N H W C"]) -> tuple[str, ...]:
-  """A note where the largest intensity may not be what the user means by it."""
+def _notes(images: UInt8[np.ndarray, "N H W C"]) -> tuple[str, ...]:
+  """Returns a note for the user if the largest intensity is 2 to 63: dark."""
   largest = images.max()
   if not 1 < largest < _DARK:
     return ()
   return (
     f"the largest intensity of the training images is {largest} of 255, so "
-    "they are dark; multiply them if it means white",
+    f"they are dark; scale them to 0..255 if {largest} means white",
   )
 
 
@@ -165,7 +165,7 @@ def _images(
   if not len(images):
     return images.astype(np.uint8)
   kind = images.dtype.kind
-  if images.dtype.name == "bfloat16":  # a kind of its own to NumPy
+  if images.dtype.name == "bfloat16":  # whose kind in NumPy is not "f"
     refuse(f"is of {images.dtype}", "convert by images.astype(numpy.float32)")
   if kind not in "iuf":
     refuse(f"is of {images.dtype}", "give integers in 0..255, floats in [0, 1]")
@@ -204,7 +204,7 @@ def _labels(
     beyond = labels[~np.isnan(labels) & ~(np.abs(labels) < _BEYOND)]
     if len(beyond):
       raise ValueError(
-        f"{path}: {key} holds {beyond[0]:g}, which no integer of 64 bits is; "
+        f"{path}: {key} holds {beyond[0]:g}, too large for 64-bit integers; "
         "number the classes from 0 on, or name them by words"
       )
   if labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels)):
@@ -226,7 +226,7 @@ def _labels(
 def _classes(
   path: pathlib.Path | str, labels: list[np.ndarray], names: np.ndarray | None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-  """The labels, numbered where they are not multi-hot, and names of classes."""
+  """Returns the labels as numbers, or multi-hot, and the names of classes."""
   if len({(x.ndim, *x.shape[1:]) for x in labels}) > 1:
     raise ValueError(
       f"{path}: labels is {list(labels[0].shape)}, but test_labels is "
@@ -243,7 +243,7 @@ def _classes(
       raise ValueError(
         f"{path}: class_names holds {count} names, but not all labels are "
         f"integers in 0..{count - 1}; leave class_names out, or number the "
-        "labels so"
+        "labels in this range"
       )
     labels = [x.astype(np.int32) for x in labels]
   else:

@@ -59,11 +59,11 @@ def write(
   """Writes images and labels as ArrayRecord files, block by block.
 
   Training reads them with `--dataset=FOLDER`, a batch at a time if all of them
-  do not fit into memory. A block is written before the next one is asked for,
-  so a generator can give more than memory holds.
+  do not fit into memory. A block is written before the next one is read, so a
+  generator can yield more images than memory holds.
 
   Args:
-    folder: The folder, which is made; it must not hold such files yet.
+    folder: The folder, which is created; it must not hold records yet.
     train: Images and labels of each block: uint8 [M H W C] or [M H W], and
       integers [M] in 0..J-1, or [M J] of 0 and 1; None in place of the labels
       for images without. If every row of [M J] marks one class, the data have
@@ -73,7 +73,7 @@ def write(
     class_names: The names of the J classes; none without labels.
 
   Raises:
-    FileExistsError: The folder holds such files.
+    FileExistsError: The folder holds records already.
     ValueError: A block or the names cannot be used, or array_record is not
       installed; the files written so far are then not a data set.
   """

@@ -121,8 +121,8 @@ def read(
   ):
     if array.shape != shape:
       raise ValueError(
-        f"{path}: is {list(array.shape)}, not {list(shape)} as the "
-        f"{len(pairs)} pairs of {files.dat} ask; {_FETCH_AGAIN}"
+        f"{path}: is {list(array.shape)}, not {list(shape)}, which the "
+        f"{len(pairs)} pairs of {files.dat} need; {_FETCH_AGAIN}"
       )
   for column, (name, values) in enumerate(_FACTORS.items()):
     wrong = np.flatnonzero(~np.isin(info[:, column], values))
@@ -142,9 +142,10 @@ def familiar_azimuths(
 ) -> Bool[np.ndarray, " N"]:
   """Tells which examples show a third of the azimuths (Hinton et al., 2018).
 
-  Those are 300, 320, 340, 0, 20 and 40 degrees. A network that is trained on
-  such training examples is tested on such test examples, the familiar
-  viewpoints, and on the others, 60 to 280 degrees, the novel viewpoints.
+  These azimuths are 300, 320, 340, 0, 20 and 40 degrees. A network is trained
+  on training examples with these azimuths. It is tested on test examples with
+  the same azimuths (familiar viewpoints), and on test examples with the others,
+  60 to 280 degrees (novel viewpoints).
 
   Args:
     factors: with `label_azimuth`, of any data set with smallNORB's factors.

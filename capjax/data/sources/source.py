@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Int32, UInt8
 
-MOST_CHANNELS = 3  # of the images of the user
+MOST_CHANNELS = 3  # that images of the user may have
 
 
 class Part(NamedTuple):
@@ -54,13 +54,13 @@ def no_labels(count: int) -> Int32[np.ndarray, "N 0"]:
 def one_label_each(
   labels: Sequence[Int[np.ndarray, "N J"]],
 ) -> list[np.ndarray]:
-  """Numbers the classes of labels that mark one class in every row.
+  """Converts multi-hot labels to class numbers if each row marks one class.
 
   Args:
-    labels: those of each split, of 0 and 1.
+    labels: the labels of each split, of 0 and 1.
 
   Returns:
-    Of each split int32 [N], the marked classes; the labels as they were if a
+    For each split int32 [N], the marked classes; the labels as they were if a
     row of any split marks another number of classes.
   """
   if all((x.sum(axis=1) == 1).all() for x in labels):
@@ -100,10 +100,10 @@ def number_classes(
   known, numbers = np.unique(train, return_inverse=True)
   names = tuple(map(str, known.tolist()))
   if test is not None:
-    strange = np.setdiff1d(test, known)
-    if strange.size:
+    unknown = np.setdiff1d(test, known)
+    if unknown.size:
       raise ValueError(
-        f"{where}: test label {strange[0]!s} does not occur among the training "
+        f"{where}: test label {unknown[0]!s} does not occur among the training "
         "labels; add training images of it, or leave out its test images"
       )
     test = np.searchsorted(known, test).astype(np.int32)

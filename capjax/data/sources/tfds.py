@@ -177,11 +177,11 @@ def _attempt(
     raise
   except _UnfitError as error:
     raise ValueError(f"{folder}: {error}") from None
-  # TFDS and the readers under it raise whatever their formats raise.
+  # TFDS and its readers raise errors of many kinds.
   except Exception as error:
     raise ValueError(
       f"{folder}: cannot be read ({_describe(error)}); move this folder away "
-      "and load the data set again, to prepare it anew"
+      "and load the data set again, which prepares it again"
     ) from error
 
 
@@ -286,7 +286,7 @@ def _source(builder: Any, split: str, **options: Any) -> Any:
 
 
 def _records(source: Any, rows: Sequence[int] | None = None) -> Iterator[Any]:
-  """The records at some rows, or all, in turn."""
+  """Yields the records at the given rows, or all records, in order."""
   rows = range(len(source)) if rows is None else rows
   for start in range(0, len(rows), _BATCH_SIZE):
     batch = rows[start : start + _BATCH_SIZE]
@@ -331,7 +331,7 @@ def _check_network(urls: Iterable[str]) -> None:
     try:
       urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError:
-      pass  # The server is there; what it refuses is for TFDS to report.
+      pass  # The server answers; TFDS will report what it refuses.
     except OSError as error:
       raise ConnectionError(f"no connection to {url} ({error})") from None
     return

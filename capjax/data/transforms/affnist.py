@@ -99,8 +99,9 @@ def affnist_like_pose(
 def read(path: str | os.PathLike[str]) -> Dataset:
   """Reads the test set of affNIST from its MATLAB files, unzipped.
 
-  From 32x/transformed of the data set's page: `test.mat` is all of the test
-  set, `test_batches/1.mat` to `32.mat` have one version of each digit.
+  The files are in 32x/transformed on the page of the data set. `test.mat` is
+  the whole test set; each of `test_batches/1.mat` to `32.mat` has one version
+  of each digit.
 
   Args:
     path: a folder with `test.mat` or else `test_batches`, whose files are read
@@ -157,8 +158,8 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
   labels = np.ravel(struct["label_int"].item())
   if pixels.dtype != np.uint8 or pixels.shape != (_SIZE**2, labels.size):
     raise ValueError(
-      f"{path}: image is {pixels.dtype} {list(pixels.shape)}, not uint8 "
-      f"[{_SIZE**2}, {labels.size}] as its {labels.size} labels ask; "
+      f"{path}: image is {pixels.dtype} {list(pixels.shape)}, but its "
+      f"{labels.size} labels need uint8 [{_SIZE**2}, {labels.size}]; "
       f"{_FETCH_AGAIN}"
     )
   wrong = np.flatnonzero(~np.isin(labels, np.arange(_NUM_CLASSES)))

@@ -47,7 +47,7 @@ class Preprocessing(NamedTuple):
     return image
 
   def normalise(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
-    """The input of the network for a prepared image in [0, 1]."""
+    """Computes the input of the network from a prepared image in [0, 1]."""
     if self.standardise:
       image = stereo.standardise(255 * image)
     return self._cropped(image) if self.crop_last else image
@@ -79,7 +79,7 @@ class Preprocessing(NamedTuple):
 
 
 def from_json(described: Mapping[str, Any]) -> Preprocessing:
-  """The steps that `Preprocessing.as_json` described.
+  """Reads the steps that `Preprocessing.as_json` wrote.
 
   Raises:
     ValueError: if a step is unknown or its value is wrong.
@@ -108,7 +108,7 @@ def from_json(described: Mapping[str, Any]) -> Preprocessing:
 def stored(
   images: np.ndarray | jax.Array, image_shape: Sequence[int]
 ) -> np.ndarray:
-  """Checks images in the form in which data sets hold them.
+  """Checks images of the form that data sets hold: uint8 [N H W C].
 
   Args:
     images: uint8 [N H W C]; [N H W] for one channel.

@@ -142,9 +142,9 @@ def augment(
 
   - "official", the authors' code (Hinton et al., 2018, `capsule_em`): change
     brightness by at most 63 and contrast by a factor in 0.2 to 1.8, crop, then
-    standardise the crop. Standardising undoes changes of brightness, and
-    changes of contrast up to differences between the eyes and between crop and
-    image, so that little of this augmentation remains but the crops.
+    standardise the crop. Standardising undoes the change of brightness. It also
+    undoes the change of contrast, unless the mean intensities of both eyes
+    differ. So the crops are most of this augmentation.
   - "ibm" (Gritzman, 2019), the order in the paper's text: standardise, crop,
     then change brightness by at most 2 standard deviations and contrast by a
     factor in 0.5 to 1.5. Training images then have other means and standard

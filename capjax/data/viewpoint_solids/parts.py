@@ -100,7 +100,7 @@ def blade(
 
 
 def assemble(parts: Sequence[Part], *, albedo: float) -> Figure:
-  """Makes a figure, put on the ground about the origin and 2 long.
+  """Makes a figure of length 2 that stands on the ground at the origin.
 
   Args:
     parts: up to 16 ellipsoids, 16 cones and 9 boxes.

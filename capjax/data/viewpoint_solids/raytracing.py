@@ -1,8 +1,8 @@
 """Stereo pictures of a figure made of simple solids, by rays in closed form.
 
-Space is (x, y, z) with z up; a figure of size 2 or so stands about the origin,
-on the ground z = 0. Two eyes look at it from the side of negative y, the first
-one from the left. Each solid is an affine image of one of these:
+Space is (x, y, z) with z up; a figure with a size of about 2 stands at the
+origin, on the ground z = 0. Two eyes look at it from the side of negative y,
+the first one from the left. Each solid is an affine image of one of these:
 
   ellipsoid  x^2 + y^2 + z^2 <= 1
   cone       x^2 + y^2 <= w(z)^2,  |z| <= 1
@@ -304,9 +304,10 @@ def _times(matrix, vector) -> list[Float[Array, "*R"]]:
   return [_dot(row, vector) for row in matrix]
 
 
-# Each of these takes, in the frame of its solid, the point of a ray that is
-# nearest to the origin, and the ray's direction. They return how far from there
-# the ray enters, infinite if it does not, and the normal, of any length.
+# Each of the next three functions takes a ray in the frame of its solid: the
+# point of the ray that is nearest to the origin, and the direction. It returns
+# the distance from this point to where the ray enters the solid (infinite if it
+# does not), and the normal there, of any length.
 
 
 def _ball(point, direction, top):

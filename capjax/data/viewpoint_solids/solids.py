@@ -2,8 +2,8 @@
 
 Five categories of ten figures, made of simple solids with random proportions,
 in 9 elevations, 18 azimuths and 6 lightings, seen by two eyes; five figures of
-each are for training, the other five for testing. Results on it are not
-results on smallNORB, whose toys are far more detailed.
+each are for training, the other five for testing. Results on these images are
+not results on smallNORB, whose toys are far more detailed.
 """
 
 import functools

@@ -65,5 +65,5 @@ def test_what_cannot_be_converted_is_refused(monkeypatch):
   with pytest.raises(ValueError, match="constellations are points"):
     data.load("constellations", "test", grayscale=True)
   monkeypatch.setitem(sys.modules, "PIL", None)
-  with pytest.raises(ValueError, match=r"Pillow, of `pip install '\.\[data\]'"):
+  with pytest.raises(ValueError, match=r"need Pillow: run `pip install '\.\["):
     conversion.convert(image(), Conversion((3, 3)))

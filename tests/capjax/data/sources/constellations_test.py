@@ -125,7 +125,7 @@ class ConstellationsTest(chex.TestCase):
   @parameterized.parameters(
     ({"noise": -0.1}, "noise is -0.1; give a finite number, 0 or"),
     ({"noise": math.nan}, "noise is nan"),
-    ({"patterns": ()}, "patterns are none"),
+    ({"patterns": ()}, "patterns is empty"),
     ({"drop": 1.1}, "drop is 1.1; give a number from 0 to 1"),
   )
   def test_bad_options_are_refused(self, options, message):
