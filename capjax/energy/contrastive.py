@@ -39,11 +39,11 @@ def contrastive_loss(
   num_sweeps: int,
   block: bool = False,
 ) -> tuple[Float[Array, ""], Learned]:
-  """A loss whose gradient estimates that of -log p(x), eq. 11.
+  """Computes a loss whose gradient estimates that of -log p(x) (eq. 11).
 
-  It is the mean energy of the data with the expectations of their capsules,
-  minus the mean energy of samples of the model. The value of the loss has no
-  meaning.
+  The loss is the mean energy of the data with the expectations of their
+  capsules, minus the mean energy of samples of the model. Only its gradient has
+  a meaning, not its value.
 
   Args:
     model: not changed. Persistent chains of the model continue from their last
@@ -67,27 +67,27 @@ def contrastive_loss(
   checks.counts(num_sweeps=num_sweeps)
   field_key, start_key, chain_key = jax.random.split(key, 3)
   graph, values = nnx.split(model)
-  still = nnx.merge(graph, jax.lax.stop_gradient(values))
-  data = still.infer(images, num_iterations=num_iterations, key=field_key)
-  reconstructed = still.reconstruct(data).reshape(images.shape)
+  frozen = nnx.merge(graph, jax.lax.stop_gradient(values))
+  data = frozen.infer(images, num_iterations=num_iterations, key=field_key)
+  reconstructed = frozen.reconstruct(data).reshape(images.shape)
   error = jnp.abs(reconstructed - images)
 
-  start = still.sample_capsules(start_key, images)
+  start = frozen.sample_capsules(start_key, images)
   count: int | jax.Array = num_sweeps
-  kept = None if still.fantasy is None else still.fantasy.get_value()
-  if kept is not None:
-    fresh = kept.age == 0
-    continued = still.capsules(kept)
+  previous = None if frozen.fantasy is None else frozen.fantasy.get_value()
+  if previous is not None:
+    is_new = previous.age == 0
+    continued = frozen.capsules(previous)
     start = jax.tree.map(
-      lambda data, old: jnp.where(fresh, _repeat(data, len(old)), old),
+      lambda data, old: jnp.where(is_new, _repeat(data, len(old)), old),
       start,
       continued,
     )
-    count = jnp.where(fresh, _BURN_IN * num_sweeps, num_sweeps)
+    count = jnp.where(is_new, _BURN_IN * num_sweeps, num_sweeps)
 
   def sweep(index, carry):
     key = jax.random.fold_in(chain_key, index)
-    return still.sweep(key, carry[0], block=block)
+    return frozen.sweep(key, carry[0], block=block)
 
   _, sampled = jax.eval_shape(lambda: sweep(0, (start,)))
   blank = jnp.zeros(sampled.shape, sampled.dtype)
@@ -95,8 +95,8 @@ def contrastive_loss(
     0, count, sweep, sharding.vary_alike((start, blank))
   )
   chains = None
-  if kept is not None:
-    age = kept.age + count
+  if previous is not None:
+    age = previous.age + count
     chains = rbm.PersistentChains(
       samples.statistics[:, 0], samples.switches, age
     )

@@ -21,8 +21,8 @@ class Stack(nnx.Module):
   """Capsule RBMs, each over the active units z h of the one below.
 
   Only the highest RBM learns, by a loss on the output of `below_top`; the
-  gradient of the others is 0. Its visible biases are fixed to those that the
-  RBM below learnt for its hidden units; this modifies the RBMs passed in.
+  gradient of the others is 0. The visible biases of each RBM but the lowest are
+  fixed to the hidden biases of the RBM below; this modifies the RBMs passed in.
   """
 
   def __init__(self, machines: Sequence[rbm.CapsuleRBM]):
@@ -44,8 +44,8 @@ class Stack(nnx.Module):
         or upper.families[0] is not lower.families[1]
       ):
         raise ValueError(
-          f"machine {number + 1} has visible units of other number or family "
-          f"than the hidden units of machine {number}."
+          f"machine {number + 1} has visible units of another number or family "
+          f"than the hidden units of machine {number}; give machines that fit."
         )
       upper.visible = layers.Fixed(natural)
     self.machines = nnx.List(machines)
@@ -107,17 +107,17 @@ def wake_sleep_loss(
     image's reconstruction from its lowest layer.
   """
   graph, values = nnx.split(model)
-  still = nnx.merge(graph, jax.lax.stop_gradient(values))
-  awake = still.infer(images, num_iterations=num_iterations)
-  reconstructed = still.reconstruct(awake[0]).reshape(images.shape)
+  frozen = nnx.merge(graph, jax.lax.stop_gradient(values))
+  awake = frozen.infer(images, num_iterations=num_iterations)
+  reconstructed = frozen.reconstruct(awake[0]).reshape(images.shape)
   error = jnp.abs(reconstructed - images)
-  dreamt, asleep = still.dream(key, awake[-1], num_iterations=num_iterations)
+  dreamt, asleep = frozen.dream(key, awake[-1], num_iterations=num_iterations)
   hidden = model.families[1]
 
   def contrast(capsules, bias, drive):
-    """Energy minus that of the expectations: has the gradient of -log p."""
+    """Energy minus that of the expectations; the gradient is that of -log p."""
     given = jax.lax.stop_gradient((bias, drive))
-    expected = still.expect(*given, num_iterations)
+    expected = frozen.expect(*given, num_iterations)
     return energy.capsule_energy(
       capsules, bias, drive, hidden=hidden
     ) - energy.capsule_energy(expected, bias, drive, hidden=hidden)

@@ -36,12 +36,12 @@ def align(
   num_turns: int = 8,
   num_steps: int = 30,
 ) -> Alignment:
-  """Finds the affine map of least squares from a picture to a target, and back.
+  """Finds the affine map of least squares between a picture and a target.
 
-  Both directions count, since otherwise any picture could be enlarged until a
-  flat patch of it fills the frame. Takes Levenberg-Marquardt steps in the six
-  numbers of the map, from evenly spaced rotations of the picture and of its
-  mirror image; returns the best map.
+  The errors of both directions are added. Otherwise any picture could be
+  enlarged until a flat patch of it fills the frame. Takes Levenberg-Marquardt
+  steps in the six numbers of the map, from evenly spaced rotations of the
+  picture and of its mirror image; returns the best map.
 
   Args:
     picture: any range, on black.
@@ -73,14 +73,14 @@ def align(
 
   def errors(numbers):
     pose = pose_of(numbers)
-    there = rendering.warp(picture, pose, size) - target
-    back = rendering.warp(target, geometry.invert(pose), size) - picture
+    forwards = rendering.warp(picture, pose, size) - target
+    backwards = rendering.warp(target, geometry.invert(pose), size) - picture
     return jnp.concatenate(
-      [weights[0] * there.ravel(), weights[1] * back.ravel()]
+      [weights[0] * forwards.ravel(), weights[1] * backwards.ravel()]
     )
 
   def step(carry, _):
-    numbers, left, damping = carry
+    numbers, residual, damping = carry
     jacobian = jax.jacfwd(errors)(numbers)
     normal = jacobian.T @ jacobian
     scale = jnp.trace(normal) / 6 + 1e-6
@@ -89,10 +89,10 @@ def align(
     )
     tried = numbers - move
     squares = jnp.sum(jnp.square(errors(tried)))
-    better = squares < left
+    better = squares < residual
     carry = (
       jnp.where(better, tried, numbers),
-      jnp.where(better, squares, left),
+      jnp.where(better, squares, residual),
       damping * jnp.where(better, 0.3, 4.0),
     )
     return carry, None
@@ -100,13 +100,13 @@ def align(
   def descend(start):
     begin = start, jnp.sum(jnp.square(errors(start))), jnp.float32(_DAMPING)
     begin = sharding.vary_alike(begin)
-    (numbers, left, _), _ = jax.lax.scan(step, begin, length=num_steps)
-    return numbers, left
+    (numbers, residual, _), _ = jax.lax.scan(step, begin, length=num_steps)
+    return numbers, residual
 
   angles = 2 * math.pi * jnp.arange(num_turns) / num_turns
   turns = geometry.affine_matrix(1.0, 1.0, angles, 0.0, 0.0, 0.0)
   mirror = jnp.diag(jnp.array([-1.0, 1.0, 1.0]))
   starts = jnp.concatenate([turns, geometry.compose(turns, mirror)])
-  found, left = jax.vmap(descend)(starts[:, :2].reshape(-1, 6))
-  best = jnp.argmin(left)
-  return Alignment(pose_of(found[best]), left[best])
+  found, residuals = jax.vmap(descend)(starts[:, :2].reshape(-1, 6))
+  best = jnp.argmin(residuals)
+  return Alignment(pose_of(found[best]), residuals[best])

@@ -124,7 +124,7 @@ def bim(
 
 
 def _as_array(value: ArrayLike) -> ArrayLike:
-  """A list as an array; arrays, numbers and tracers as they are."""
+  """Converts lists and tuples to arrays; leaves other values as they are."""
   return np.asarray(value) if isinstance(value, (list, tuple)) else value
 
 
@@ -157,7 +157,7 @@ def log_odds_against(
   marks = losses.one_hot(labels, scores.shape[-1])
   own = marks > 0
   others = numerics.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)
-  # NaN for a label outside of the classes, whose marks are.
+  # NaN for a traced label outside of the classes, as `losses.one_hot` has it.
   none = (0 * marks).astype(scores.dtype)
   return others - jnp.sum(jnp.where(own, scores, none), axis=-1)
 
@@ -185,4 +185,4 @@ def random_targets(
   labels = jnp.asarray(labels)
   steps = jax.random.randint(key, labels.shape, 1, num_classes, jnp.int32)
   targets = (labels.astype(jnp.int32) + steps) % num_classes
-  return targets.astype(labels.dtype)  # narrow types would overflow before
+  return targets.astype(labels.dtype)  # the sum would overflow narrow types

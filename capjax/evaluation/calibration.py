@@ -9,7 +9,7 @@ from capjax.kernels import checks
 
 
 class Reliability(NamedTuple):
-  """The reliability diagram of a classifier, and two numbers that sum it up.
+  """The reliability diagram of a classifier, and two errors computed from it.
 
   Of M bins of equal width in [0, 1], those without images are left out.
 

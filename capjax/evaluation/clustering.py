@@ -1,9 +1,9 @@
 """Accuracy from features: clusters, linear probes, few labels.
 
-Functions of NumPy features [N F] and labels [N]. Names say which labels are
-used: `match_accuracy` and `probe_accuracy` take those of the training set,
-`refit_accuracy` those of the set that it reports on. Every feature set with NaN
-or infinities is refused.
+Functions of NumPy features [N F] and labels [N]. `match_accuracy` and
+`probe_accuracy` learn from the labels of the training set. `refit_accuracy`
+uses the labels of the set that it reports on. Features that are NaN or infinite
+are refused.
 """
 
 import warnings
@@ -79,7 +79,7 @@ def fit_means(
 def match(
   clusters: Int[np.ndarray, " N"], labels: Shaped[np.ndarray, " N"]
 ) -> dict[int, Any]:
-  """Gives each cluster a class of its own, so that most examples are right.
+  """Assigns a different class to each cluster, so that most examples are right.
 
   The optimal one-to-one assignment, by the Hungarian method (Kuhn, 1955). If
   there are more clusters than classes, or fewer, the remaining ones are not
@@ -122,7 +122,7 @@ def match_accuracy(
   Args:
     train_features: to cluster.
     train_labels: whole numbers or words, used only to name the clusters.
-    test_features: put into the cluster of the nearest centre.
+    test_features: each is in the cluster of the nearest centre.
     test_labels: used only to compute the accuracy.
     seed: seed of the starts of k-means.
 
@@ -200,7 +200,7 @@ def spread_labels(
   labels: Int[np.ndarray, " n"],
   test_scores: Float[np.ndarray, "M K"],
 ) -> Int[np.ndarray, " M"]:
-  """Names clusters by a few labelled examples, and others by their cluster.
+  """Classifies examples by clusters that a few labelled examples name.
 
   A cluster gets the class of most of its labelled members. A cluster without
   labelled members gets the class of the labelled example with the highest score
@@ -245,9 +245,10 @@ def few_label_curve(
     train_labels: labels, of which some are shown: equally many of each class up
       to one.
     test_labels: used only to compute the accuracy.
-    counts: numbers of labels shown; those above the size of the training set
-      are left out, but not all may be. By default those of 10, 25, 100 and 1000
-      for which every class has examples, or else one of each class.
+    counts: numbers of labels shown. Those above the size of the training set
+      are left out; at least one must remain. By default those of 10, 25, 100
+      and 1000 for which every class has enough examples; if there are none, one
+      label of each class.
     repeats: random choices of the labelled examples for each count.
     seed: seed of these choices; the same for every `predict`.
 
@@ -329,7 +330,7 @@ def few_label_accuracy(
   near, test_near = (
     -means.transform(x) for x in (train_features, test_features)
   )
-  ways = {
+  classifiers = {
     "linear": lambda rows, labels: _probe(learnt[rows], labels, tested),
     "clusters": lambda rows, labels: spread_labels(
       near[rows], labels, test_near
@@ -344,7 +345,7 @@ def few_label_accuracy(
       repeats=repeats,
       seed=seed,
     )
-    for name, predict in ways.items()
+    for name, predict in classifiers.items()
   }
 
 
@@ -369,10 +370,10 @@ def _check_labels(*pairs):
 
 
 def check_finite(*sets: Float[np.ndarray, "..."]) -> None:
-  """Checks features before a library is given them.
+  """Checks that features are finite.
 
   Raises:
-    ValueError: if they hold NaN or infinities.
+    ValueError: if a feature is NaN or infinite.
   """
   for features in sets:
     if not np.isfinite(features).all():
@@ -417,9 +418,9 @@ def _sample_balanced(generator, labels, count):
       "for each."
     )
   each, over = divmod(count, len(classes))
-  lucky = generator.permutation(len(classes)) < over
+  gets_more = generator.permutation(len(classes)) < over
   rows = []
-  for kind, more in zip(classes, lucky, strict=True):
+  for kind, more in zip(classes, gets_more, strict=True):
     members = np.flatnonzero(labels == kind)
     if len(members) < each + more:
       raise ValueError(

@@ -36,7 +36,7 @@ def detection(
   Args:
     familiar: [N], scores, higher for images that look familiar.
     other: [M], the same of images of another kind.
-    kept: in (0, 1], the share of familiar images above the threshold, at least.
+    kept: in (0, 1], the least share of familiar images above the threshold.
 
   Raises:
     ValueError: if there are no images of a kind, or several scores of one, a

@@ -43,7 +43,7 @@ def routing_entropy(
 
 
 def image_information(coefficients: Float[Array, "N I J"]) -> Float[Array, ""]:
-  """Computes how much the image decides about the parents of parts.
+  """Computes how much the parents of parts depend on the image.
 
   With the shares of part i in image n as probabilities of its parent, the mean
   over parts of the mutual information of image and parent,
@@ -140,13 +140,13 @@ def dead_parents(
 
   Args:
     activations: as for `peak_activations`.
-    threshold: in (0, 1]. `squash` makes the length 0.01 of a total input of
-      length 0.1. Logistic activations (inverted attention, variational) and
+    threshold: in (0, 1]. `squash` maps a total input of length 0.1 to a length
+      of 0.01. Logistic activations (inverted attention, variational) and
       shares of 1 (self-routing) are hardly ever so low, even for starved
       parents: look at their `peak_activations`.
 
   Returns:
-    In [0, 1]; NaN if an activation is.
+    In [0, 1]; NaN if an activation is NaN.
 
   Raises:
     ValueError: if there are no examples, or `threshold` lies outside (0, 1].

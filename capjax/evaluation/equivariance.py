@@ -18,7 +18,7 @@ with epy.lazy_imports():  # these take seconds, and --help needs none
     preprocessing,
   )
 
-# Of numbers in float32, as a share of the largest.
+# Rounding error of numbers in float32, relative to the largest number.
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 _PENALTY = 1.0  # of squared weights; the scales of features are about 1
 _HIDDEN = 64  # units of the small network
@@ -54,8 +54,9 @@ def readouts(
     test_features: of other examples.
     test_values: the number for each of these.
     standardise: whether each feature gets a mean of 0 and a standard deviation
-      of 1. Without, features weigh by their scales, which should be about 1: so
-      do principal components, whose scales tell which of them matter.
+      of 1. If not, features of a larger scale have more weight, and scales
+      should be about 1. Use this for principal components, whose scales show
+      their importance.
 
   Returns:
     `linear`: ridge regression; `mlp`: a network with one hidden layer of 64
@@ -109,17 +110,18 @@ def readouts(
 class Change(NamedTuple):
   """How poses change under one known transformation of the image.
 
-  Both are squared errors as shares of the variance of the poses of transformed
-  images, summed over the numbers of the poses: 0 is exact, 1 as good as the
-  mean pose. Both are 1 where the poses of all other images after the
-  transformation are the same but for the rounding of float32.
+  Both errors are squared errors divided by the variance of the poses of
+  transformed images, each summed over the numbers of a pose: 0 is exact, 1 is
+  as good as the mean pose. Both are 1 if the poses of all test images after the
+  transformation are equal up to the rounding of float32.
 
   Attributes:
-    equivariance_error: of the poses after the transformation, predicted from
-      those before it by one linear map with an offset. The poses are
-      equivariant where it is small.
-    invariance_error: the same for poses that stay as they were. Where it is
-      small too, the poses do not see the transformation.
+    equivariance_error: the error if one linear map with an offset predicts the
+      poses after the transformation from those before it. If this error is
+      small, the poses are equivariant.
+    invariance_error: the error if the poses before the transformation are taken
+      as the prediction. If this error is small too, the poses hardly depend on
+      the transformation.
   """
 
   equivariance_error: float
@@ -173,7 +175,7 @@ def change(
 
 
 def _require_two(**examples):
-  """Checks that numbers have a variance, of which errors are shares."""
+  """Checks that there are two examples or more, which have a variance."""
   for name, values in examples.items():
     if len(values) < 2:
       raise ValueError(

@@ -1,8 +1,9 @@
 """Mixtures of factor analysers: Gaussians stretched along few directions.
 
 Ghahramani and Hinton (1996), The EM algorithm for mixtures of factor analyzers.
-The outputs of capsules, which move together when an object does, should lie
-near one flat piece for each kind of object: x = mean + loadings z + noise.
+The outputs of capsules change together when an object moves. They should lie
+near one plane of few dimensions for each kind of object:
+x = mean + loadings z + noise.
 """
 
 from typing import NamedTuple
@@ -66,9 +67,9 @@ def fit_factor_analysers(
 ) -> FactorAnalysers:
   """Fits a mixture by EM, from the clusters of k-means.
 
-  Each step takes shares and means from the probabilities p(k | x), then
-  loadings and noise of each analyser by one step of its own EM. No step makes
-  the features less likely.
+  Each step computes shares and means from the probabilities p(k | x), then the
+  loadings and the noise of each analyser by one EM step of its own. No step
+  makes the features less likely.
 
   Args:
     features: without labels; on scales that can be compared.
@@ -127,7 +128,11 @@ def fit_factor_analysers(
 
 
 def _principal(scatter, num_factors):
-  """Directions of most variance; |d|^2 is the excess over the others' mean."""
+  """Returns the directions [F Z] of largest variance, with their lengths.
+
+  The squared length of a direction is its variance less the mean variance of
+  the directions that are left out.
+  """
   values, vectors = np.linalg.eigh(scatter)
   rest = np.mean(values[:-num_factors])
   lengths = np.sqrt(np.maximum(values[-num_factors:] - rest, 1e-6))

@@ -43,15 +43,15 @@ class Iterations(NamedTuple):
 def iterations(
   model: nnx.Module, images: Float[Array, "B H W C"], *, at_least: int = 1
 ) -> Iterations | None:
-  """Follows the routing to the classes through its iterations.
+  """Computes the results of each iteration of the routing to the classes.
 
   Votes are stored, and the routing runs once for each number of iterations.
 
   Args:
     model: `CapsNet` or `MatrixCapsules`.
     images: its input.
-    at_least: iterations to follow if the network has fewer. Not for EM, which
-      has temperatures for its own iterations only.
+    at_least: iterations to run if the network has fewer. Not for EM, which has
+      temperatures for its own iterations only.
 
   Returns:
     The iterations; None if the routing has none, or the model is of another
@@ -95,7 +95,7 @@ def iterations(
 
 
 def own_iterations(model: nnx.Module) -> int:
-  """The iterations of a network's last routing; 1 where it has none."""
+  """Returns the number of iterations of the last routing; 1 if it has none."""
   if isinstance(model, matrix_capsules.MatrixCapsules):
     return len(model.classes.em.inverse_temperatures)
   if not isinstance(model, capsnet.CapsNet):
@@ -193,7 +193,11 @@ def _layers(model, images) -> list[jax.Array]:
 
 
 def _with_iterations(route) -> tuple[Callable, int] | None:
-  """A function from numbers of iterations to routings, and the route's own."""
+  """Returns a function of the number of iterations, and the present number.
+
+  The function makes the routing with another number of iterations. Returns None
+  for routings without iterations.
+  """
   if isinstance(route, routers.DynamicRouting):
     own = route.num_iterations
     return lambda r: dataclasses.replace(route, num_iterations=r), own

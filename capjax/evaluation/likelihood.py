@@ -36,12 +36,13 @@ class LogPartition(NamedTuple):
 def gain(model: rbm.CapsuleRBM) -> Float[Array, ""]:
   """The largest factor by which half a sweep of Gibbs sampling enlarges units.
 
-  Half a sweep samples one layer given the other; a sweep has the square.
-  The largest singular value of Lx^-1/2 W Lh^-1/2, with W of all capsules and Lx
-  and Lh the precisions of the units. If both layers are Gaussian, Z is finite
-  only below 1 (the joint precision is then positive definite, whichever
-  capsules are on); at 1 and above chains diverge. Learning does not avoid this
-  limit: the likelihood of correlated pixels increases towards it.
+  Half a sweep samples one layer given the other; the factor of a whole sweep is
+  the square. The gain is the largest singular value of Lx^-1/2 W Lh^-1/2, with
+  W of all capsules and Lx and Lh the precisions of the units. If both layers
+  are Gaussian, Z is finite only for a gain below 1 (the joint precision is then
+  positive definite, whichever capsules are on); at 1 and above chains diverge.
+  Learning does not avoid this limit: the likelihood of correlated pixels
+  increases towards it.
 
   Returns:
     The gain; 0 if either layer is Bernoulli, whose units are bounded.

@@ -23,7 +23,7 @@ class Segmentation(NamedTuple):
       all points are assigned to one object, it is 0 where there are several
       objects and 1 where there is one: see `of_several`.
     perfect: the share of images without a mistake.
-    num_images: those that have points.
+    num_images: the number of images that have points.
   """
 
   accuracy: float
@@ -66,9 +66,9 @@ def of_several(
   On other images one object for all points is right, so scores over all images
   say less about segmentation.
   """
-  there = np.asarray(presence) > 0
-  largest = np.max(np.where(there, truth, -1), axis=1)
-  return np.any(there & (truth != largest[:, None]), axis=1)
+  present = np.asarray(presence) > 0
+  largest = np.max(np.where(present, truth, -1), axis=1)
+  return np.any(present & (truth != largest[:, None]), axis=1)
 
 
 def score(
@@ -92,21 +92,21 @@ def score(
 
   Differs from the SCAE authors' code: theirs reports the pooled accuracy alone.
   """
-  there = np.asarray(presence) > 0
-  shapes = np.shape(found), np.shape(truth), there.shape
-  if len(set(shapes)) > 1 or there.ndim != 2:
+  present = np.asarray(presence) > 0
+  shapes = np.shape(found), np.shape(truth), present.shape
+  if len(set(shapes)) > 1 or present.ndim != 2:
     raise ValueError(
       "found, truth and presence are "
       f"{', '.join(str(list(x)) for x in shapes)}; give one shape [B N]."
     )
-  if np.any(np.asarray(truth)[there] < 0):
+  if np.any(np.asarray(truth)[present] < 0):
     raise ValueError(
       "truth is below 0 at points that count; give points of no object the "
       "presence 0."
     )
   images = [
     (np.asarray(one)[row], np.asarray(other)[row])
-    for one, other, row in zip(found, truth, there, strict=True)
+    for one, other, row in zip(found, truth, present, strict=True)
     if row.any()
   ]
   if not images:

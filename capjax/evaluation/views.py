@@ -1,8 +1,8 @@
 """ONE image seen under a known transform; traceable, to be `vmap`ped.
 
-Images are [H, W, C] floats. Everything is about the middle of the image and in
-pixels, so that rotations stay rigid on images that are not square;
-interpolation is bilinear, with zeros outside.
+Images are [H, W, C] floats. Transforms are about the middle of the image and in
+pixels, so that rotations stay rigid on images that are not square.
+Interpolation is bilinear, with zeros outside.
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from capjax.kernels import checks, geometry, rendering
 def rotate(
   image: Float[Array, "H W C"], degrees: ArrayLike
 ) -> Float[Array, "H W C"]:
-  """Turns an image, clockwise as one sees it.
+  """Turns an image clockwise, as seen on a screen.
 
   Args:
     image: [H, W, C], any range.
@@ -23,7 +23,7 @@ def rotate(
       `np.rot90(image, -1)` where the image is square.
 
   Returns:
-    [H, W, C]; what leaves the frame is lost.
+    [H, W, C]; pixels that leave the frame are lost.
   """
   theta = jnp.deg2rad(degrees)
   return rendering.transform(
@@ -42,7 +42,7 @@ def translate(
     y: pixels down.
 
   Returns:
-    [H, W, C]; what leaves the frame is lost.
+    [H, W, C]; pixels that leave the frame are lost.
   """
   return rendering.transform(image, geometry.affine_matrix(1, 1, 0.0, 0, x, y))
 
@@ -58,7 +58,7 @@ def scale(
       each pixel averages only four others.
 
   Returns:
-    [H, W, C]; what leaves the frame is lost.
+    [H, W, C]; pixels that leave the frame are lost.
 
   Raises:
     TypeError: if `factor` is no number.

@@ -1,8 +1,8 @@
 """Trained models as graphs that run without this package.
 
-`write_stablehlo` writes what `jax.export` reads back in any program with JAX;
-`write_onnx` writes what ONNX Runtime runs, in a browser too. Both take any
-number of images at a time.
+`write_stablehlo` writes a file that `jax.export` reads in any program with JAX.
+`write_onnx` writes a file that ONNX Runtime runs, also in a browser. The graphs
+take any number of images at a time.
 """
 
 from capjax.exporting.graphs import NAMES, Graph, graph

@@ -26,14 +26,14 @@ Inputs = dict[str, jax.ShapeDtypeStruct]
 
 
 def decoder(model: nnx.Module) -> tuple[Callable, Inputs]:
-  """The decoder of a model.
+  """Returns the decoder of a model as a function of one example.
 
   Args:
     model: a trained model.
 
   Returns:
-    A function of the inputs of one example, in order, which returns outputs by
-    name; and shape and dtype of each input.
+    A function of the inputs, in order, which returns outputs by name; and the
+    shape and dtype of each input.
 
   Raises:
     ValueError: if the model has no decoder.

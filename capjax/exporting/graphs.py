@@ -58,7 +58,7 @@ class Graph(NamedTuple):
 
 
 def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
-  """One of the graphs of a trained model.
+  """Returns one of the graphs of a trained model.
 
   - "model" takes `images`, uint8 [B H W C] as `TrainedModel.predict` does, and
     returns `predictions.outputs`. It also returns `poses` of the classes and,
@@ -109,7 +109,7 @@ def graph(trained: saved.TrainedModel, name: str = "model") -> Graph:
 def _whole(trained):
   model, steps = trained.model, trained.preprocessing
   num_labels = trained.card["num_labels"]
-  predictions.scores_name(model)  # raises where images are not taken
+  predictions.scores_name(model)  # raises if the model takes no images
 
   def one(image):
     prepared = steps(image.astype(jnp.float32) / 255)[None]
@@ -126,7 +126,7 @@ def _images(trained) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _besides(model: nnx.Module, images, num_labels) -> Arrays:
-  """The outputs that `predictions.outputs` does not have."""
+  """Computes the outputs that `predictions.outputs` does not have."""
   for known, read in _BESIDES.items():
     if isinstance(model, known):
       return read(model, images, num_labels)

@@ -30,7 +30,7 @@ Arrays = dict[str, Float[Array, "..."]]
 def routing_by_iteration(
   trained: saved.TrainedModel,
 ) -> Callable[[jax.Array], Arrays]:
-  """Dynamic routing to the classes, iteration by iteration.
+  """Makes a function that returns each iteration of dynamic routing.
 
   Returns:
     A function of an image, uint8 [H W C]. It returns `part_activations`
@@ -90,14 +90,17 @@ def routing_by_iteration(
 def parts_of_objects(
   model: GenerativeCapsules,
 ) -> Callable[[jax.Array, jax.Array], Arrays]:
-  """The parts that the lowest layer of objects expects.
+  """Makes a function that returns the parts that objects expect.
+
+  The objects are those of the lowest layer of objects.
 
   Returns:
     A function of the `poses` [J 6] and `presences` [J] of the objects. In the
     results an axis 1+J holds the dummy parent, then the objects. It returns
     `part_poses` [I 1+J 6], the pose that each object expects of each part,
     `part_presences` [I 1+J], the probability that the part is present if it
-    selects the object, and `choices` [I 1+J], the probability that it does.
+    selects the object, and `choices` [I 1+J], the probability that the part
+    selects the object.
 
   Raises:
     ValueError: if the model has no layer above the parts.
@@ -122,7 +125,7 @@ def parts_of_objects(
 
 
 def gibbs_sweep(model: nnx.Module) -> Callable[..., Arrays]:
-  """One sweep of Gibbs sampling, with random numbers as arguments.
+  """Makes a function of one Gibbs sweep, with random numbers as arguments.
 
   First the capsules are sampled from their exact posterior given the image,
   then the image given the capsules, as in `CapsuleRBM.sweep` with `block=True`.

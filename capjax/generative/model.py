@@ -221,9 +221,8 @@ class GenerativeCapsules(nnx.Module):
 
     Raises:
       TypeError: if the images hold integers.
-      ValueError: if they have another shape, or values that are known and not
-        finite, or are not one for each example of
-        the layers.
+      ValueError: if the images have another shape, values that are known and
+        not finite, or another batch size than the layers.
     """
     checks.images(images, self.image_shape)
     means = self.render(layers[0])

@@ -282,7 +282,7 @@ class StackTest(parameterized.TestCase):
       (2, 3), num_capsules=1, capsule_size=1, visible="gaussian",
       rngs=nnx.Rngs(0),
     )  # fmt: skip
-    with self.assertRaisesRegex(ValueError, "other number or family"):
+    with self.assertRaisesRegex(ValueError, "another number or family"):
       wake_sleep.Stack([first, gaussian])
 
 
