@@ -124,9 +124,9 @@ class MultiHeadAttention(nnx.Module):
 
     Args:
       queries: the same for every set.
-      narrow: members of the sets, of fewer numbers than a token.
+      narrow: members of the sets, with fewer numbers than a token.
       presence: in [0, 1].
-      widen: makes tokens of the members.
+      widen: the layer that makes tokens from the members.
     """
     queries = self._heads(self.query(queries))  # [Q S D]
     # Weights do not change with the bias of the keys.
@@ -184,12 +184,12 @@ def _weigh(
 ) -> Float[Array, "S Q N"]:
   """Weights of tokens, with log presences added to the scaled products."""
   presence = presence.astype(numerics.accumulation_dtype(presence))
-  there = presence > 0
+  present = presence > 0
   logits = products * scale + numerics.safe_log(presence)
-  top = jnp.max(logits, axis=-1, keepdims=True, where=there, initial=-1e30)
+  top = jnp.max(logits, axis=-1, keepdims=True, where=present, initial=-1e30)
   top = jax.lax.stop_gradient(top)
-  weights = numerics.exp_below(jnp.where(there, logits, top), top)
-  weights = jnp.where(there, weights, 0.0)
+  weights = numerics.exp_below(jnp.where(present, logits, top), top)
+  weights = jnp.where(present, weights, 0.0)
   # All weights are 0 where all tokens are absent.
   return numerics.share(weights, jnp.sum(weights, axis=-1, keepdims=True))
 
@@ -197,7 +197,7 @@ def _weigh(
 def _weigh_near_hard(
   products: Float[Array, "S Q N"], presence: Float[Array, " N"], scale: float
 ) -> Float[Array, "S Q N"]:
-  """Weights as in the authors' code: of the tokens of largest presence."""
+  """Weights as in the authors' code; only tokens of largest presence count."""
   presence = jax.lax.stop_gradient(presence)
   absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
   return numerics.softmax((products - _HARD * absence) * scale)

@@ -1,4 +1,4 @@
-"""Routings by attention with their parameters, as `routers` has them.
+"""Routings by attention with parameters, in the form that `routers` describes.
 
 Axes: I parts below, J objects above, C pose of a part, D pose of an object,
 Q R transforms of poses or of their rows.
@@ -112,7 +112,7 @@ class SelfRouting(nnx.Module):
   """Self-routing: a linear routing network for each part (Hahn et al., 2019).
 
   Its weights [I J C] and biases [I J] start at zero, as in the authors' code.
-  Activations depend on these alone: the matrices of the layer, and its bias,
+  Activations depend only on these. So the matrices of the layer, and its bias,
   which is added to the poses, learn only from losses on the poses.
 
   Activations sum to 1 over objects. This suits images of one object; several

@@ -116,7 +116,7 @@ class PrimaryCaps(nnx.Module):
   Without it, at the paper's widths and the authors' initial weights, capsules
   start saturated: more than half of the lengths are above 0.97, where the
   squash passes on a hundredth or less of a gradient along the pose. With the
-  factor lengths are 0.05 to 0.2, where it passes on half.
+  factor, lengths are 0.05 to 0.2, where the squash passes on half.
 
   Differs from the authors' code: with leaky routing the factor there is
   1 / (num_types + 1).
@@ -304,9 +304,9 @@ class DenseCaps(nnx.Module):
     Raises:
       TypeError: if an array does not hold floating-point numbers, or a custom
         routing returns anything but a `RoutingOutput`.
-      ValueError: if the numbers of parts or the sizes of their poses differ, or
-        a known activation is outside of [0, 1], also a length in its place
-        where the routing needs probabilities.
+      ValueError: if the numbers of parts or the sizes of their poses differ; if
+        a known activation is outside of [0, 1]; or if the routing needs
+        probabilities, no activations are given, and a pose is longer than 1.
     """
     given = {"poses": (poses, self.part_shape)}
     if activations is not None:

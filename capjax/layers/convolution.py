@@ -145,8 +145,8 @@ def by_rows(
       ]
       for x in range(width)
     ]
-    met = jnp.concatenate(slices, axis=-1).reshape(-1, width * channels)
-    total += numerics.matmul(met, kernel[y].reshape(-1, filters))
+    read = jnp.concatenate(slices, axis=-1).reshape(-1, width * channels)
+    total += numerics.matmul(read, kernel[y].reshape(-1, filters))
   return total.reshape(len(images), tall, wide, filters)
 
 
@@ -169,18 +169,18 @@ def _slices(cells, taps, count, *, axis):
 def _on_cpu(images, kernel, *, stride):
   # Without gradients, it costs too much to transform a kernel for few images;
   # with gradients, for which pieces are copied again, it pays off.
-  alone = _fastest(
+  for_values = _fastest(
     images, kernel, stride, winograd=1.9, spectral=1.65, channels=64
   )
-  trained = _fastest(
+  for_gradients = _fastest(
     images, kernel, stride, winograd=1.3, spectral=0.95, channels=32
   )
   # Groups of frequencies in turn need less memory, but slow down gradients.
-  options = {"in_turn": True} if alone is tiling.spectral else {}
-  value = functools.partial(_wide, alone, stride=stride, **options)
-  if alone is trained and not options:
+  options = {"in_turn": True} if for_values is tiling.spectral else {}
+  value = functools.partial(_wide, for_values, stride=stride, **options)
+  if for_values is for_gradients and not options:
     return value(images, kernel)
-  differentiated = functools.partial(_wide, trained, stride=stride)
+  differentiated = functools.partial(_wide, for_gradients, stride=stride)
   return platforms.choose_by_gradient(
     images, kernel, without=value, differentiated=differentiated
   )

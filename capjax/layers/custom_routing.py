@@ -29,7 +29,7 @@ class FromFunction(nnx.Module):
   these arguments that its signature names:
 
   * `activations` [I], of the parts: given, or the lengths of their poses;
-  * `bias` [J D], the bias of the layer, which has none if this is not named;
+  * `bias` [J D]; if it is not named, the layer has no bias;
   * `poses` [I C] of the parts, or [I P Q];
   * `transforms` [I J C D] of the votes, or [I J Q R].
 
@@ -41,7 +41,8 @@ class FromFunction(nnx.Module):
   see the parameters of a module inside `functools.partial`, a method or a
   closure.
 
-  It returns a `routing.RoutingOutput`, or another tuple with its three fields.
+  The function returns a `routing.RoutingOutput`, or another tuple with the same
+  three fields.
   """
 
   def __init__(self, function: Callable):
@@ -172,7 +173,7 @@ def _module_inside(function: Callable, seen: tuple = ()) -> nnx.Module | None:
 
 
 def _checked(function, output, sizes):
-  """Returns the fields of a routing's output; a TypeError if they differ."""
+  """Returns the output of a routing; a TypeError if fields or shapes differ."""
   num_parts, num_objects, pose_size = sizes
   wanted = {
     "poses": (num_objects, pose_size),

@@ -1,4 +1,4 @@
-"""Heinsen's routings with their parameters, as `routers` has them.
+"""Heinsen's routings with parameters, in the form that `routers` describes.
 
 Axes: I parts below, J objects above, C pose of a part, D pose of an object,
 Q R transforms of poses or of their rows.
@@ -15,7 +15,7 @@ from capjax.layers.named_routing import ITERATIONS, Router
 
 
 class HeinsenEM(nnx.Module):
-  """EM routing with costs of use and neglect (Heinsen, 2019).
+  """EM routing with gains of use and costs of ignoring (Heinsen, 2019).
 
   The layer's bias [J D] is added to all votes for a parent. beta_use and
   beta_ignore [I J] start at zero, as in the authors' code. Activations then do
@@ -161,7 +161,7 @@ class HeinsenVectors(nnx.Module):
 
 ROUTERS: dict[str, Router] = {
   "heinsen_em": Router(
-    "EM with costs of use and neglect (Heinsen, 2019)",
+    "EM with gains of use and costs of ignoring (Heinsen, 2019)",
     lambda sizes, rngs, **options: HeinsenEM(
       sizes.num_parts, sizes.num_objects, **options
     ),

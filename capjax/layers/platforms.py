@@ -23,7 +23,8 @@ _KNOWN: contextvars.ContextVar[tuple[str | None, int]] = contextvars.ContextVar(
 def known(platform: str, num_devices: int = 1) -> Iterator[None]:
   """Traces the forms for one platform alone; a decorator too.
 
-  What is traced within also runs on other platforms, in the form of this one.
+  A function that is traced in this context also runs on other platforms, in the
+  form for this platform.
 
   Args:
     platform: `cpu`, `gpu` and so on, as `jax.Device.platform` names it.

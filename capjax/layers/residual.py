@@ -85,7 +85,7 @@ class ResidualStages(nnx.Module):
     Args:
       in_features: C.
       stage_features: channels of each stage, from the lowest up.
-      num_blocks: of each stage, of which the first has stride 2.
+      num_blocks: blocks of each stage; the first block has stride 2.
       dtype: as for `ResidualBlock`.
       rngs: its `params` stream initialises the parameters.
 

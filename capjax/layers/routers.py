@@ -1,4 +1,4 @@
-"""Routings by name as layers take them, most with parameters of their own.
+"""Routings by name, in the form that layers call; most have parameters.
 
 Each routes one example: `(poses [I C], transforms [I J C D], activations=[I] or
 None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],

@@ -112,8 +112,8 @@ class ISAB(nnx.Module):
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
   ) -> Float[Array, "B N F"]:
     induced = self.gather(self.inducing[...], tokens, presence)
-    there = jnp.ones(induced.shape[:2], presence.dtype)
-    read = self.scatter(tokens, induced, there)
+    all_present = jnp.ones(induced.shape[:2], presence.dtype)
+    read = self.scatter(tokens, induced, all_present)
     return self.finish(tokens, read, presence)
 
 
@@ -260,11 +260,11 @@ class SetTransformer(nnx.Module):
 
     Args:
       tokens: members of the sets, in any order.
-      presence: in [0, 1], how much each is there.
+      presence: in [0, 1], the presence of each member.
 
     Returns:
-      K vectors of each set, in float32; finite, with finite gradients, also
-      where no token is there.
+      K vectors of each set, in float32; finite, with finite gradients, also if
+      all tokens are absent.
 
     Raises:
       TypeError: if tokens or presences are not floats.

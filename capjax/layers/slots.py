@@ -174,14 +174,14 @@ class SlotAttention(nnx.Module):
 
     Args:
       members: members of the sets, in any order.
-      presence: in [0, 1], how much each is there; None for all of them.
+      presence: in [0, 1], the presence of each member; None for 1.
       points: their places (x, y), mostly in [-1, 1]; needed for frames only.
       key: samples the initial slots; without it they are the same in all sets.
 
     Raises:
       TypeError: if the members are no floating-point numbers.
-      ValueError: if the shapes do not fit, slots have frames, and there are no
-        points, or a known presence is outside of [0, 1].
+      ValueError: if the shapes do not fit, slots have frames but no points are
+        given, or a known presence is outside of [0, 1].
     """
     self._check(members, presence, points)
     contents, frames = self.start(len(members), key=key)
@@ -203,7 +203,7 @@ class SlotAttention(nnx.Module):
   def start(
     self, batch: int, *, key: PRNGKeyArray | None = None
   ) -> tuple[Float[Array, "B J D"], routing.Frames | None]:
-    """The slots before the first round, and their frames, if they have any.
+    """Returns the slots before the first round, and their frames or None.
 
     Args:
       batch: B.
@@ -322,7 +322,7 @@ class PointSlots(nnx.Module):
       size: D, length of a slot.
       width: length of a token.
       num_blocks: blocks of attention among tokens; none with frames.
-      num_heads: heads of these.
+      num_heads: heads of each block.
       num_iterations: as for `SlotAttention`.
       invariant: whether slots have frames.
       masking: how blocks ignore absent points, as for `SetTransformer`.

@@ -76,7 +76,7 @@ def margin_loss(
 def _check_order(lower, upper):
   if any(isinstance(x, jax.core.Tracer) for x in (lower, upper)):
     return
-  # In one dtype, in which equal margins of different dtypes are equal.
+  # In float32, where equal margins of different dtypes compare as equal.
   if np.asarray(lower, np.float32) > np.asarray(upper, np.float32):
     raise ValueError(
       f"lower is {lower} and upper {upper}; give margins in this order."
@@ -174,7 +174,7 @@ def cross_entropy(
     labels: the class of each example.
 
   Returns:
-    For each example, in float32 or wider.
+    The cross-entropy of each example, in float32 or wider.
 
   Raises:
     TypeError: if the logits are no floats, or as `check_labels`.

@@ -1,4 +1,4 @@
-"""Classes as targets, and whether scores have found them."""
+"""Labels: checks, conversion to targets, and comparison with scores."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,9 @@ def check_labels(
 def one_hot(
   labels: Int[Array, "..."], num_classes: int, *, name: str = "labels"
 ) -> Float[Array, "... J"]:
-  """1 for the class and 0 for others; NaN for a label outside of the classes.
+  """Marks the class of each example by 1, the others by 0.
+
+  A traced label outside of the classes gives NaN.
 
   Args:
     labels: class of each example.
@@ -117,7 +119,7 @@ def exact_set(
 
 
 def _check_different(labels):
-  """Refuses a label twice in one example, where labels are known."""
+  """Raises a ValueError if an example has a known label twice."""
   if isinstance(labels, jax.core.Tracer):
     return
   known = np.sort(np.asarray(labels), axis=-1)
@@ -148,9 +150,9 @@ def check_sets(scores: Float[Array, "..."], labels: Int[Array, "..."]) -> None:
 
 
 def as_int32(labels: Int[Array, "..."]) -> Int[Array, "..."]:
-  """Labels in a dtype that holds the numbers of all classes; 8 bits may not.
+  """Converts labels to int32, which holds all class numbers; int8 may not.
 
-  Labels of 64 bits that it cannot hold become numbers of no class.
+  Labels of 64 bits that do not fit become numbers that are no class.
   """
   labels = jnp.asarray(labels)
   if labels.dtype.itemsize > 4:

@@ -1,4 +1,4 @@
-"""Losses of models that draw what they see, `CapsNet` with its decoder."""
+"""Losses of models that reconstruct images: `CapsNet` with its decoder."""
 
 import jax
 import jax.numpy as jnp
