@@ -19,13 +19,16 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def package(name: str) -> types.ModuleType:
-  """The package in the folder `name` beside `capjax`.
+  """Imports the package in the folder `name` beside `capjax`.
 
-  It is entered in `sys.modules` as `capjax.NAME` and, unless another package of
-  that name can be imported, as `NAME`.
+  The package is entered in `sys.modules` as `capjax.NAME`. It is also entered
+  as `NAME`, unless another package of that name can be imported.
 
   Args:
     name: `kernels` or `experiments`.
+
+  Returns:
+    The package.
   """
   inner = f"{__package__}.{name}"
   found = sys.modules.get(name) or importlib.util.find_spec(name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-  """Pauses garbage collection, and excludes what was imported from it later.
+  """Pauses garbage collection; later collections skip the imported objects.
 
   JAX and Flax make hundreds of thousands of permanent objects. Searching them
   for garbage takes a sixth of the time of their import, and as long again at

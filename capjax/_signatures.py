@@ -1,7 +1,7 @@
 """Signatures of modules, which the metaclass of Flax hides.
 
-`inspect.signature(CapsNet)` would be `(*args, **kwargs)`, and so would what
-notebooks show while a call is typed.
+`inspect.signature(CapsNet)` would be `(*args, **kwargs)`, and notebooks would
+show this signature while a call is typed.
 """
 
 import inspect
@@ -12,10 +12,10 @@ from flax import nnx
 
 
 class _OfInit:
-  """The signature of a class: that of its `__init__`; none of its instances."""
+  """Gives a class the signature of its `__init__`; its instances get none."""
 
   def __get__(self, instance: Any, owner: type) -> inspect.Signature:
-    if instance is not None:  # which has the signature of its `__call__`
+    if instance is not None:  # its signature is that of `__call__`
       raise AttributeError("__signature__")
     of_init = inspect.signature(owner.__init__)  # type: ignore[misc]
     return of_init.replace(parameters=[*of_init.parameters.values()][1:])

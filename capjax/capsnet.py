@@ -79,9 +79,9 @@ class CapsNet(nnx.Module):
       num_types: primary capsules at each position.
       part_size: C, length of a primary capsule.
       primary_kernel: height and width of the kernel of the primary capsules.
-      primary_stride: their stride.
-      primary_scale: factor of their convolution; None for 1 / num_types, as
-        in the authors' code, see `layers.PrimaryCaps`.
+      primary_stride: stride of the primary capsules.
+      primary_scale: factor of the convolution of the primary capsules; None for
+        1 / num_types, as in the authors' code, see `layers.PrimaryCaps`.
       pose_size: D, length of a class capsule, and of a hidden one; capsules of
         `conv_capsules` have the length of a primary one.
       conv_capsules: types of capsules at each position of each convolutional
@@ -341,14 +341,14 @@ def _primary_grid(
   primary_kernel: int,
   primary_stride: int,
 ) -> tuple[int, int]:
-  """The numbers of rows and columns of the primary capsules of `CapsNet`.
+  """Returns the rows and columns of the primary capsules of `CapsNet`.
 
   Args:
     image_shape: height, width and channels.
     conv_kernel: taps of the first convolution, without padding.
     halvings: how often residual stages then halve the grid, rounding up.
     primary_kernel: taps of the primary capsules, without padding.
-    primary_stride: their stride.
+    primary_stride: stride of the primary capsules.
 
   Raises:
     ImageShapeError: if the images are too small for the kernels.

@@ -34,8 +34,8 @@ class EfficientCapsNet(nnx.Module):
   priors. The decoder has the defaults of Flax's dense layers.
 
   Batch normalisation follows `train()` and `eval()`. In training it updates its
-  running statistics (`nnx.BatchStat`) in the called module, so a transformed
-  function has to return them.
+  running statistics (`nnx.BatchStat`) in the called module, so a function under
+  a transformation of JAX has to return them.
   """
 
   def __init__(
@@ -59,8 +59,8 @@ class EfficientCapsNet(nnx.Module):
       num_classes: J.
       conv_features: channels of the convolutions; the last make I = channels /
         `part_size` primary capsules.
-      conv_kernels: their taps along each axis.
-      conv_strides: their strides.
+      conv_kernels: taps of each convolution along each axis.
+      conv_strides: stride of each convolution.
       part_size: C, length of a primary capsule.
       pose_size: D, length of a class capsule.
       decoder_features: widths of the decoder's hidden layers; empty for a

@@ -54,7 +54,7 @@ def require_on_host(
   remedy: str,
   dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> None:
-  """As `require`, for an array in the memory of the host."""
+  """Checks that an array fits the memory of the host; see `require`."""
   size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available_on_host()
   if free is not None and size > free:
     raise ValueError(
@@ -85,9 +85,9 @@ def shortage(size: int) -> str:
 
 
 def as_text(size: int) -> str:
-  """A number of bytes in units of 1000, to two digits or more."""
+  """Formats a number of bytes to two digits or more, such as "1.5 GB"."""
   units = ("B", "kB", "MB", "GB", "TB", "PB")
-  # What rounds to 1000 of a unit is 1 of the next.
+  # A size that rounds to 1000 of a unit is shown as 1 of the next unit.
   power = min(len(units) - 1, int(math.log10(max(size, 1) / 0.9995)) // 3)
   number = size / 1000**power
   text = f"{number:.1f}" if number < 9.95 else f"{number:.0f}"

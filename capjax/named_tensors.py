@@ -44,11 +44,14 @@ def of_model(model: nnx.Module) -> dict[str, np.ndarray]:
 
 
 def halves(model: nnx.Module, tensors: Tensors) -> dict[str, np.ndarray]:
-  """The parameters in float32 or float64, as float16.
+  """Converts the parameters in float32 or float64 to float16.
 
   Args:
     model: the model.
-    tensors: its state, as `of_model` gives it.
+    tensors: the state of the model, as `of_model` returns it.
+
+  Returns:
+    The converted parameters, by name.
 
   Raises:
     ValueError: if a parameter is too large for float16.
@@ -69,7 +72,7 @@ def halves(model: nnx.Module, tensors: Tensors) -> dict[str, np.ndarray]:
 
 
 def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
-  """How tensors differ from the state of a spec's model; None if they fit."""
+  """Says how tensors differ from a spec's model; None if they fit."""
   wanted = named(nnx.state(spec.shapes()))
   wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
   found = {name: _shape(x) for name, x in tensors.items()}
@@ -87,7 +90,7 @@ def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
 
 
 def other_setting(spec: specs.Spec, model: nnx.Module) -> str | None:
-  """How the settings of a model differ from a spec's; None if they are equal.
+  """Says how a model's settings differ from a spec's; None if they are equal.
 
   Settings are classes of modules and their attributes, such as a routing with
   its number of iterations; not the mode of training or evaluation.

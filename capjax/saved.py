@@ -38,9 +38,10 @@ class TrainedModel:
   argument: else loops in them are compiled each time.
 
   Attributes:
-    model: a copy of the module that was given, in evaluation mode. It does not
-      follow later training, and shares the arrays: after an update that donates
-      them it cannot be used. Make it when training has ended.
+    model: a copy of the module that was given, in evaluation mode. The copy
+      does not follow later training, and shares the arrays of the module. After
+      a training step that donates these arrays, the copy cannot be used. So
+      make it when training has ended.
     card: what the model is, as JSON: see `make_card`; `sha256` identifies a
       model that was loaded.
   """
@@ -77,7 +78,7 @@ class TrainedModel:
   def preprocess(
     self, images: np.ndarray | jax.Array
   ) -> Float[Array, "N H2 W2 C"]:
-    """The model's input for images as they are in the data set.
+    """Computes the model's input from images as data sets hold them.
 
     Args:
       images: uint8 [N H W C], of the size on the card; [N H W] for one channel.
@@ -105,7 +106,7 @@ class TrainedModel:
       ValueError: if the images have another dtype or shape, or the model does
         not take images.
     """
-    predictions.scores_name(self.model)  # raises without predictions
+    predictions.scores_name(self.model)  # raises if it takes no images
     images = preprocessing.stored(images, self.card["image_shape"])
     checks.counts(batch_size=batch_size)
     size = min(batch_size, len(images))
@@ -154,7 +155,7 @@ def make_card(
   num_labels: int | None = 1,
   **about: Any,
 ) -> dict[str, Any]:
-  """The card of a model.
+  """Makes the card of a model.
 
   Args:
     spec: the class of the model and the arguments of its constructor.
@@ -241,7 +242,7 @@ def save(
 
 
 def _other_sizes(spec: specs.Spec, card: Mapping[str, Any]) -> str:
-  """How a card contradicts its model on classes or images; empty if not."""
+  """Says how a card contradicts its model on classes or images; else ""."""
   count = _argument(spec, "num_classes")
   names = card["class_names"]
   if card["num_labels"] == 0:
@@ -312,9 +313,10 @@ def start_from(
     trained: the model that the weights come from.
 
   Returns:
-    The names of what was copied, and of what was not.
+    The names of the tensors that were copied, and of those that were not.
 
   Raises:
+    TypeError: if `trained` is not a `TrainedModel`.
     ValueError: if nothing fits.
   """
   copied, new = fitting(model, trained)
@@ -335,11 +337,14 @@ def start_from(
 def fitting(
   model: nnx.Module, trained: TrainedModel
 ) -> tuple[list[str], list[str]]:
-  """The weights that `start_from` would copy, and those that it would not.
+  """Finds the weights that `start_from` would copy.
 
   Args:
     model: as for `start_from`; shapes instead of arrays are enough.
     trained: as for `start_from`.
+
+  Returns:
+    The names of the tensors that would be copied, and of those that would not.
 
   Raises:
     TypeError: if `trained` is not a `TrainedModel`.

@@ -128,7 +128,9 @@ class Spec:
 
 
 def plain(value: Any) -> Any:
-  """A value as JSON gives it back; numbers of NumPy as plain ones.
+  """Converts a value to the form that JSON would read back.
+
+  Numbers of NumPy become numbers of Python, tuples become lists.
 
   Raises:
     TypeError: if JSON cannot hold it.
@@ -173,7 +175,7 @@ def current(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(described: Mapping[str, Any]) -> Spec:
-  """The spec that `Spec.as_json` described.
+  """Makes the spec that `Spec.as_json` described.
 
   Lists, which JSON has in place of tuples, become tuples.
 
@@ -182,7 +184,8 @@ def from_json(described: Mapping[str, Any]) -> Spec:
 
   Raises:
     TypeError: if the class does not take one of the arguments.
-    ValueError: if the class is not of this package: its code would be run.
+    ValueError: if the class is not of this package. Other classes are refused,
+      since their code would be run.
   """
   described = current(described)
   path = described["class"]
@@ -197,7 +200,7 @@ def from_json(described: Mapping[str, Any]) -> Spec:
       return Spec(maker, _with_tuples(described["arguments"]))
   raise ValueError(
     f"class {path!r} is no model of {_PACKAGE[:-1]}; give one such as "
-    "capjax.capsnet.CapsNet, or keep the state of your own by "
+    "capjax.capsnet.CapsNet, or keep the state of a model of your own by "
     "named_tensors.of_model."
   )
 

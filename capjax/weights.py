@@ -63,8 +63,8 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 def replace(path: pathlib.Path, content: bytes) -> None:
   """Replaces a file; after a crash, it is the old one or the new one.
 
-  The content is on the disk before the name is: otherwise some file systems
-  keep an empty file after a loss of power.
+  The content is written to the disk before the file is renamed. Otherwise some
+  file systems would keep an empty file after a loss of power.
 
   Raises:
     OSError: if the file cannot be written; the old one is still there.
@@ -82,7 +82,7 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 
 def find(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The file of a model: `path` itself, or that in the folder of a run.
+  """Finds the file of a model: `path` itself, or the file in a run's folder.
 
   Raises:
     FileNotFoundError: if there is none; the message says what to do.
@@ -111,7 +111,7 @@ def find(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-  """The card and the tensors of a file, checked.
+  """Reads and checks the card and the tensors of a file.
 
   Raises:
     ValueError: if the file is damaged, foreign, or of a newer version.
@@ -143,7 +143,7 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     version = card["format"]
     missing = [name for name in _NEEDED if name not in card]
   except (ValueError, TypeError, KeyError):
-    raise ValueError(f"{path} is damaged: its card is no card; {again}.") from (
+    raise ValueError(f"{path} is damaged: its card is invalid; {again}.") from (
       None
     )
   if not isinstance(version, int) or version > FORMAT:

@@ -1,8 +1,8 @@
 """Trained models that come with the package: small, offline, by name.
 
-The card of each says which data set it was trained on, and under `measured`
-what `measure` gave for the stored weights on the whole test set and on its
-first 1,000 images.
+The card of each model says which data set it was trained on. Its entry
+`measured` has the results of `measure` for the stored weights, on the whole
+test set and on its first 1,000 images.
 """
 
 import hashlib
@@ -58,8 +58,8 @@ def load(name: str) -> saved.TrainedModel:
 def load_any(path_or_name: str | os.PathLike[str]) -> saved.TrainedModel:
   """Loads a pretrained model by name, or any other as `capjax.load` does.
 
-  A name of `names()` is taken as such, even where a file has the same name:
-  give that as `./NAME`.
+  A name in `names()` always means the pretrained model. If a file has the same
+  name, give the file as `./NAME`.
 
   Raises:
     FileNotFoundError: if there is no such model.
@@ -101,8 +101,8 @@ def measure(
     reconstructions.
 
   Raises:
-    ValueError: if the model has neither, as an SCAE trained without labels, or
-      the labels have another shape.
+    ValueError: if the model has neither classes nor reconstructions, such as an
+      SCAE trained without labels, or the labels have another shape.
   """
   if trained.card["num_labels"] == 2 and np.ndim(labels) == 1:
     return {"accuracy": _accuracy_of_pairs(trained, images, labels)}

@@ -75,7 +75,7 @@ class SCAE(nnx.Module):
     """Initialises the parameters.
 
     Args:
-      image_shape: (H, W, C) of the images, H and W at least 23 (but for
+      image_shape: (H, W, C) of the images, H and W at least 23 (any size for
         `part_encoder="pixels"`); MNIST on a canvas of (40, 40, 1) in the paper.
       num_classes: N, classes of the probes, which alone learn from labels.
       num_parts: M.
@@ -87,11 +87,12 @@ class SCAE(nnx.Module):
       nonlinearity: that of templates, as for `part_templates.Templates`.
       mixing: mixing of parts in an image, as for `part_templates.Templates`.
       kind: kind of the poses of objects, as for `geometry.pose_matrix`.
-      normalise: of votes, as for `vote_mixture.explain_parts`.
-      masking: of absent parts, as for `set_transformer.SetTransformer`; an MLP
-        ignores none.
-      part_encoder: what finds the parts, as for `part_capsules.PartEncoder`.
-      object_encoder: what finds the objects, as for
+      normalise: how weights of votes are normalised, as for
+        `vote_mixture.explain_parts`.
+      masking: how absent parts are ignored, as for
+        `set_transformer.SetTransformer`; an MLP does not ignore them.
+      part_encoder: how parts are found, as for `part_capsules.PartEncoder`.
+      object_encoder: how objects are found, as for
         `object_capsules.ObjectCapsules`.
       deformations: whether the relations of an object to its parts depend on
         the image.
@@ -193,8 +194,8 @@ class SCAE(nnx.Module):
       parts,
       objects,
       self.prior_probe(lax.stop_gradient(objects.prior_presence())),
-      # Of sums, as in the authors' code: means are so small that a probe
-      # learns from them more slowly.
+      # The probe reads sums, as in the authors' code. Means are so small that a
+      # probe learns from them more slowly.
       self.posterior_probe(lax.stop_gradient(jnp.sum(objects.posterior, -1))),
     )
 
@@ -348,10 +349,10 @@ def reconstruct(
 def object_masks(
   model: SCAE, images: Float[Array, "B H W C"]
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K H W"]]:
-  """Reconstructs images from their parts, and shares out pixels to objects.
+  """Reconstructs images from their parts, and assigns pixels to objects.
 
-  A part counts for the object that explains it best, and has its share of each
-  pixel in the mixture of parts; what is left is the background's.
+  Each part belongs to the object that explains it best. Its share of a pixel is
+  its coefficient in the mixture of parts; the rest belongs to the background.
 
   Args:
     model: the autoencoder.

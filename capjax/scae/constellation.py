@@ -60,7 +60,11 @@ class Constellation(NamedTuple):
     return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
 
   def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
-    """The share of the points that are `there` assigned to each object."""
+    """Computes the share of the present points that each object explains best.
+
+    Args:
+      there: [B M], 1 for points that are present, else 0.
+    """
     won = jax.nn.one_hot(self.winners, self.logits.shape[1])
     counts = numerics.einsum("bmk,bm->bk", won, there)
     return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
@@ -106,7 +110,7 @@ class ConstellationAutoencoder(nnx.Module):
       code: length of an object's code.
       hidden: hidden units of the networks of an object.
       masking: how absent points are ignored, as for `SetTransformer`; slots
-        weight points by presence whatever it says.
+        weight points by presence for either value.
       encoder: "set_transformer", "slots" or "invariant_slots".
       dtype: dtype of the products of dense layers, as for
         `layers.dense.set_dtype`; poses and likelihoods are in float32.
@@ -251,8 +255,8 @@ def constellation_loss(
   Differs from paper: by default sparsity has no gradient. "soft" pulls
   the number of objects of every image to K / C (3 / 2); the true numbers are 0
   to 3. After 8,000 steps of the preset `constellation` 80% and 69% of points of
-  validation images are right with "hard" (two seeds), 63% with "soft" (one); of
-  test images, 72% are with all points in one object.
+  validation images are right with "hard" (two seeds), 63% with "soft" (one). If
+  all points are assigned to one object, 72% of those of test images are right.
   """
   if sparsity_of not in ("soft", "hard"):
     raise ValueError(f"sparsity_of={sparsity_of!r}; pass 'soft' or 'hard'.")

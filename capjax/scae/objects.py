@@ -91,8 +91,8 @@ class ObjectCapsules(nnx.Module):
       kind: kind of all poses of objects and relations.
       normalise: of the weights of votes, as for `vote_mixture.explain_parts`.
       masking: how absent parts are ignored, as for `SetTransformer`; an MLP
-        ignores none.
-      encoder: what reads the parts, see the class.
+        does not ignore them.
+      encoder: how the parts are read, see the class.
       deformations: whether relations depend on the image.
       width: length of the tokens in the set transformer.
       num_blocks: number of self-attention blocks.

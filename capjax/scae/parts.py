@@ -140,8 +140,8 @@ class PartEncoder(nnx.Module):
       key: samples the noise of training, as for `voting.jitter`; None for none.
 
     Raises:
-      ValueError: if the images have another shape than those it was made for,
-        or values are known and not finite.
+      ValueError: if the images have another shape than the encoder was made
+        for, or values are known and not finite.
     """
     checks.images(images, self.image_shape)
     for conv in self.convs:

@@ -128,7 +128,7 @@ class Templates(nnx.Module):
     return _log_probs(*self._scenes(images, parts))
 
   def _scenes(self, images, parts):
-    """Returns the arrays of each image [B ...], and those of all images."""
+    """Returns the arrays of each image [B ...], and those that images share."""
     checks.images(images, (*self.canvas, self.num_channels))
     checks.arrays(
       {

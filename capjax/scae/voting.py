@@ -109,7 +109,8 @@ class Voters(nnx.Module):
       masking: how absent members are ignored, as for `SetTransformer`.
       deformations: whether relations depend on the image.
       num_members: M, for a network without attention; None for `encoder`.
-      encoder: what finds the objects; slots take points, `in_features` 2.
+      encoder: how the objects are found; slots take points, with `in_features`
+        of 2.
       rngs: its `params` stream initialises the parameters.
 
     Raises:

@@ -177,5 +177,5 @@ def test_a_card_that_is_no_card(path):
   _, tensors = weights.read(path)
   for text in ("[1]", "{", json.dumps({"class": "x"})):
     safetensors.numpy.save_file(tensors, path, {"capjax": text})
-    with pytest.raises(ValueError, match="its card is no card"):
+    with pytest.raises(ValueError, match="its card is invalid"):
       capjax.load(path)
