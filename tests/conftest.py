@@ -1,4 +1,4 @@
-"""Settings every test runs under."""
+"""Settings and fixtures of all tests."""
 
 import gc
 import os
@@ -12,13 +12,13 @@ import jaxtyping
 import processes
 import pytest
 
-# As a user's programs are compiled: `XLA_FLAGS= make test`.
+# Compile quickly. `XLA_FLAGS= make test` compiles as for users instead.
 compiling.compile_quickly()
 # Shapes and dtypes written in the annotations are enforced in tests.
 jaxtyping.install_import_hook(["kernels", "capjax"], "beartype.beartype")
 
 
-# Folders and files.
+# Folders and files whose tests take longest.
 _TAKE_LONGEST = {
   "benchmarks", "exporting", "integration", "tasks", "tutorials_test.py",
 }  # fmt: skip
@@ -26,11 +26,12 @@ _TAKE_LONGEST = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """What takes longest starts first, since it leaves a core idle at the end.
+  """Puts the longest tests first, so that no core is idle at the end.
 
-  Those are runs of the binaries, exported graphs, trainings of each task, and
-  files whose tests take minutes together.
-  `long_after_first` leaves one case of many to `make test`.
+  The longest tests are runs of the binaries, exported graphs, trainings of each
+  task, and files whose tests take minutes together. Of a test that is marked
+  `long_after_first`, all cases but the first are also marked `long`, so that
+  `make test` runs the first case only.
   """
   items.sort(key=lambda item: not _TAKE_LONGEST & {*item.path.parts})
   seen = set()
@@ -44,9 +45,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup():
-  """Skips what starts after CAPJAX_TESTS_UNTIL, in seconds since 1970.
+  """Skips tests that start after CAPJAX_TESTS_UNTIL, in seconds since 1970.
 
-  CI sets it, so that a slow machine ends with skipped tests, not in the middle.
+  CI sets this variable. On a slow machine the last tests are then skipped, and
+  the run is not stopped in the middle of a test.
   """
   until = os.environ.get("CAPJAX_TESTS_UNTIL")
   if until and time.time() > float(until):
@@ -54,10 +56,10 @@ def pytest_runtest_setup():
 
 
 def pytest_collection_finish():
-  """Spares the garbage collector what lasts as long as the tests.
+  """Excludes objects that exist until the end from garbage collection.
 
-  Else it walks through a million objects of JAX and of pytest again and again:
-  8% of the processor time.
+  Otherwise the collector visits a million objects of JAX and of pytest again
+  and again, which takes 8% of the processor time.
   """
   gc.collect()
   gc.freeze()
@@ -66,7 +68,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled():
-  """Frees what a file compiled: workers would grow by gigabytes."""
+  """Frees the programs that a test file compiled, which take gigabytes."""
   yield
   jax.clear_caches()
 
@@ -87,9 +89,10 @@ def data_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-  """Where binaries keep what they compiled; the workers share it.
+  """The folder of compiled programs, which all workers share.
 
-  JAX_COMPILATION_CACHE_DIR, if it is set, lasts longer than these tests.
+  It is JAX_COMPILATION_CACHE_DIR, if that is set, and is then kept after the
+  tests.
   """
   if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return pathlib.Path(folder)
@@ -99,7 +102,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(cache):
-  """Starts a binary with flags."""
+  """A function that starts a binary with flags."""
 
   def run(workdir, *flags, binary="train_capsnet", **options):
     folders = (f"--workdir={workdir}", f"--compilation_cache={cache}")
@@ -110,7 +113,7 @@ def start(cache):
 
 @pytest.fixture(scope="session")
 def train(start):
-  """Runs a binary to its end; gives the exit code and all that it printed."""
+  """A function that runs a binary, and returns its exit code and output."""
 
   def run(workdir, *flags, **options):
     return start(workdir, *flags, **options).wait()
@@ -120,7 +123,7 @@ def train(start):
 
 @pytest.fixture
 def as_a_user():
-  """Calls without the checks of annotations, which only tests make."""
+  """Turns off the checks of annotations, which users do not have."""
   jaxtyping.config.update("jaxtyping_disable", True)
   yield
   jaxtyping.config.update("jaxtyping_disable", False)

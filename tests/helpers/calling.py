@@ -1,6 +1,7 @@
-"""Calls a function of a module that no other test of this process may import.
+"""Calls a function of a benchmark in a process of its own.
 
-Benchmarks share names of flags: `step_cost.in_process(calling.call, ...)`.
+Benchmarks define flags of the same names, so one process cannot import two of
+them. Tests call `step_cost.in_process(calling.call, MODULE, NAME, ...)`.
 """
 
 import importlib

@@ -24,7 +24,7 @@ def votes(seed=0, shape=VOTES_SHAPE, dtype=jnp.float32):
 
 
 def bias(seed=0, shape=VOTES_SHAPE, dtype=jnp.float32):
-  """Of the parents of votes of a shape."""
+  """Biases of the parents, for votes of a shape."""
   return jax.random.normal(jax.random.key(seed + 100), shape[1:], dtype) / 2
 
 
@@ -69,7 +69,7 @@ def efficient_capsnet(seed=0, **options):
 
 
 def perturbed(model, seed=0):
-  """A copy none of whose numbers is at its first value."""
+  """A copy of a model with every number changed."""
   random = np.random.default_rng(seed)
 
   def move(leaf):
@@ -83,23 +83,27 @@ def num_parameters(model):
 
 
 def assert_outputs_close(got, want, atol=1e-5):
-  """Two outputs of a routing, or triples like them."""
+  """Compares two outputs of a routing, or triples like them."""
   fields = routing.RoutingOutput._fields
   for name, one, other in zip(fields, got, want, strict=True):
     np.testing.assert_allclose(one, other, atol=atol, err_msg=name)
 
 
 def assert_equally_often(counts):
-  """Six standard deviations allow one false alarm in 10^8 counts."""
+  """Checks that counts differ by chance only.
+
+  The limit of six standard deviations allows one false alarm in 10^8 counts.
+  """
   counts = np.asarray(list(counts))
   mean = counts.sum() / counts.size
   np.testing.assert_array_less(np.abs(counts - mean), 6 * mean**0.5)
 
 
 def precisions(jaxpr):
-  """Of all products and convolutions in a jaxpr and in those within.
+  """Yields the precision of each product and convolution in a jaxpr.
 
-  Products with ones are sums, which are never rounded.
+  Inner jaxprs are included. Products with ones are left out, since they are
+  sums, which are never rounded.
   """
   products = jax.lax.dot_general_p, jax.lax.conv_general_dilated_p
   ones = set()
@@ -118,6 +122,9 @@ def precisions(jaxpr):
 
 
 def assert_products_are_not_rounded(function, *arguments):
-  """By TF32 or bfloat16, on devices where that is the default."""
+  """Checks that products do not round to TF32 or bfloat16.
+
+  Some devices would do so by default.
+  """
   found = set(precisions(jax.make_jaxpr(function)(*arguments)))
   assert found == {(jax.lax.Precision.HIGHEST,) * 2}, found

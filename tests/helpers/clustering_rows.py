@@ -29,7 +29,10 @@ _CONVOLUTION = {
 
 
 def _maximise(weights, votes, beta_a, beta_u):
-  """About another centre than the mean; in float32, as `em_routing` does."""
+  """The M-step about another centre than the mean.
+
+  In float32, as `em_routing` calls it.
+  """
   weights, votes, beta_a, beta_u = (
     x.astype(numerics.accumulation_dtype(x))
     for x in (weights, votes, beta_a, beta_u)
@@ -66,7 +69,10 @@ def _heinsen_em_of_weights(votes, weights):
 
 
 def _heinsen_vectors_of_weights(votes, weights):
-  """Parts are the means of their votes, predicted as the parents are."""
+  """Heinsen's routing of 2022.
+
+  Parts are the means of their votes, and parents predict parts like themselves.
+  """
   num_parts, num_parents, size = votes.shape
   pairs = jnp.ones((num_parts, num_parents), votes.dtype)
   parents = jnp.ones((num_parents, size), votes.dtype)

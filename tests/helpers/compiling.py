@@ -1,11 +1,11 @@
-"""How XLA compiles in tests, where that takes longer than running."""
+"""Flags of XLA for tests, where compilation takes longer than execution."""
 
 import importlib.metadata
 import os
 
 
 def _flags() -> str:
-  # Operations and their order stay; instructions are chosen less well.
+  # Operations and their order stay the same; machine code is less optimised.
   flags = [
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -13,7 +13,7 @@ def _flags() -> str:
   ]
   version = importlib.metadata.version("jaxlib").split(".")
   if tuple(int(x) for x in version[:2]) < (0, 11):
-    # A quarter of the time. Later releases end where they read it.
+    # This saves a quarter of the time. Later releases refuse the flag.
     flags.append("--xla_cpu_use_fusion_emitters=false")
   return " ".join(flags)
 
@@ -22,10 +22,10 @@ FLAGS = _flags()
 
 
 def compile_quickly() -> None:
-  """Before JAX first computes. What the caller has set stays as it is.
+  """Sets variables for quick compilation; call it before JAX first computes.
 
-  One thread for k-means and t-SNE: with more, they wait for one another where
-  other tests hold the cores.
+  Variables that are already set are kept. k-means and t-SNE get one thread:
+  several threads would wait for each other while other tests use the cores.
   """
   os.environ.setdefault("XLA_FLAGS", FLAGS)
   os.environ.setdefault("OMP_NUM_THREADS", "1")

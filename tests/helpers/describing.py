@@ -1,7 +1,8 @@
-"""Makes a binary's model again from the record of it, in shapes alone.
+"""Checks that the model of a binary can be made again from its record.
 
-In a process of its own, by `processes.Running("describing", BINARY, FLAGS...,
-package="")`: prints `same` where class, arguments and shapes come back.
+It runs in a process of its own, by `processes.Running("describing", BINARY,
+FLAGS..., package="")`. It makes shapes only, and prints `same` if class,
+arguments and shapes are those of the first model.
 """
 
 import importlib
@@ -26,7 +27,7 @@ def _leaves(model):
 
 
 def _describe(make_task: Callable[[], tasks.Task]) -> None:
-  """In the place of `launch.train`."""
+  """Checks the record of a task's model; replaces `launch.train`."""
   with errors.clear_errors():
     task = make_task()
     train = datasets.load("train")

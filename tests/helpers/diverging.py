@@ -1,8 +1,8 @@
 """Trains by a binary, and reports once that training has diverged.
 
-In a process of its own, by `processes.Running("diverging", BINARY, COUNT,
-FLAGS..., package="")`: of the COUNT-th metrics that are judged, and no others.
-What it has trained is not evaluated.
+It runs in a process of its own, by `processes.Running("diverging", BINARY,
+COUNT, FLAGS..., package="")`. Only the COUNT-th metrics that `Task.diverged`
+judges count as diverged. The trained model is not evaluated.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from experiments.training import task
 
 
 def _diverge(count: int):
-  """In the place of `launch.train`."""
+  """A replacement of `launch.train`, whose training diverges once."""
   train = launch.train
 
   def train_diverging(make_task: Callable[[], task.Task]) -> None:

@@ -1,4 +1,4 @@
-"""EM routing as printed, in float64 NumPy, of any children and parents."""
+"""EM routing as the papers print it, in float64 NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +8,8 @@ from kernels.routing import em
 FORMS = {"paper": em.PAPER, "official": em.OFFICIAL}
 TEMPERATURES = (0.05, 0.3, 0.6)
 STRIDE = 2
-# So that activations are neither 0 nor 1 with the official factor of 5000.
+# Scales with which activations are neither 0 nor 1, in spite of the factor of
+# 5000 in the official code.
 BETA_A_SCALES = {"paper": 1.0, "official": 1e-3}
 
 
@@ -23,7 +24,9 @@ def oracle(
   *,
   cost_scale=1.0,
 ):
-  """Loops over pairs; densities as products, not as sums of logarithms.
+  """EM routing by loops over pairs of any children and parents.
+
+  Densities are products, not sums of logarithms.
 
   Args:
     votes: {(child, parent): [D]} of the children that a parent sees.
@@ -83,7 +86,7 @@ def oracle(
 def dense_oracle(
   votes, activations, beta_a, beta_u, temperatures, form, **options
 ):
-  """Of votes [I J D], all of which count; gives arrays as `em.EMOutput`."""
+  """The result of `oracle` for votes [I J D], as an `em.EMOutput`."""
   arrays = (np.float64(x) for x in (votes, activations, beta_a, beta_u))
   votes, activations, beta_a, beta_u = arrays
   pairs = [(i, j) for i in range(len(votes)) for j in range(votes.shape[1])]
@@ -118,7 +121,10 @@ def convolution_oracle(
   temperatures=TEMPERATURES[1:],
   fault="",
 ):
-  """Loops over positions, places, types; every child knows its parents."""
+  """The result of `oracle` for capsules in windows, as an `em.EMOutput`.
+
+  With a `fault`, children compete in a wrong way.
+  """
   arrays = (poses, activations, transforms, beta_a, beta_u)
   poses, activations, transforms, beta_a, beta_u = map(np.float64, arrays)
   height, width, types = activations.shape

@@ -43,7 +43,7 @@ def energy_oracle(x, h, z, parameters):
 
 
 def states(parameters):
-  """Every (x, h, z, -E), in float64."""
+  """Yields (x, h, z, -E) of every state, in float64."""
   parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
   for bits in itertools.product((0.0, 1.0), repeat=M + K * J + K):
     x = np.array(bits[:M])
@@ -53,12 +53,12 @@ def states(parameters):
 
 
 def expect(states, of=lambda x, h, z: 1.0):
-  """Sum over states of exp(-E) of(x, h, z)."""
+  """The sum of exp(-E) times `of(x, h, z)` over states."""
   return sum(np.exp(value) * of(x, h, z) for x, h, z, value in states)
 
 
 def by_visible(parameters):
-  """The states of each x."""
+  """A dict from each x, as a tuple, to its states."""
   groups = {}
   for x, h, z, value in states(parameters):
     groups.setdefault(tuple(x), []).append((x, h, z, value))

@@ -1,11 +1,16 @@
 """Trains a small network on arrays by `fitting.fit`, without any flag.
 
-In a process of its own, by `processes.Running("fit_arrays", WORKDIR, OPTIONS,
-package="")`, OPTIONS being fields of `LoopConfig` in JSON, `task` for another
-than that of CapsNet, `optimizer` for another than Adam, `stop_at` for the
-validation at which the process is killed, `fails` for an error in the first
-update, `suite_fails` for one in the suites after training, and `start_from` for
-the folder of a run whose weights it starts from.
+It runs in a process of its own, by `processes.Running("fit_arrays", WORKDIR,
+OPTIONS, package="")`. OPTIONS is a JSON object with fields of `LoopConfig` and
+these keys:
+
+- `count`: the number of training images, by default 60.
+- `task`: `capsnet`, the default; any other name is a transforming auto-encoder.
+- `optimizer`: a name in optax, by default `adam`.
+- `stop_at`: the number of the validation at which the process is killed.
+- `fails`: whether the first update raises an error.
+- `suite_fails`: whether the suites after training raise an error.
+- `start_from`: the folder of a run from whose weights this one starts.
 """
 
 import json
@@ -34,7 +39,7 @@ CLASS_NAMES = ("upper", "lower")
 
 
 def arrays(count, seed=0):
-  """Images [N 8 8] with a bright upper or lower half, and which."""
+  """Images [N 8 8] with a bright half, and labels: 0 upper, 1 lower half."""
   rng = np.random.default_rng(seed)
   labels = np.arange(count) % 2
   images = rng.integers(0, 100, (count, 8, 8), np.uint8)

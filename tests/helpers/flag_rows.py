@@ -1,7 +1,7 @@
 """Command lines of the training binaries, and the tasks that they describe.
 
-Of numbers none is a default or stands twice in a line, so that one in another's
-place is noticed. Each boolean differs from every other one in some line.
+No number is a default, and none occurs twice in a line. So a test fails if two
+numbers are exchanged. Each boolean differs from every other one in some line.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from experiments.training.augmentation import Placement
 # The flags that all lines have, and the rates at their first and last steps.
 RATES = "--learning_rate=0.004 --decay_rate=0.5 --decay_steps=10 --num_steps=20"
 _FIRST, _LAST = 0.004, 0.001
-# With a decay of 0.75 from step 10 on.
+# The decay is 0.75 from step 10 on.
 _SLOWER = "--slower_at=10 --slower_by=1.5"
 _SLOWER_LAST = 0.0015
 

@@ -22,20 +22,21 @@ import numpy as np
 
 _MAGNITUDES = (0.0, 1e-30, 1e-15, 1e-5, 1.0, 1e2, 1e4, 1e9, 1e15, 1e20, 1e30)
 _LARGEST = float(np.finfo(np.float32).max)
-# Of the largest number of a result; what is allowed beside rounding.
+# The allowed error, as a share of the largest number of a result, in addition
+# to the effect of rounding the arguments.
 _TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1}
-_ROUNDINGS = 100  # changes by one rounding of the arguments that are allowed
+_ROUNDINGS = 100  # times the effect of one rounding that are allowed too
 
 
 class Form(NamedTuple):
-  """How kernels are called."""
+  """How kernels are called: the dtype, and whether under `jax.jit`."""
 
   dtype: str = "float32"
   compiled: bool = True
 
 
 class Counts(NamedTuple):
-  """Of cases, for values or for gradients."""
+  """Numbers of cases, for values or for gradients; see the module."""
 
   cases: int = 0
   avoidable: int = 0

@@ -1,4 +1,4 @@
-"""Constructed models as suites take them."""
+"""Models with known results, in the form that suites take."""
 
 import jax.numpy as jnp
 import optax
@@ -10,7 +10,7 @@ from experiments.training.loop_config import LoopConfig
 
 
 def classifier(test, model, **fields):
-  """A model as suites take it; scores are what the model returns."""
+  """A `models.Trained` of a model that returns the scores of classes."""
   usual = {
     "scores": lambda model, images: model(images),
     "attack_loss": lambda model, images, labels: (
@@ -23,7 +23,7 @@ def classifier(test, model, **fields):
 
 
 class Brightness(nnx.Module):
-  """Class 0 where the mean is above 1/2, class 1 below."""
+  """Predicts class 0 if the mean of an image is above 1/2, otherwise 1."""
 
   def __call__(self, images):
     excess = jnp.mean(images, axis=(1, 2, 3)) - 0.5

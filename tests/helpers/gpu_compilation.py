@@ -2,8 +2,9 @@
 
   make gpu-compilation
 
-On a device XLA also times several kernels for a product and takes the fastest;
-here it takes its first choice, so that compilation takes less time than there.
+On a real GPU, XLA also times several kernels for a product and takes the
+fastest. Here XLA takes its first choice, so that compilation takes less time
+than on a GPU.
 """
 
 import os
@@ -11,7 +12,7 @@ import re
 import time
 from typing import Any, NamedTuple
 
-# Before JAX is imported; no device is looked for, nor which libraries one has.
+# Set before JAX is imported, so that JAX looks for no GPU and its libraries.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 os.environ["XLA_FLAGS"] = (
@@ -27,7 +28,7 @@ from jax.experimental import topologies
 from experiments.benchmarks import step_cost, systems
 from experiments.training import train_step
 
-# What XLA asks of a device: here an H100.
+# What XLA must know of a device, here an H100.
 _H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024

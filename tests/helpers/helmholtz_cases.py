@@ -26,7 +26,7 @@ def model(seed=0, scale=0.7, **options):
 
 
 def gaussian(seed=0, scale=0.5):
-  """One of Gaussian pixels and hidden units, whose precisions are above 1."""
+  """A machine of Gaussian units whose precisions are at least 1."""
   shaken = model(seed, scale, visible="gaussian", hidden="gaussian")
   for layer in (*shaken.generative, *shaken.recognition):
     layer.hidden[...] = _proper(layer.hidden[...])
@@ -56,7 +56,7 @@ def images(count=3, seed=0):
 
 
 def gaussian_images(count=3):
-  """Neither 0 nor 1, which are their own squares."""
+  """Images without pixels of 0 or 1, which are their own squares."""
   return 1.7 * images(count) - 0.4
 
 
@@ -70,7 +70,7 @@ def _sigmoid_log(logits, values):
 
 
 def log_joint(model, x, lower, upper):
-  """Eq. 13 of one state in float64: the layers' sums by enumeration."""
+  """Log p of one state in float64 (eq. 13), by enumeration of each layer."""
   (h1, z1), (h2, z2) = lower, upper
   a = np.float64(model.visible[...][0])
   first, second = model.generative
@@ -92,7 +92,7 @@ def log_joint(model, x, lower, upper):
 
 
 def log_recognition(model, x, active, lower, upper):
-  """Log q of one state in float64, the upper layer driven by `active` [K J]."""
+  """Log q of one state in float64; `active` [K J] drives the upper layer."""
   first, second = model.recognition
   drives = (
     np.einsum("m,mkj->kj", x, np.float64(first.weights[...])),
@@ -116,7 +116,7 @@ def log_recognition(model, x, active, lower, upper):
 
 
 def layers(bits):
-  """Both layers' (h, z) from six bits."""
+  """The states (h, z) of both layers, from six bits."""
   return (bits[:2, None], bits[2:4]), (bits[4:5, None], bits[5:6])
 
 
@@ -128,9 +128,11 @@ def log_likelihood(model, image):
 
 
 def gaussian_log_likelihood(model, image):
-  """Of Gaussian units: the upper one on a grid, the lower ones integrated out.
+  """Log p(x) of a Gaussian machine, in float64.
 
-  Given the switches and the upper unit all else is linear with Gaussian noise.
+  The upper unit takes the values of a grid, and the lower units are integrated
+  out: given the switches and the upper unit, all else is linear with Gaussian
+  noise.
   """
   first, second = model.generative
   pixels, lower, upper = (

@@ -1,7 +1,7 @@
-"""What a process does in the tests of several processes, and how it is started.
+"""Starts the processes of the tests of several processes, and is their program.
 
-`python tests/helpers/hosts.py OUT TASKS [ADDRESS COUNT INDEX]` takes three
-updates for each task on all devices, and writes their losses to OUT.
+`python tests/helpers/hosts.py OUT TASKS [ADDRESS COUNT INDEX]` does three
+updates for each task on all devices, and writes the losses to OUT.
 """
 
 import json
@@ -18,7 +18,7 @@ import compiling
 ROOT = pathlib.Path(__file__).parents[2]
 _BATCH = 8
 _CHAINS = 16
-# One row for each binary, and those that draw on more than their own example.
+# Tasks of nearly all binaries; examples of multimnist read two images.
 NAMES = (
   "capsnet", "multimnist", "scae", "generative", "matrix_capsules",
   "constellation", "transforming", "boltzmann", "helmholtz", "vae",
@@ -26,7 +26,7 @@ NAMES = (
 
 
 def free_address() -> str:
-  """An address on this machine at which no one listens."""
+  """An address of this machine with a free port."""
   with socket.socket() as some:
     some.bind(("127.0.0.1", 0))
     return f"127.0.0.1:{some.getsockname()[1]}"
@@ -35,7 +35,7 @@ def free_address() -> str:
 def losses(
   folder: pathlib.Path, count: int, devices: int, names: Sequence[str] = NAMES
 ) -> dict:
-  """The losses that processes with so many devices each report.
+  """Starts processes that train together, and returns their losses.
 
   Args:
     folder: for what they write and print.
@@ -71,7 +71,7 @@ def losses(
 
 
 def _made(task, dataset, path):
-  """A new model; made once, and read by later processes."""
+  """A new model. The first process makes and saves it; later ones read it."""
   import jax
   import numpy as np
 
@@ -146,7 +146,7 @@ def _three_updates(name: str, folder: pathlib.Path) -> dict:
 
 
 def _fetched_bytes() -> int:
-  """Bytes between devices when a batch is fetched from 4001 rows of 64."""
+  """Bytes that devices exchange to fetch a batch from 4001 rows of 64 bytes."""
   import jax
   import numpy as np
   from jax.sharding import NamedSharding

@@ -18,19 +18,19 @@ class Case(NamedTuple):
   """A kernel.
 
   Attributes:
-    function: of the arguments, all arrays, by name; gives arrays.
-    arguments: of each its axes, letters of `SIZES` or numbers, and its kind:
-      "real" (any number, the default), "unit" (in [0, 1]), "positive", "flag"
-      (0 or 1) or "log" (at most 0).
+    function: takes the arguments, all arrays, by name, and returns arrays.
+    arguments: by name, the axes of an argument, which are letters of `SIZES` or
+      numbers, and its kind: "real" (any number, the default), "unit" (in
+      [0, 1]), "positive", "flag" (0 or 1) or "log" (at most 0).
     children: the axis that may have size 1; "" where none may.
     forward: whether it has derivatives in forward mode.
     reverse: whether it has derivatives in reverse mode.
-    iterates: whether gradients may be those of the last iteration alone, which
-      `routing_rows` makes a row of its own.
+    iterates: whether the kernel can limit gradients to the last iteration, for
+      which `routing_rows` adds a row.
     smooth: whether differences approximate the derivative at a random point.
     random: whether it draws numbers, which depend on the dtype.
     tolerance: of float32, for numbers of about 1.
-    largest: magnitude of real numbers up to which all is finite.
+    largest: magnitude of real numbers up to which all results are finite.
   """
 
   function: Callable[..., Any]

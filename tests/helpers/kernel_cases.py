@@ -1,7 +1,8 @@
-"""All public kernels with arguments to call them with, for tests that hold all.
+"""All public kernels with descriptions of their arguments.
 
-Each row says of each argument its axes and what its numbers may be, so that a
-test can draw it at any size and magnitude.
+The tests of all kernels use these rows. Each row gives the axes of each
+argument and the kind of its numbers, so that a test can draw it at any size and
+magnitude.
 """
 
 import model_rows
@@ -18,8 +19,8 @@ CASES: dict[str, Case] = (
   routing_rows.CASES | numerics_rows.CASES | model_rows.CASES
 )
 
-# Public functions that take no arrays, give none that was computed, or are part
-# of one kernel, which has the row.
+# Public functions that have no row: they take no arrays, compute no arrays, or
+# are a part of one kernel that has a row.
 NOT_OF_ARRAYS = {
   "checks.arrays", "checks.choice", "checks.counts", "checks.dtype",
   "checks.floats", "checks.image_shape", "checks.positive", "checks.sequences",

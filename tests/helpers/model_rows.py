@@ -17,7 +17,7 @@ def _key():
 
 
 def _anneal(state, scale, backwards=False):
-  """A Gaussian whose precision changes, without noise."""
+  """Anneals a Gaussian whose precision changes, without noise."""
   return annealing.anneal(
     _key(),
     state,
@@ -29,7 +29,7 @@ def _anneal(state, scale, backwards=False):
 
 
 def _layer(function):
-  """Of a layer of capsules and its drive."""
+  """A function of arrays, from one of the bias and the drive of a layer."""
 
   def of_arrays(hidden, switches, driven, driven_switches):
     return function(
@@ -41,7 +41,7 @@ def _layer(function):
 
 
 def _machine(function):
-  """Of a capsule RBM and its visible units."""
+  """A function of arrays, from one of visible units and `Parameters`."""
 
   def of_arrays(x, a, hidden, switches, weights, interaction):
     bias = energy.Bias(hidden[None], switches)
@@ -64,7 +64,7 @@ def _energy(h, z, **machine):
 
 
 def _with_state(function):
-  """Of a layer, its drive, and a state of it."""
+  """A function of arrays, from one of a state, a bias and a drive."""
 
   def of_arrays(h, z, **layer):
     return _layer(lambda *layer: function(energy.state(h, z), *layer))(**layer)
@@ -73,7 +73,7 @@ def _with_state(function):
 
 
 def _gaussian(function):
-  """Of the natural parameters of Gaussian units."""
+  """A function of two arrays, from one of natural parameters [2 M]."""
   return lambda linear, precision: function(jnp.stack([linear, -precision]))
 
 

@@ -1,8 +1,8 @@
-"""Keeps what `gallery.moving` plots, of digits of one dot each.
+"""Saves the images that `gallery.moving` plots, for digits of one dot each.
 
-In a process of its own, by `processes.Running("moving_pictures", PATH,
-package="")`: PATH becomes an .npz of the rows by their label. The model adds
-x + 10 y to all pixels for a shift by (x, y).
+It runs in a process of its own, by `processes.Running("moving_pictures", PATH,
+package="")`. PATH becomes an .npz archive of the rows of images, by label. The
+model is a substitute: for a shift by (x, y) it adds x + 10 y to all pixels.
 """
 
 import pathlib

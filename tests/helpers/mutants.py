@@ -26,8 +26,8 @@ class Mutant(NamedTuple):
 
   Attributes:
     path: of the file, from the root.
-    line: words that are there once.
-    fault: what stands in their place.
+    line: a piece of code that occurs in the file once.
+    fault: the code that replaces it.
     test: the test file that finds it, from `tests`.
   """
 

@@ -14,7 +14,7 @@ _POINTS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float64)
 
 
 def _templates():
-  """Not at import, which computes nothing."""
+  """Two templates; a function, so that the import computes nothing."""
   return similarities.templates([_POINTS[:3], _POINTS])
 
 

@@ -1,22 +1,22 @@
-"""What several tests compare with: equations as printed, in float64 NumPy."""
+"""Equations as the papers print them, in float64 NumPy, for several tests."""
 
 import numpy as np
 
 
 def squash(s):
-  """Of one vector (Sabour et al., 2017, equation 1)."""
+  """Squashes one vector (Sabour et al., 2017, equation 1)."""
   norm = np.sqrt(np.sum(s**2))
   return norm**2 / (1 + norm**2) * s / norm if norm else 0 * s
 
 
 def exponential_squash(s):
-  """Of one vector (Mazzia et al., 2021)."""
+  """Squashes one vector as in Mazzia et al. (2021)."""
   norm = np.sqrt(np.sum(s**2))
   return (1 - np.exp(-norm)) * s / norm if norm else 0 * s
 
 
 def softmax(scores):
-  """Over the parents of one part."""
+  """The softmax of a list of numbers, such as those of a part's parents."""
   weights = [np.exp(score - max(scores)) for score in scores]
   return np.array(weights) / sum(weights)
 
@@ -47,7 +47,11 @@ def convolve(images, kernel, *, stride=1, padding="VALID"):
 
 
 def dynamic_routing(votes, *, num_iterations=3, bias=None, leaky=False):
-  """Procedure 1 of Sabour et al. with its logits b_ij; gives v, |v| and c."""
+  """Procedure 1 of Sabour et al. (2017) with logits b_ij.
+
+  Returns:
+    v [J D], |v| [J] and c [I J].
+  """
   votes = np.float64(votes)
   num_parts, num_parents, pose_size = votes.shape
   bias = np.zeros((num_parents, pose_size)) if bias is None else bias
@@ -68,10 +72,10 @@ def dynamic_routing(votes, *, num_iterations=3, bias=None, leaky=False):
 
 
 def decode(poses, label, layers):
-  """Dense layers of the poses without those of other classes; of one example.
+  """The decoder for one example: dense layers of the pose of a class.
 
-  ReLU between them and the logistic function at the end (Sabour et al.,
-  section 4.1).
+  The poses of the other classes are 0. ReLU follows each layer but the last,
+  which the logistic function follows (Sabour et al., 2017, section 4.1).
   """
   x = np.zeros_like(poses)
   x[label] = poses[label]

@@ -1,8 +1,8 @@
-"""Runs of the binaries in processes of their own, and what they write.
+"""Runs binaries in processes of their own, and reads the files that they write.
 
-Importing JAX takes longer than most of these runs. They are forked from a
-server that has done so, and from there on each is what `python -m` would have
-begun: a process with its own flags, signals, output and exit code.
+Importing JAX takes longer than most of these runs. The processes are therefore
+forked from a server that has imported JAX. Otherwise each is like a process of
+`python -m`, with its own flags, signals, output and exit code.
 """
 
 import json
@@ -30,7 +30,7 @@ BASELINE = (
   "--cnn_dense=8", "--batch_size=64",
 )  # fmt: skip
 _SERVER = multiprocessing.get_context("forkserver")
-# None of these starts the threads of JAX, which would not outlive a fork.
+# None of these modules starts threads of JAX, which a fork would not keep.
 _SERVER.set_forkserver_preload(
   [
     "flax.nnx", "matplotlib.figure", "optax", "orbax.checkpoint",
@@ -40,7 +40,7 @@ _SERVER.set_forkserver_preload(
 
 
 class Running:
-  """A binary at work."""
+  """A binary that runs in a process of its own."""
 
   def __init__(
     self,
@@ -98,7 +98,7 @@ def _run(name, flags, xla_flags, path):
 
 
 def metrics_of(workdir: pathlib.Path, *, timed: bool = False) -> list[dict]:
-  """The lines of metrics.jsonl; those about time only if asked for."""
+  """The lines of metrics.jsonl, with entries about time only if `timed`."""
   path = workdir / "metrics.jsonl"
   lines = []
   for line in path.read_text().splitlines() if path.exists() else ():

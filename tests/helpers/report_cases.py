@@ -1,4 +1,4 @@
-"""A record, and the cells of a table made of some."""
+"""Makes a record, and reads the cells of the tables of records."""
 
 from experiments.records import every_metric
 
@@ -36,9 +36,9 @@ def whole(records):
 
 
 def rows_of(records, table=whole):
-  """The cells of the tables' lines, without the rules below the headers.
+  """The cells of each line of the tables of records.
 
-  Without the table of provenance.
+  The rules below the headers and the table of provenance are left out.
   """
   text = table(records).partition("# Provenance")[0]
   return [

@@ -31,7 +31,7 @@ FORMS = {
 
 
 def compiled(form):
-  """With every option given, so that the checks share what is compiled."""
+  """A form under `jax.jit`, with every option given, to compile it once."""
   jitted = jax.jit(form, static_argnames=("num_iterations", "leaky"))
 
   def route(votes, *, num_iterations=3, bias=None, leaky=False):
@@ -45,7 +45,10 @@ ROUTES = {name: compiled(form) for name, form in FORMS.items()}
 
 
 def energy(route):
-  """A number that depends on every output, and the outputs."""
+  """Makes a function that returns a number, the outputs and gradients.
+
+  The number depends on every output of the routing.
+  """
 
   def energy(votes, bias, leaky):
     outputs = route(votes, bias=bias, leaky=leaky)

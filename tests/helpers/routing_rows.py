@@ -1,9 +1,9 @@
-"""All routings: rows of the tests that hold them all.
+"""All routings, as rows for the tests that check all of them.
 
-`CASES` are rows of `kernel_cases`; `PROPERTIES` say what holds of a routing,
-for `all_routings_test`; `LAYERS` what layers compute with a routing by name;
-`LAST` the last iterations of those that iterate. A routing has its rows of all
-four in one file.
+`CASES` are rows of `kernel_cases`. `PROPERTIES` has the properties of each
+routing, for `all_routings_test`. `LAYERS` has what layers compute with a
+routing by name. `LAST` has the last iterations of routings that iterate. The
+rows of one routing are all in one file.
 """
 
 import functools
@@ -20,7 +20,7 @@ CASES = {name: row for file in _FILES for name, row in file.CASES.items()}
 
 
 def last(name: str) -> str:
-  """The row of a kernel with the gradient of its last iteration."""
+  """The name of a kernel's row with the gradient of its last iteration."""
   return f"{name} through the last iteration"
 
 

@@ -1,4 +1,4 @@
-"""What the rows of a routing say, and what they share."""
+"""The types of the rows of a routing, and functions that the rows share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ POSE_SIZE = cases.VOTES_SHAPE[2]
 
 
 def linear(route):
-  """A routing of votes as two factors, which are arguments of their own."""
+  """A routing whose votes are given by two arguments, poses and transforms."""
 
   def of_factors(poses, transforms, **arguments):
     return route(LinearVotes(poses, transforms), **arguments)
@@ -36,15 +36,16 @@ def signed_permutation(random):
 
 
 class Properties(NamedTuple):
-  """A routing and what holds of it.
+  """The properties of a routing.
 
   Attributes:
     route: routes votes [I J D] of parts with weights [I]: activations where the
       routing takes them, lengths of the votes elsewhere.
-    turn: draws a matrix [D D] with which votes may turn, and poses with them.
-    turned: the outputs beside the poses that it leaves as they are.
+    turn: draws a matrix [D D]; if it multiplies the votes, the poses must be
+      multiplied in the same way.
+    turned: the other outputs, which this must not change.
     rewarded: the outputs that are larger where votes agree.
-    splits: whether a part may be cut in two that share its weight.
+    splits: whether two parts that share the weight of a part may replace it.
   """
 
   route: Callable
@@ -62,7 +63,7 @@ class Layer(NamedTuple):
       bias [J D], and the parameters by name.
     shapes: of the parameters, for 6 parts of length 3 and 3 objects of 4.
     kernels: the rows of `kernel_cases` that it calls, for the fuzz.
-    counts: whether parts that are not active are without effect.
+    counts: whether parts with an activation of 0 have no effect.
   """
 
   route: Callable[..., routing.RoutingOutput]
@@ -75,11 +76,11 @@ class Last(NamedTuple):
   """A routing and its last iteration, for gradients through that alone.
 
   Attributes:
-    route: of arguments for three parts and two parents with poses [4], and the
-      options of the kernel.
-    step: the last weighted sum, or M-step, in float64 NumPy: of coefficients
-      [3 2] and the arguments to poses [2 4] and activations [2].
-    arguments: numbers such as `normal` and `unit` draw.
+    route: takes arguments for three parts and two parents with poses [4], and
+      the options of the kernel.
+    step: the last weighted sum, or M-step, in float64 NumPy: takes coefficients
+      [3 2] and the arguments, and returns poses [2 4] and activations [2].
+    arguments: arrays such as those that `normal` and `unit` draw.
   """
 
   route: Callable[..., routing.RoutingOutput]

@@ -1,4 +1,4 @@
-"""Flags as a command line sets them."""
+"""Sets flags as a command line does."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from absl.testing import flagsaver
 
 @contextlib.contextmanager
 def given(*words):
-  """The flags of a command line, until the end of the block."""
+  """Sets the flags of a command line until the end of the `with` block."""
   with flagsaver.flagsaver():
     flags.FLAGS(["binary", *words])
     yield

@@ -1,4 +1,4 @@
-"""Two layers, their density in float64 NumPy, and ways to get it wrong."""
+"""Two layers of capsules, their density in NumPy, and faulty forms of it."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ OPTIONS = {"temperature": 0.6, "off_scale": 2.0, "dummy_scale": 3.0}
 
 
 def layers(seed, num_children=4, num_parents=3, dtype=jnp.float32):
-  """Children near to where one of the parents expects them."""
+  """Two layers, whose children are near the poses that a parent expects."""
   keys = jax.random.split(jax.random.key(seed), 8)
   shape = (num_children, num_parents)
 
@@ -53,7 +53,7 @@ def normal(x, mean, scale):
 def summands(
   children, parents, relations, *, temperature, off_scale, dummy_scale
 ):
-  """P(s = j) p(t | s) p(A | t, s) of eqs. 3 to 6, in probabilities."""
+  """P(s = j) p(t | s) p(A | t, s) of eqs. 3 to 6, [I J + 1], in float64."""
   children, parents, relations = jax.tree.map(
     np.float64, (children, parents, relations)
   )
@@ -92,7 +92,7 @@ def textbook(
   children, parents, relations, *, temperature, off_scale, dummy_scale,
   fault=None,
 ):  # fmt: skip
-  """The sum of logs in jnp, and ways to get it wrong."""
+  """The result of `selection.select` in jnp, or with one of several faults."""
   presences = jax.nn.sigmoid(parents.logits)
   there = jnp.concatenate([jnp.ones(1), presences])
   if fault == "parents_always_there":

@@ -1,8 +1,8 @@
 """Shifts images by whole pixels as evaluations do, and checks every pixel.
 
-In a process of its own, by `processes.Running("shifting", package="", ...)`:
-what it guards against needs a compiler that optimises, which tests mostly go
-without.
+It runs in a process of its own, by `processes.Running("shifting", package="",
+...)`. The errors that it looks for occur only if the compiler optimises, which
+most tests turn off.
 """
 
 import jax
@@ -23,7 +23,7 @@ def _sample(key, index, images, weights, shift):
 
 
 def _sample_gradients(key, index, images, weights, shift):
-  """How a weighted sum of it changes, by the image and by the shift."""
+  """Gradients of a weighted sum of the shifted image, by image and shift."""
   del key
   image = train_step.as_intensities(images[index])
   _, pull = jax.vjp(lambda *x: views.translate(x[0], *x[1]), image, shift)
@@ -31,7 +31,7 @@ def _sample_gradients(key, index, images, weights, shift):
 
 
 def _moved(images, distance, axis):
-  """[B H W 1], by a whole number of pixels; zeros come in."""
+  """Images [B H W 1] shifted by whole pixels, with zeros from outside."""
   size = images.shape[axis]
   margin = [(0, 0)] * 4
   margin[axis] = (max(distance, 0), max(-distance, 0))

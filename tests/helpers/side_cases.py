@@ -1,4 +1,4 @@
-"""Routing of images of one dot to the side where it is, as suites take it."""
+"""A routing that finds the side of the dot in an image, for tests of suites."""
 
 from types import SimpleNamespace
 
@@ -12,14 +12,16 @@ from capjax import data
 from kernels import routing
 
 SIDE = 9
-# Of a dot to the right, below, to the left, above: a quarter turn is the next.
+# Places of a dot: right, below, left, above. A quarter turn gives the next one.
 PLACES = ((4, 7), (7, 4), (4, 1), (1, 4))
 
 
 class Sides(nnx.Module):
-  """Two parts: one chooses the side with the dot as its parent, one the first.
+  """A network of two parts and four classes, which are the sides.
 
-  The pose of each class is the brightness at its place, and a constant.
+  The parent of the first part is the side with the dot. The parent of the other
+  part is always the first side. The pose of each class is the brightness at its
+  place, and a constant.
   """
 
   primary = SimpleNamespace(num_types=2)
@@ -36,7 +38,7 @@ class Sides(nnx.Module):
 
 
 def dots(count=8, *, turns=0):
-  """Images of one dot, as often on each side, which is the label.
+  """Images of one dot, equally often on each side; the side is the label.
 
   With `turns`, the label is the side after so many clockwise quarter turns.
   """
@@ -49,7 +51,7 @@ def dots(count=8, *, turns=0):
 
 
 def trained_on(model, test, **fields):
-  """A model of class capsules as suites take it."""
+  """A `models.Trained` of a model with class capsules."""
   found = golden_cases.classifier(test, model)
   task = found.task._replace(
     scores=lambda model, images: model(images).activations

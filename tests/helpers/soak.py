@@ -3,14 +3,15 @@
   python tests/helpers/soak.py [--part=kills|damages|disk] [--first=0]
     [--count=80]
 
-A run that was killed or damaged must end with the numbers of an unbroken one;
-or with a second-best checkpoint, which is said; or be refused in a sentence
-with its folder untouched. Anything else is lost, and the script fails.
+A run that was killed or damaged must end in one of three ways: with the numbers
+of an undisturbed run; with the second-best checkpoint, and a message that says
+so; or with an error of one sentence and an unchanged folder. Any other end
+counts as lost, and the script fails.
 
-Lines of metrics.jsonl have no second copy and no checksum, since a run adds one
-after another. Where that file is damaged, the run must end with the numbers of
-an unbroken one in its summary; lines may be missing from the curve, which is
-said; and one line may be another, where what is left of it can be meant.
+Lines of metrics.jsonl have no second copy and no checksum, since a run appends
+them one by one. If this file is damaged, the summary must have the numbers of
+an undisturbed run. Lines of the curve may be missing, with a message, and one
+line may differ, if what is left of it is a valid line.
 """
 
 import argparse
@@ -70,7 +71,7 @@ class Soak:
     return processes.Running(binary, f"--workdir={workdir}", cache, *flags)
 
   def finished(self, workdir, flags, binary="train_capsnet"):
-    """A run to its end; gives its folder."""
+    """Trains to the end; returns the folder."""
     code, printed = self.train(workdir, flags, binary).wait()
     assert code == 0, printed
     return workdir
@@ -108,7 +109,7 @@ class Soak:
         self.note("kills", outcome, about if same else f"{about}: {printed}")
 
   def damages(self, numbers: range) -> None:
-    """Harms a file of a finished run, drawn by the number, and resumes it."""
+    """Damages a random file of a finished run, then resumes the run."""
     unbroken = self.finished(self._folder / "unbroken", _DAMAGED)
     whole = _numbers(unbroken)
     for number in numbers:
@@ -135,7 +136,7 @@ class Soak:
       shutil.rmtree(workdir)
 
   def disk(self) -> None:
-    """Runs in a small file system that other files fill, then makes room."""
+    """Trains in a small, full file system, then frees space and resumes."""
     unbroken = self.finished(self._folder / "roomy", _DAMAGED)
     small = self._folder / "small"
     small.mkdir()
@@ -164,7 +165,7 @@ class Soak:
       subprocess.run(["umount", str(small)], check=True)
 
   def report(self) -> bool:
-    """Prints the table; gives whether nothing was lost."""
+    """Prints the table; returns whether nothing was lost."""
     row = "{:<10}" + "{:>20}" * len(_OUTCOMES)
     print(row.format("", *_OUTCOMES))
     for part, counts in self._table.items():
@@ -173,7 +174,7 @@ class Soak:
 
 
 def _damage(workdir: pathlib.Path, draw: random.Random):
-  """Harms a file; gives its path, and how."""
+  """Damages a file; returns its path and the kind of damage."""
   files = sorted(
     path
     for path in workdir.rglob("*")
@@ -200,7 +201,7 @@ def _damage(workdir: pathlib.Path, draw: random.Random):
 
 
 def _of_curve(found: tuple, whole: tuple, path, printed: str) -> str:
-  """What became of a run whose metrics.jsonl was damaged."""
+  """The outcome of a run whose metrics.jsonl was damaged."""
   (told, (lines,)), (want, (whole_lines,)) = found, whole
   if told != want:
     return "lost"
@@ -218,7 +219,7 @@ def _contents(workdir: pathlib.Path) -> dict[pathlib.Path, bytes]:
 
 
 def _numbers(workdir: pathlib.Path) -> tuple:
-  """What must not depend on how a run was broken."""
+  """The numbers of a run that interruptions must not change."""
   summary = processes.summary_of(workdir)
   names = ("metrics", "num_steps", "num_parameters", "flags", "experiment")
   told = {name: summary[name] for name in names}

@@ -1,4 +1,4 @@
-"""A line that the loop of training fits, its data and its checkpoints."""
+"""A model of one weight, and its data, for tests of the training loop."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ BATCH_SIZE = 4
 
 
 class Line(nnx.Module):
-  """y = w x, of inputs that are normalised."""
+  """y = w x, where x is the normalised input."""
 
   def __init__(self):
     self.w = nnx.Param(jnp.float32(0.5))
@@ -55,7 +55,7 @@ def options():
 
 
 def make(decay=0.0):
-  """The first state of a line, and how it is updated."""
+  """The initial state of a `Line`, and its update."""
   optimizer = optax.adam(0.1)
   state = train_step.init(
     Line(), optimizer, jax.random.key(0), average=bool(decay)
@@ -76,7 +76,7 @@ def fit(
   score=None,
   **changes,
 ):
-  """Trains a line; gives its state and its checkpoints."""
+  """Trains a `Line`; returns its state and its checkpoints."""
   workdir.mkdir(exist_ok=True)
   saved = checkpoints.Checkpoints(workdir / "checkpoints", score)
   state, update = make(decay)
@@ -98,6 +98,6 @@ def fit(
 
 
 def score_of(metrics, chosen_by="accuracy"):
-  """As a task whose models are chosen by a measure scores them."""
+  """The score of metrics by which a task chooses its checkpoint."""
   some = task.Task(*[None] * 8, chosen_by=chosen_by)
   return task._score(some, metrics)

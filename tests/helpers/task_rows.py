@@ -1,4 +1,4 @@
-"""Every kind of task with the smallest of models, for tests of all of them."""
+"""Every kind of task with a very small model, for tests of all tasks."""
 
 import optax
 

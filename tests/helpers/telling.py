@@ -1,7 +1,7 @@
 """Prints the tasks that command lines of a binary make, as JSON.
 
-In a process of its own, by `processes.Running("telling", BINARY, LINE...,
-package="")`, where each LINE holds flags. Nothing is trained.
+It runs in a process of its own, by `processes.Running("telling", BINARY,
+LINE..., package="")`, where each LINE holds flags. Nothing is trained.
 """
 
 import importlib
@@ -44,7 +44,7 @@ def _rates(optimizer: optax.GradientTransformation) -> list[float]:
       return part._replace(count=step) if is_schedule(part) else part
 
     reached = jax.tree.map(reach, state, is_leaf=is_schedule)
-    # Adam moves by the rate too, by its first gradient.
+    # The first update of Adam is the rate too.
     return -optimizer.update(weights + 1, reached, weights)[0][0]
 
   return _at_ends(rate)
@@ -60,7 +60,7 @@ def _kept_proper(optimizer: optax.GradientTransformation) -> list[str]:
 
 
 def _options(task: tasks.Task) -> dict[str, Any]:
-  """With those that JSON cannot hold told by numbers."""
+  """The options of a task, with numbers for those that JSON cannot hold."""
   options = task.record()["options"]
   if temperature := task.options.get("temperature"):
     options["temperature"] = _at_ends(temperature)
@@ -74,7 +74,7 @@ def _options(task: tasks.Task) -> dict[str, Any]:
 
 
 def _at_default(binary: str) -> Iterable[str]:
-  """The flags of the binary that its command line leaves alone."""
+  """Yields the flags of the binary that have their default values."""
   own = {binary, *(f"flags.{name}" for name in _SHARED)}
   for module, some in flags.FLAGS.flags_by_module_dict().items():
     if module.removeprefix("experiments.") in own:
@@ -87,7 +87,7 @@ def main(binary: str, lines: list[str]) -> None:
   told: list[dict[str, Any]] = []
 
   def tell(make_task: Callable[[], tasks.Task]) -> None:
-    """In the place of `launch.train`."""
+    """Notes the task; replaces `launch.train`."""
     task = make_task()
     told.append(
       {

@@ -1,9 +1,9 @@
 """Lowers an update of a binary, without compiling it or changing anything.
 
-In a process of its own, by `processes.Running("tracing", BINARY, FLAGS...,
-package="")`: its flags are parsed, its data loaded, and its model, optimiser
-and loss are made and followed through in shapes alone, at full size. Loss,
-gradient and update must have a program for GPUs and for TPUs.
+It runs in a process of its own, by `processes.Running("tracing", BINARY,
+FLAGS..., package="")`. The flags are parsed and the data loaded. Model,
+optimiser and loss are traced at full size, as shapes only. Loss, gradient and
+update must have a program for GPUs and for TPUs.
 """
 
 import importlib
@@ -24,7 +24,7 @@ from experiments.training import train_step
 
 
 def _trace(make_task: Callable[[], tasks.Task]) -> None:
-  """In the place of `launch.train`."""
+  """Lowers the update of a task; replaces `launch.train`."""
   with errors.clear_errors():
     runs.configure()
     task = make_task()

@@ -1,10 +1,10 @@
-"""How often the loops of a traced function turn, one after the other."""
+"""Counts the iterations of the loops of a traced function."""
 
 from jax.extend import core
 
 
 def num_turns(traced: core.ClosedJaxpr) -> int:
-  """Counts the turns of all scans, on a platform that is not a CPU.
+  """Counts the iterations of all scans, on a platform that is not a CPU.
 
   Args:
     traced: what `jax.make_jaxpr` gives. Where a function has forms for several

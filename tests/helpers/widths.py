@@ -9,7 +9,7 @@ import pytest
 limits_of_float32 = pytest.mark.skipif(
   jax.config.jax_enable_x64, reason="about the limits of float32"
 )
-# Their errors, or what is learnt, depend on numbers drawn with other bits.
+# For tests whose limits depend on the random numbers, which differ in float64.
 samples_of_float32 = pytest.mark.skipif(
   jax.config.jax_enable_x64, reason="its bounds were set for samples of float32"
 )
