@@ -10,8 +10,8 @@ _NEEDED = (
 _missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 if _missing:
   raise ModuleNotFoundError(
-    f"{', '.join(_missing)}: missing, which training and evaluation need; "
-    "install them by `pip install 'capjax[train]'`, or by `pip install "
-    "'.[train]'` in the folder of this repository",
+    "training and evaluation need packages that are missing "
+    f"({', '.join(_missing)}); install them by `pip install 'capjax[train]'`, "
+    "or by `pip install '.[train]'` in the folder of this repository",
     name=_missing[0],
   )

@@ -107,7 +107,7 @@ def _naming(suite: str) -> Iterator[None]:
 
 
 def _check_suites(names: Sequence[str]) -> None:
-  """Checks that there are such suites, which use the options given.
+  """Checks that the suites exist, and use all options that are given.
 
   Raises:
     ValueError: if a suite is unknown, or no suite uses an option.
@@ -178,7 +178,7 @@ def _check_fit(
 
 
 def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
-  """The options of the suites; other runs and models are looked for now.
+  """The options of the suites, after a check of the other runs and models.
 
   Args:
     names: of the suites.
@@ -199,7 +199,7 @@ def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
       if its != now["test"] and not _ALLOW_OTHER_DATA.value:
         raise ValueError(
           f"--compare_with: {name} of {other.workdir} is of other test images; "
-          "evaluate it on these, or give --allow_other_data"
+          "evaluate that run on the same images, or give --allow_other_data"
         )
       images = record.get("options", {}).get("images")
       takes = name in suites.taking("images") and "options" in record
@@ -222,7 +222,7 @@ def _options(names: Sequence[str], now: Mapping[str, Any]) -> models.Options:
 
 
 def _words_of(images: int | None) -> str:
-  """The option of a command, in words."""
+  """How a command gave --images, as words of a message."""
   return f"with --images={images}" if images else "without --images"
 
 

@@ -69,7 +69,7 @@ def add_pretrained(
   as they are stored, on all test images and on the first 1,000.
   """
   code = {"commit": provenance.commit(), "dirty": provenance.is_dirty()}
-  # Apart: a model that cannot be measured leaves the others as they are.
+  # In a temporary folder: if measuring fails, the shipped models stay the same.
   with tempfile.TemporaryDirectory() as folder:
     aside = pathlib.Path(folder) / "model.safetensors"
     saved.save(trained, aside, half=half)

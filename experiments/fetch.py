@@ -15,14 +15,14 @@ from capjax.data import fetching
 
 from .flags import errors, limits
 
-# Not the flag of training, whose module defines others that have no use here.
+# Not the flag of training: its module defines other flags of no use here.
 _DATA_DIR = flags.DEFINE_string(
-  "data_dir", None, "Folder of all data sets, where that of each is made."
+  "data_dir", None, "Folder of all data sets; each gets a folder in it."
 )
 _MIRROR = flags.DEFINE_list(
   "mirror",
   [],
-  "Addresses of folders with the files, which are tried before those known.",
+  "Addresses of folders with the files, tried before the known addresses.",
 )
 
 

@@ -30,15 +30,15 @@ from .flags import limits
 from .records import pages, tables
 from .records import routings as table
 
-_FOLDER = flags.DEFINE_string("folder", "docs/figures", "Where pictures go.")
+_FOLDER = flags.DEFINE_string("folder", "docs/figures", "Folder to write to.")
 _RESULTS = flags.DEFINE_string("results", "results", "Holds records/*.jsonl.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder that holds mnist/.")
 _RUNS = flags.DEFINE_string(
   "runs", None, "Folder of runs, for pictures of unpublished weights."
 )
-_ONLY = flags.DEFINE_list("only", [], "Names of pictures; without it, all.")
+_ONLY = flags.DEFINE_list("only", [], "Names of pictures; by default all.")
 _OF_RECORDS = flags.DEFINE_bool(
-  "of_records", False, "Whether to make only those that show records alone."
+  "of_records", False, "Make only the pictures that need no data but records."
 )
 
 # Records by file name without seed, and the names of their models.
@@ -358,7 +358,7 @@ def _panel(suite, metric, axis, title, unit=None) -> curves.Panel:
 
 
 def _followed(name: str) -> diagnostics.Followed:
-  """Test digits, followed through the iterations of trained weights."""
+  """Follows test digits through the iterations of a trained network."""
   trained = pretrained.load(name)
   test = data.load("mnist", "test", _DATA_DIR.value)
   found = diagnostics.follow(

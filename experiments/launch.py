@@ -1,4 +1,4 @@
-"""The main part of every training binary: train, restore the best, evaluate.
+"""The main part of every training binary: train, then evaluate the best model.
 
 Flags are turned into arguments by the binaries and here; `training`, `tasks`,
 `evaluation` and `figures` do not read flags.

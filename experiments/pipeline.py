@@ -140,8 +140,8 @@ def complete(
   if config.num_micro_batches > 1 and task.of_batch:
     raise ValueError(
       f"num_micro_batches is {config.num_micro_batches}, and {task.of_batch} "
-      "squares sums over a batch, so that it would count for less in parts of "
-      f"one; give num_micro_batches=1, or {task.of_batch} a weight of 0"
+      "squares sums over a batch, so that its weight would be smaller in parts "
+      f"of a batch; give num_micro_batches=1, or {task.of_batch} a weight of 0"
     )
   records = {
     "data": tasks.data_record(train_set, test),
@@ -268,7 +268,7 @@ def _note_source(
   if is_of_other_images(source.card.get("data"), invocation, now):
     print(
       f"warning: {source_name} was trained on another version of "
-      f"{invocation.dataset}; test images of now may be among the images "
+      f"{invocation.dataset}; test images of this run may be among the images "
       "that it was trained on",
       flush=True,
     )

@@ -123,7 +123,7 @@ _PICTURES = ("masks", "reconstructions")
 
 
 def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
-  """Every number of each example by name, but of images and masks.
+  """Every number of each example by name, without images and masks.
 
   Numbers of capsules or slots, [N J D] or [N J P Q], are named by all indices.
   """

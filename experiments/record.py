@@ -19,7 +19,7 @@ from .run import atomic_files, changes, directory, provenance
 
 _OUT = flags.DEFINE_string("out", None, "The file that is written, *.jsonl.")
 _CHECK = flags.DEFINE_bool(
-  "check", False, "Only check that the code and the run are of a commit."
+  "check", False, "Only check that the code is committed, also that of the run."
 )
 
 

@@ -25,8 +25,8 @@ _ENCODER = flags.DEFINE_enum(
   "encoder",
   "set_transformer",
   ["set_transformer", "slots", "invariant_slots"],
-  "What finds objects among points: the set transformer of the paper; slot "
-  "attention, after the same blocks; or invariant slot attention, without "
+  "Network that finds objects among points: the set transformer of the paper; "
+  "slot attention, after the same blocks; or invariant slot attention, without "
   "blocks.",
 )
 _WIDTH = flags.DEFINE_integer(

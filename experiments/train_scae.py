@@ -107,8 +107,8 @@ _OBJECT_ENCODER = flags.DEFINE_enum(
   "object_encoder",
   "set_transformer",
   ["set_transformer", "mlp"],
-  "What finds objects from parts: the paper's set transformer, or a network "
-  "with one hidden layer.",
+  "Network that finds objects from parts: the paper's set transformer, or an "
+  "MLP with one hidden layer.",
 )
 _DEFORMATIONS = flags.DEFINE_bool(
   "deformations",
@@ -130,7 +130,7 @@ _WEIGHTS = {
     SCRIPT_WEIGHTS._asdict().items(),
     (
       "Weight of the log-likelihood of parts; that of images has weight 1.",
-      "Weight of the squared changes of relations between images.",
+      "Weight of half the squared deformations of objects (--deformations).",
       "Weight of the squared error of the number of objects in an image.",
       "Weight of the squared error of the number of images of an object.",
       "Weight of the entropy of the objects that explain one image.",

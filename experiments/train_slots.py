@@ -38,7 +38,7 @@ _NUM_SLOTS = flags.DEFINE_integer(
   "num_slots", 3, "Number of slots.", lower_bound=1
 )
 _SLOT_SIZE = flags.DEFINE_integer(
-  "slot_size", 32, "Numbers of a slot.", lower_bound=1
+  "slot_size", 32, "Length of a slot's vector.", lower_bound=1
 )
 _NUM_ITERATIONS = flags.DEFINE_integer(
   "num_iterations",

@@ -1,4 +1,4 @@
-r"""Writes a data set as ArrayRecord files, which training can read as it goes.
+r"""Writes a data set as ArrayRecord files, which training can read in batches.
 
   capjax write_records --dataset=mnist --data_dir=DIR --out=FOLDER
 

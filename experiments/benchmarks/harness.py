@@ -157,7 +157,7 @@ def race(
 
 
 def _with_gradient(form, num_arguments):
-  """Makes a function of the sum of squared results, and its gradients."""
+  """Makes a function that returns the sum of squared results, and gradients."""
 
   def loss(*arguments):
     return sum(

@@ -23,7 +23,7 @@ _JSON = flags.DEFINE_string(
 
 
 class Row(NamedTuple):
-  """A computation of one system, timed in ours and in a textbook form.
+  """The times of one computation, in our form and in the textbook form.
 
   Attributes:
     system: what is computed.
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     peer: seconds of another library; None where it was not timed.
     peer_name: that library, with its version; empty without it.
     compile_seconds: seconds of tracing and compilation; None where they were
-      not taken.
+      not measured.
     peak_bytes: peak resident memory of a process that does nothing else, on an
       accelerator of the device's memory; None where there is no such process.
   """
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
   @property
   def floor(self) -> float | None:
-    """The larger of both lower bounds; None without any."""
+    """The larger of the two lower bounds; None if neither is known."""
     known = [x for x in (self.operations, self.transfer) if x is not None]
     return max(known, default=None)
 
@@ -87,7 +87,7 @@ def precision() -> str:
 
 
 def machine(flops: float, bandwidth: float) -> Machine:
-  """The machine of this process, with the ceilings that it measured."""
+  """The machine of this process, with the rates that were measured on it."""
   versions = (
     f"Python {platform.python_version()}, jax {jax.__version__}, "
     f"jaxlib {jaxlib.__version__}"
@@ -115,7 +115,7 @@ def read(path: str) -> tuple[list[Machine], list[Row]]:
   """The machines and the rows of a file.
 
   Raises:
-    ValueError: if a line is not one of them.
+    ValueError: if a line holds neither of them.
   """
   kinds: dict[str, type[Any]] = {"Machine": Machine, "Row": Row}
   found: dict[str, list[Any]] = {kind: [] for kind in kinds}

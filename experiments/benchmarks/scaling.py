@@ -16,7 +16,7 @@ from ..training import placing, train_step
 from ..training.task import Task
 
 DEVICES = 8  # of the mesh whose collective operations are counted
-_EXAMPLES = 65_536  # in the data set that is compiled for
+_EXAMPLES = 65_536  # in the data set for which the update is compiled
 _COLLECTIVE = re.compile(
   r" = (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute"
   r"|all-to-all)(?:-start)?\("

@@ -20,7 +20,7 @@ from ..flags import limits
 from . import rows
 
 _ROUNDS = flags.DEFINE_integer(
-  "rounds", 3, "Starts of each kind, of which the shortest counts.",
+  "rounds", 3, "Starts of each kind; the shortest time is reported.",
   lower_bound=1,
 )  # fmt: skip
 _BINARY = f"{__package__.rpartition('.')[0]}.train_capsnet"

@@ -155,7 +155,7 @@ class CPUDivision(NamedTuple):
 
 
 def cpu_divisions(batch: int) -> list[CPUDivision]:
-  """One device; on a CPU also the number of devices that training would use."""
+  """The divisions to time: one device; on a CPU also that of training."""
   if jax.default_backend() != "cpu":
     return [CPUDivision({}, "")]
   counts = sorted({1, placing.cpu_devices_for(batch)})

@@ -69,7 +69,7 @@ def noise(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def write(folder: pathlib.Path, count: int) -> None:
-  """Writes that many images to train on, and some to test."""
+  """Writes `count` images to train on, and 500 to test."""
   names = tuple(map(str, range(_CLASSES)))
   data.write_records(folder, noise(count), noise(500), class_names=names)
 
@@ -166,7 +166,7 @@ def time_both(folder: pathlib.Path) -> None:
 
 
 def train_on(folder: pathlib.Path, size: float) -> None:
-  """Trains on a set of that many bytes, and prints the memory it took."""
+  """Trains on `size` bytes of images, and prints the peak memory."""
   count = int(size / np.prod(_SHAPE))
   start = time.perf_counter()
   write(folder / "noise", count)

@@ -1,4 +1,4 @@
-r"""Prints one table of all benchmarks, of the file that they wrote.
+r"""Prints one table of all benchmarks, from the file that they wrote.
 
 python -m experiments.benchmarks.scae --json=bench.jsonl
 python -m experiments.benchmarks.table bench.jsonl
@@ -20,7 +20,7 @@ _MARKDOWN = flags.DEFINE_string(
 _LOAD = flags.DEFINE_string(
   "load",
   "otherwise idle",
-  "What else the machine did, which the Markdown says.",
+  "What else the machine did; the page in Markdown says so.",
 )
 _HEADER = (
   "system", "setting", "ours (ms)", "textbook (ms)", "times faster",
@@ -32,8 +32,8 @@ _HEADER = (
 def lines_of(found: Sequence[rows.Row]) -> list[list[str]]:
   """The header and a line for each row.
 
-  What was not timed or is not known is a dash. Another library has columns
-  where it was timed.
+  A dash stands for a number that was not measured or is not known. Another
+  library has columns of its own if it was timed.
   """
 
   def milliseconds(seconds):

@@ -243,8 +243,9 @@ def _evaluator(trained: Trained, sample: train_step.Sample):
 def _make_attack(trained: Trained):
   """A compiled attack: `(name, (loss, model), images, aims, eps, targeted)`.
 
-  It returns the moved images, and whether this model gives them the class of
-  their aims. The loss and its model may be those of another network.
+  It returns the changed images, and whether this model assigns each to its
+  class in `aims`: the true class, or the target of the attack. The loss and its
+  model may be those of another network.
   """
 
   @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -262,7 +263,7 @@ def _make_attack(trained: Trained):
 
 
 def _rate(attack, name, source, images, aims, eps, *, targeted) -> float:
-  """The share of images that get the class of their aims under an attack."""
+  """The share of attacked images that the model assigns to their `aims`."""
   hits = [
     attack(name, source, *batch, eps, targeted)[1]
     for batch in zip(_batches(images), _batches(aims), strict=True)
@@ -301,7 +302,7 @@ def _plot_attacks(
 ) -> None:
   """Plots the scores of attacks against eps, beside those of other runs.
 
-  Those of attacks on another network are in a figure of their own.
+  Attacks that were made on another network are in a figure of their own.
   """
   axis = "eps (pixels in [0, 1])"
   panels = [
@@ -372,7 +373,7 @@ def _sheet(
 def compared(
   run: directory.Run, options: Options, suite: str, scores: Scores
 ) -> dict[str, Scores]:
-  """The scores of this run and of those compared with, by a label for each."""
+  """The scores of this run and of the runs compared with it, by label."""
   every = [run, *options.compare_with]
   labels = models.distinct_labels(
     [one.workdir for one in every], [_label(one) for one in every]

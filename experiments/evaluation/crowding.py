@@ -15,8 +15,8 @@ from . import classifiers, models
 from .models import Options, Scores, Trained
 from .suite import suite
 
-_NUM_IMAGES = 1000  # test images, unless the user says
-_NUM_DISTANCES = 9  # at most: they are whole pixels
+_NUM_IMAGES = 1000  # test images, by default
+_NUM_DISTANCES = 9  # at most, since distances are whole pixels
 
 
 @suite(

@@ -27,7 +27,7 @@ _ANGLES = tuple(range(-90, 91, 15))
 _NUM_PARSED = 1000
 _NUM_FOLLOWED = 100  # images whose votes are followed through the iterations
 _FOLLOWED_AT_ONCE = 10
-_ITERATIONS = 5  # to follow at least, if the routing can do more than its own
+_ITERATIONS = 5  # followed at least, if the routing can exceed its own number
 
 
 @suite(
@@ -131,7 +131,7 @@ def _rotated(
 
 
 def _during(run: directory.Run) -> list[curves.Panel]:
-  """Panels of what validation measured during training."""
+  """Panels of the validation measures of routing, by step of training."""
   panels = []
   for ylabel, names in (
     ("routing entropy", {"routing_entropy": "validation"}),

@@ -18,7 +18,7 @@ from .models import Options, Scores, Trained
 from .suite import suite
 
 _NUM_SAMPLES = 100
-_NUM_SWEEPS = 1000  # the paper's
+_NUM_SWEEPS = 1000  # as in the paper
 _NUM_DECOMPOSED, _NUM_FIELDS_SHOWN = 10, 10
 _NUM_TEMPERATURES = 10_000
 _NUM_LIKELY = 1000  # images whose free energies are compared with samples'

@@ -20,7 +20,7 @@ from .models import Options, Scores, Trained
 from .suite import Main, suite
 
 _NUM_FITTED = 2000  # training images
-_NUM_TESTED = 1000  # test images, unless the user says
+_NUM_TESTED = 1000  # test images, by default
 DEGREES, _FACTOR = 30.0, 0.25
 _MOST_PIXELS = 2**14  # largest size of an image for principal components
 

@@ -42,8 +42,8 @@ def linear(run: directory.Run, trained: Trained, options: Options) -> Scores:
   """Measures accuracy of linear probes on presences and on poses.
 
   Smith et al. (2020, table 1 and figure 4). Logistic regression is fitted on
-  the training images, and tested on validation images (to choose settings by)
-  and on test images. All are placed as for testing, and deformed as in training
+  the training images, and tested on validation images (to choose settings) and
+  on test images. All are placed as for testing, and deformed as in training
   if the model was trained so. The same probe is then tested on images rotated
   by up to 180 degrees, and on affine views like those of affNIST.
 

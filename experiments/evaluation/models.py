@@ -334,7 +334,7 @@ def require_classes(
   Args:
     dataset: the data set.
     others: the names of the classes of the other model.
-    given: the flag that names it.
+    given: the flag that names the other model, for the error message.
 
   Raises:
     ValueError: if the names or their order differ.
@@ -369,8 +369,9 @@ def make_examples(
     trained: the model, and its data.
     sample: makes an example.
     indices: of the examples; those beyond the images are left out.
-    count: of the first test images, from which a sample may draw others; those
-      that were measured. None for 1,000, or as many as the indices need.
+    count: the number of test images, from the first on, that `sample` may read;
+      give the number that was measured. None for 1,000, or for more if an index
+      is larger.
   """
   if count is None:
     count = max(_POOL, int(np.max(indices, initial=0)) + 1)

@@ -25,8 +25,8 @@ def overlaid(
 ) -> tuple[train_step.Sample, int, int]:
   """Makes the sample that overlays two test images on the canvas of a model.
 
-  They are placed as in training, if that was on overlaid images; otherwise in
-  the middle of the canvas, shifted by up to 4 pixels.
+  If the model was trained on overlaid images, they are placed as in training;
+  otherwise in the middle of the canvas, shifted by up to 4 pixels.
 
   Args:
     trained: the model.
@@ -108,8 +108,8 @@ def absent_classes(
 ) -> jax.Array:
   """The first class that is neither in the image nor predicted.
 
-  Of 3 or 4 classes all that are not in the image may be predicted; then the
-  first of those.
+  With 3 or 4 classes, all classes that are not in the image may be predicted;
+  then the first of these is taken.
 
   Args:
     labels: the classes [N 2] in the images.

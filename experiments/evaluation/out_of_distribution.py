@@ -44,7 +44,7 @@ def _font_letters(run: directory.Run, options: Options) -> str:
 
 
 def _require(name):
-  """Returns a check that the other data can be loaded and have the shape."""
+  """Returns a check of the other data: they load, and have the right shape."""
   return lambda run, trained, options: other_images(trained, name(run, options))
 
 
@@ -215,7 +215,7 @@ def measure(
     num_labels: as for `predictions.outputs`.
 
   Returns:
-    Each [B].
+    Arrays [B].
   """
   scores = {}
   if getattr(model, "decoder", None) is not None and hasattr(model, "decode"):

@@ -21,7 +21,7 @@ def components(
 
   Args:
     fitted: the pixels of the images to which the components are fitted.
-    tested: those of other images.
+    tested: the pixels of other images.
     count: the number of components, at most.
 
   Returns:

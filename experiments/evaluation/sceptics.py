@@ -23,9 +23,9 @@ from . import equivariance, models
 from .models import Options, Scores, Trained
 from .suite import suite
 
-_NUM_IMAGES = 1000  # test images, unless the user says
+_NUM_IMAGES = 1000  # test images, by default
 _NUM_FITTED = 2000  # training images
-_ITERATIONS = 5  # to evaluate at least, if the routing can do them
+_ITERATIONS = 5  # evaluated at least, if the routing can do so many
 _ALIVE = 0.01  # the activation below which a capsule counts as inactive
 
 
@@ -33,11 +33,11 @@ _ALIVE = 0.01  # the activation below which a capsule counts as inactive
 def parse_tree(
   run: directory.Run, trained: Trained, options: Options
 ) -> Scores:
-  """Measures whether the image chooses the parents of parts.
+  """Measures whether the parents of parts depend on the image.
 
   After Mitterreiter et al. (2023), who found no parse tree in CapsNet. Without
-  one the parents of parts do not depend on the image, change as it moves, or
-  are of no use.
+  a parse tree, the parents of parts do not depend on the image, change when the
+  image moves, or do not lead to its class.
 
   Returns:
     The entropy of the coefficients (`routing_entropy`, 1 is uniform); how much
@@ -296,7 +296,7 @@ def _moves(canvas: tuple[int, ...]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _moved(image: jax.Array, degrees: Any, pixels: Any) -> jax.Array:
-  """Rotates and shifts an image; pixels from outside are as its border."""
+  """Rotates and shifts an image; pixels from outside are like its border."""
   return equivariance.on_background(
     lambda x: views.translate(views.rotate(x, degrees), pixels, 0), image
   )

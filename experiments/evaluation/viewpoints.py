@@ -81,8 +81,8 @@ def multi_crop(
 ) -> Scores:
   """Measures accuracy with scores averaged over 13 crops of each test image.
 
-  Only images that did not choose the checkpoint: those of novel viewpoints,
-  where the network was trained for these.
+  Only images that did not choose the checkpoint are used. For a network that
+  was trained with `--viewpoints` these are the images from novel viewpoints.
 
   Returns:
     This accuracy, and the accuracy of the central crop on the same images.
@@ -96,7 +96,7 @@ def multi_crop(
     image = stereo.downsample(train_step.as_intensities(images[index]))
 
     def cropped(offset):
-      """The image whose middle is this crop, as far as a crop sees it."""
+      """The image, shifted so that its middle is the crop at this offset."""
       return steps.prepare(jnp.roll(image, -offset, axis=(0, 1)))
 
     offsets = jnp.asarray(stereo.crop_offsets())

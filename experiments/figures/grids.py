@@ -104,7 +104,7 @@ def _mark(reported: int, chosen_by: str | None) -> str:
 
 
 def _groups(curves: Mapping[str, Mapping]) -> dict[str, list[str]]:
-  """The names that share a panel, by its label of y."""
+  """The names of curves that share a panel, by the panel's label of y."""
   groups: dict[str, list[str]] = {}
   for name, splits in curves.items():
     values = [value for points in splits.values() for _, value in points]
@@ -307,7 +307,7 @@ def show(
 
 
 def bare(panel: "axes.Axes") -> None:
-  """Leaves the lower and left axis, and a faint grid."""
+  """Shows only the lower and the left axis, and a faint grid."""
   panel.grid(color="#dddddd", linewidth=0.6)
   panel.set_axisbelow(True)
   panel.spines[["top", "right"]].set_visible(False)

@@ -9,8 +9,9 @@ _PRECISION = flags.DEFINE_enum(
   ["highest", "high", "default"],
   "How far accelerators round the float32 operands of all products: highest "
   "keeps float32; high takes TF32 on GPUs and three bfloat16 on TPUs; default "
-  "TF32 and bfloat16. By default what JAX_DEFAULT_MATMUL_PRECISION says, else "
-  "highest. CPUs never round.",
+  "takes TF32 on GPUs and bfloat16 on TPUs. Without this flag, the variable "
+  "JAX_DEFAULT_MATMUL_PRECISION decides; without both, highest. CPUs never "
+  "round.",
 )
 _BFLOAT16 = flags.DEFINE_bool(
   "bfloat16",

@@ -13,9 +13,9 @@ CPU_DEVICES = flags.DEFINE_integer(
   1,
   "Devices that the cores of a CPU are divided into, where no accelerator is "
   "used; they share each batch. 0 makes one for each core, 8 at the most, or "
-  "fewer where they would not divide the batch; with --distributed 1. It is "
-  "faster where the operations of a model are too small to be divided "
-  "themselves.",
+  "fewer where they would not divide the batch; with --distributed, one. More "
+  "devices are faster if single operations of the model are too small to be "
+  "divided among the cores.",
   lower_bound=0,
 )
 
@@ -24,7 +24,7 @@ _DISTRIBUTED = flags.DEFINE_bool(
   False,
   "Train together with other processes, each on its own devices; all get the "
   "same flags and the same folder. Under Slurm, Open MPI and Kubernetes and on "
-  "TPU pods the three flags below are found.",
+  "TPU pods the values of the three flags below are found automatically.",
 )
 _COORDINATOR = flags.DEFINE_string(
   "coordinator_address", None, "HOST:PORT of process 0, for --distributed."

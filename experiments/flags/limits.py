@@ -30,8 +30,9 @@ def run(
 
   Args:
     main: takes the words that are no flags.
-    shared: the flags that the binary uses of those that it does not define
-      itself. Others are refused, and `--help` leaves them out. None for all.
+    shared: names of the flags of other modules that the binary uses. The other
+      flags of these modules are refused, and `--help` leaves them out. None if
+      the binary uses all.
   """
   gc.freeze()  # imported objects stay; do not search them for garbage
   app.run(main, flags_parser=functools.partial(_parse, shared=shared))
@@ -187,7 +188,7 @@ def _parse(
         )
     check_flags()
     if not flags.FLAGS["verbosity"].present:
-      logging.set_verbosity(logging.WARNING)  # JAX and Orbax tell much
+      logging.set_verbosity(logging.WARNING)  # JAX and Orbax log a lot
   except flags.Error as error:
     told = re.sub(r"\('Non-boolean.*\)$", "give true or false", str(error))
     told = textwrap.indent(told, "  ")

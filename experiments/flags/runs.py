@@ -61,7 +61,7 @@ CHECKPOINT_MINUTES = flags.DEFINE_float(
   "checkpoint_minutes",
   10.0,
   "Minutes after which a state is also saved; 0 for never. Not used where "
-  "training can restart from saved states, since its numbers would then "
+  "training can restart from saved states, since its results would then "
   "depend on the time.",
   lower_bound=0.0,
 )
@@ -88,30 +88,30 @@ flags.register_validator(
 NUM_MICRO_BATCHES = flags.DEFINE_integer(
   "num_micro_batches",
   1,
-  "Parts of a batch that follow each other in an update, which then takes less "
-  "memory; their gradients are averaged. --batch_size is the whole batch.",
+  "Number of parts of a batch that an update processes one after the other, to "
+  "save memory; their gradients are averaged. --batch_size is the whole batch.",
   lower_bound=1,
 )
 MODEL_PARALLEL = flags.DEFINE_integer(
   "model_parallel",
   1,
-  "Devices over which the transforms of a large CapsNet, and what the "
-  "optimiser keeps for them, are divided; groups of so many share the batch. A "
-  "divisor of the number of devices.",
+  "Number of devices in a group. The devices of a group divide the transforms "
+  "of a large CapsNet, and what the optimiser keeps for them; the groups "
+  "divide the batch. A divisor of the number of devices.",
   lower_bound=1,
 )
 REMATERIALISE = flags.DEFINE_bool(
   "rematerialise",
   False,
-  "For the gradient, compute again all but products of matrices and "
-  "convolutions, instead of keeping it in memory. The gradient is the same.",
+  "Save memory: keep only products of matrices and convolutions for the "
+  "gradient, and compute all else again. The gradient is the same.",
 )
 START_FROM = flags.DEFINE_string(
   "start_from",
   None,
   "Folder of a finished run, file of weights, or name of a pretrained model, "
-  "whose weights a new run starts from where names and shapes agree. Others, "
-  "as those of other classes, are new.",
+  "whose weights a new run starts from where names and shapes agree. Other "
+  "weights, such as those of other classes, start anew.",
 )
 flags.register_validator(
   START_FROM, lambda name: name != "", "name a run, a file or a model"

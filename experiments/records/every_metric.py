@@ -44,7 +44,7 @@ Packages are given as numbers of this list.
 
 {combined}
 """
-# Commits that the history holds combined in a later one: it has their code.
+# By commit of the history: the commits that it combines, whose code it has.
 COMBINED = {
   "d38a343": ("01360d0", "2c3a278", "5dac060", "afd2f01", "efd7e34"),
   "0c055eb": ("2fd8d70", "303722e", "5ce54bf", "dd1810e", "fa5a7c3"),

@@ -58,8 +58,8 @@ _RENAMED_OF = {
 }
 
 
-# Beginnings of the names of metrics that were measured on another number of
-# images than older records say: the metric that holds the number, or 0.
+# Metrics whose number of images is wrong in older records: the beginning of the
+# name, and the metric that holds the right number, or 0.
 _COUNTS = {
   "flat_templates": 0,
   "log_partition": 0,
@@ -144,7 +144,7 @@ def _parse(line: str) -> dict:
 
 
 def _counts(record: dict) -> dict[str, int]:
-  """The number of images of each metric, mended in older records."""
+  """The number of images of each metric, corrected in older records."""
   metrics, found = record["metrics"], dict(record["num_images"])
   for name in metrics:
     for start, count in _COUNTS.items():
@@ -171,6 +171,6 @@ def _refuse_unknown_code(record: dict) -> None:
     if record.get(name, None if name == "dirty" else False) is not False:
       raise ValueError(
         f"`{name}` is {record.get(name)!r}, expected false: no commit holds "
-        "the code of this record; make it again from a clean tree, and train "
-        "in another folder where the run itself is not of one."
+        "the code of this record; make it again from a clean tree; if the run "
+        "was trained by code without a commit, train in another folder."
       )

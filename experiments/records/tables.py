@@ -29,8 +29,8 @@ SETTINGS = (
 # Beginnings of the names of counts, which are equal for equal networks.
 _COUNTED = ("num_", "operations", "parameters")
 
-# The behaviour of the code before it had a flag, where this is neither 0, false
-# nor empty.
+# The values of flags with which the code behaves as before it had these flags.
+# Only values other than 0, false and empty are listed.
 _FORMER = {
   "decoder_init": "lecun",
   "max_scale": 1.0,
@@ -216,7 +216,7 @@ def mean(values: Sequence[float], form: str, spread_form: str) -> str:
 
 
 def require_one_each(group: Sequence[dict], where: str) -> None:
-  """Checks that records of one setting are of different seeds and of one data.
+  """Checks that records of one setting have different seeds and the same data.
 
   Raises:
     ValueError: if a seed is there twice, or seeds are of different data.

@@ -32,7 +32,9 @@ def locked(path: pathlib.Path) -> filelock.FileLock:
     ) from None
   except (OSError, NotImplementedError) as error:
     # Some network file systems have no locks.
-    logging.warning("cannot lock %s (%s); train there once only", path, error)
+    logging.warning(
+      "cannot lock %s (%s); train there in one process only", path, error
+    )
   return lock
 
 
@@ -46,7 +48,9 @@ def turn(path: pathlib.Path) -> Iterator[None]:
   try:
     lock.acquire()
   except (OSError, NotImplementedError) as error:
-    logging.warning("cannot lock %s (%s); write there once only", path, error)
+    logging.warning(
+      "cannot lock %s (%s); write there in one process only", path, error
+    )
   try:
     yield
   finally:
@@ -158,7 +162,7 @@ def warn_and_put_aside(path: pathlib.Path) -> None:
   """Renames a damaged file that will be written again, with a warning."""
   if path.exists():
     logging.warning(
-      "%s is damaged: it is written again, and kept as %s",
+      "%s is damaged: a new one is written; the damaged one is kept as %s",
       path,
       put_aside(path).name,
     )

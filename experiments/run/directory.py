@@ -121,8 +121,8 @@ class Run:
   def refuse_others(self, invocation: Invocation) -> None:
     """Checks the flags of a command as `lock` does, and writes nothing.
 
-    So a command hears that a flag differs, not that its value does not suit the
-    data.
+    Called before other checks, so that the error says that a flag differs, not
+    that its value does not fit the data.
 
     Raises:
       ValueError: if the folder holds a run with other flags than these, apart
@@ -151,7 +151,7 @@ class Run:
       recorded_flags.record_length(self.workdir, self._invocation, self._former)
 
   def note_resumption(self) -> None:
-    """Records code and machine that continue the run, where they are new.
+    """Records the code and the machine that resume the run, if they changed.
 
     Called when the state has been read and updates are left, so that a refused
     command, or one of a finished run, leaves no mark.

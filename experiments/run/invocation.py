@@ -17,7 +17,7 @@ PROCESS_FLAGS = frozenset(
   }
 )
 
-# Flags that affect where and how fast, but not what is computed.
+# Flags that affect where and how fast a run computes, but not its results.
 FREE_FLAGS = PROCESS_FLAGS | frozenset(
   {
     "workdir",

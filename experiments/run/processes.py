@@ -69,7 +69,7 @@ def initialise(
     raise ValueError(
       f"--distributed: the processes cannot be connected ({error}); give all "
       "the same --coordinator_address and --num_processes, start each "
-      "--process_id once, and see that the port can be reached"
+      "--process_id once, and check that the port can be reached"
     ) from error
 
 
@@ -114,7 +114,7 @@ def by_first(
 
 
 def by_first_patiently(function: Callable[[], Any]) -> Any:
-  """As `by_first`, for what may take hours: no device waits meanwhile."""
+  """As `by_first`, for a function that may take hours: devices do not wait."""
   return _by_first(function, patient=True)
 
 

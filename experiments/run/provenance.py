@@ -89,8 +89,8 @@ def require_committed(workdir: pathlib.Path | None = None) -> None:
   """
   if is_dirty() is not False:
     raise ValueError(
-      "the code is not as it was committed, and its record would be refused; "
-      "commit, or remove what `git status` shows"
+      "the code is not committed, so its record would be refused; commit, or "
+      "remove the changes that `git status` shows"
     )
   if workdir is None:
     return

@@ -119,7 +119,7 @@ def record_length(
 
 
 def _with_word(command: str | None, word: str) -> str | None:
-  """A command with another value of a flag, behind its other words."""
+  """A command line with another value of a flag, which comes last."""
   if command is None:
     return None
   name = word.partition("=")[0]
@@ -146,7 +146,7 @@ class Command(NamedTuple):
 def words_of(workdir: pathlib.Path, experiment: str) -> Command | None:
   """The flags of a run, as words of a command that resumes it.
 
-  With those that are newer than the run, as `older_flags` says.
+  Flags that are newer than the run are added, as `older_flags` says.
 
   Args:
     workdir: the run's folder.
@@ -177,7 +177,8 @@ def words_of(workdir: pathlib.Path, experiment: str) -> Command | None:
 def of_any_machine(words: Iterable[str]) -> list[str]:
   """The words of flags.cfg without the run's folder, and without its cache.
 
-  The cache holds native code; that there is none is kept.
+  The cache holds native code of one machine. An empty --compilation_cache is
+  kept, which turns the cache off.
   """
   return [
     word
@@ -398,7 +399,7 @@ def _changed_words(
 def _is_moved(
   old: Mapping[str, str], invocation: Invocation, start: Mapping[str, Any]
 ) -> bool:
-  """Whether weights of the same name are elsewhere now, and no longer there."""
+  """Whether --start_from has the same name, and its recorded path is gone."""
   path = old.get(_SOURCE, "").partition("=")[2]
   names = (x.get(_SOURCE) for x in (start["flags"], invocation.flags))
   return len({*names}) == 1 and bool(path) and not pathlib.Path(path).exists()

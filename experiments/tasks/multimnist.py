@@ -134,7 +134,7 @@ def check_shift(image_shape: Sequence[int], pad: int, max_shift: int) -> None:
 def _begin(
   model: nnx.Module, train: data.Dataset, validation: data.Dataset
 ) -> None:
-  """Raises a ValueError also if both objects are found by any network."""
+  """As `begin`, and raises a ValueError for fewer than three classes."""
   begin(model, train, validation)
   pairs.require_three_classes(train.num_classes)
 

@@ -27,7 +27,7 @@ def has_huge_pages() -> bool:
 
 
 def asks_for_huge_pages() -> bool:
-  """Whether large arrays are in such pages because the environment asks."""
+  """Whether large arrays are in pages of 2 MB because GLIBC_TUNABLES asks."""
   return _mode() == "madvise" and _requested() == "1"
 
 

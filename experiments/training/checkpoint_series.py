@@ -87,7 +87,7 @@ class Series:
     self._put_damaged_aside()
     written.rename(self._folder / str(step))
     self._faults[step] = None
-    # There are some if the run resumed from before them; this one is better.
+    # Later ones exist if the run resumed from before them; this one is better.
     self.delete_after(step)
     for old in self.steps()[:-_NUM_KEPT]:
       self._delete(old)

@@ -15,14 +15,15 @@ from . import train_step
 
 # Range of minus half the precision of Gaussian units, as in the authors' code.
 _QUADRATIC = (-50.0, -0.005)
-# Images, and numbers in them (2 GiB), whose pixels are counted at most.
+# Limits of the images for statistics of the pixels: how many, and how many
+# numbers in them (2 GiB).
 _MOST_IMAGES, _MOST_NUMBERS = 100_000, 2**29
 
 
 def first_intensities(
   images: np.ndarray | data.StoredImages,
 ) -> Float[Array, "N H W C"]:
-  """Intensities of the first training images, of which pixels are counted.
+  """Intensities of the first training images, for statistics of the pixels.
 
   Args:
     images: uint8 [M H W C]; also stored ones, of which only these are read.

@@ -64,8 +64,8 @@ def fit(
     mesh: the devices.
     config: see `LoopConfig`.
     summarise: reduces each measure to one number, to be logged.
-    diverged: `metrics -> bool`, whether training has diverged; it always has
-      where a number is not finite.
+    diverged: `metrics -> bool`, whether training has diverged; a number that is
+      not finite always counts as diverged.
     restart: changes the older of the two saved states, from which training then
       resumes; without it, training ends.
     warn: `metrics -> messages` about training and validation, to be printed.
@@ -329,7 +329,7 @@ class _Training:
         self._lines.warn(f"step {self.step}: warning: {message}")
 
   def _log(self, split: str, metrics: dict[str, float]) -> None:
-    """Writes the metrics of this step, as the first process."""
+    """Writes the metrics of this step, in process 0 alone."""
     line = {"epoch": self.step / self._epoch, **metrics}
     processes.by_first(self._run.log, self.step, split, line)
 
@@ -369,7 +369,7 @@ def _rewind(
   config: LoopConfig,
   window: windows.Window,
 ) -> None:
-  """Records the run's length; drops what was written after the step it is at.
+  """Records the run's length; drops what was written after the resumed step.
 
   If that was the last step of a run that is now lengthened, also drops what was
   written only because it was the last step.
@@ -412,7 +412,7 @@ def _metrics_of(run: directory.Run, step: int, split: str) -> dict[str, float]:
 def _reached(
   goal: float | None, saved: checkpoints.Checkpoints, step: int
 ) -> bool:
-  """Whether the model of this step, or an earlier one, has an accuracy.
+  """Whether the model of this or an earlier step has the accuracy `goal`.
 
   A model of a later step does not count: a damaged state made the run repeat
   the steps to it.

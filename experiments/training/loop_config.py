@@ -31,7 +31,7 @@ class LoopConfig(NamedTuple):
     checkpoint_every: steps between saved states, in addition to those at
       validations; None for none.
     checkpoint_minutes: minutes after which a state is also saved; 0 for never.
-      Not used where training can restart from saved states, since its numbers
+      Not used where training can restart from saved states, since its results
       would depend on the time.
     stop_accuracy: training stops at the first validation that reaches this
       accuracy; None for never.

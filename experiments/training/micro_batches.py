@@ -79,7 +79,7 @@ def average(
     if is_variable(x) and not isinstance(x, _FREE):
       raise ValueError(
         f"num_micro_batches must be 1 for a model with {type(x).__name__} "
-        "variables, which an update moves once"
+        "variables, which may change only once in an update"
       )
   split = NamedSharding(mesh, P(None, "data"))
 

@@ -13,9 +13,9 @@ _PATIENCE = 60.0  # seconds without a line
 
 
 class Lines:
-  """Prints metrics: the first after each twelfth of the run, or a minute.
+  """Prints some of the metrics: after each twelfth of a run, or each minute.
 
-  metrics.jsonl has them all. On a terminal there is a progress bar too.
+  metrics.jsonl has all metrics. On a terminal there is a progress bar too.
   """
 
   def __init__(self, step: int, num_steps: int):

@@ -7,9 +7,9 @@ import jax
 
 
 class Trace:
-  """One trace of updates, of as many calls as they take.
+  """One trace of a number of updates, which may take several calls.
 
-  As a context manager it ends a trace that an error or a signal cuts short.
+  As a context manager, it also ends the trace after an error or a signal.
   """
 
   def __init__(

@@ -113,7 +113,7 @@ class Steps:
     key: jax.Array,
     batch_size: int,
   ):
-    """Computes nothing yet.
+    """Prepares the choice; a call computes it.
 
     Args:
       sample: makes an example.
@@ -164,7 +164,7 @@ class Streamed:
     mesh: Mesh,
     ahead: int = AHEAD,
   ):
-    """Reads nothing yet.
+    """Prepares the updates; the first one starts to read.
 
     Args:
       update: of `train_step.make_update`.

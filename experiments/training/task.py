@@ -199,7 +199,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _check_settings(hints: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-  """Checks arguments that must be NamedTuples, where a dict looks alike."""
+  """Checks that arguments are the NamedTuples of `hints`, not dicts."""
   for name, value in given.items():
     hint = hints.get(name)
     kinds = typing.get_args(hint) or (hint,)
@@ -304,14 +304,14 @@ def make_evaluate(
   """`train_step.make_evaluate` on several devices, which prints its progress.
 
   Args:
-    measure: as there.
-    sample: as there.
-    batch_size: as there.
+    measure: as for `train_step.make_evaluate`.
+    sample: as for `train_step.make_evaluate`.
+    batch_size: as for `train_step.make_evaluate`.
     mesh: the devices, which hold the model already; None for all that share a
       batch evenly.
 
   Returns:
-    As there; the images may be stored in files.
+    As `train_step.make_evaluate`; the images may be stored in files.
   """
   places = mesh is None
   mesh = placing.evaluation_mesh(batch_size) if mesh is None else mesh

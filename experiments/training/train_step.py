@@ -92,8 +92,8 @@ def averaged(state: TrainState) -> nnx.Module:
 def _strongly_typed(x):
   """An array whose dtype is not weak.
 
-  A weakly typed array, such as `jnp.full(3, 0.5)`, would return from the first
-  update with another type, and updates would be compiled twice again.
+  A weakly typed array, such as `jnp.full(3, 0.5)`, would have another type
+  after the first update, and the update would be compiled two more times.
   """
   if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
     return x
@@ -181,7 +181,7 @@ def make_update(
 
   Returns:
     An `Update`. The steps of one call must lie within one epoch. The state is
-    donated. `num_steps` does not recompile.
+    donated. Another `num_steps` needs no new compilation.
 
   Raises:
     ValueError: if the batch cannot be cut into that many parts, each for all
@@ -341,8 +341,8 @@ def make_evaluate(
     `evaluate(model, images uint8 [N H W C], labels [N], *arguments, views=1,
     between=None)`, giving the measures `{name: [N views ...]}` of `views`
     examples for each index, in order. `arguments` are passed to `sample`, after
-    the labels. `between(done, total)` is called now and then, with the number
-    of examples; an error that it raises ends the evaluation.
+    the labels. `between(done, total)` is called between groups of batches, with
+    numbers of examples; an error that it raises ends the evaluation.
   """
   split = NamedSharding(mesh, P("data"))
 

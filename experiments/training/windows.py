@@ -45,7 +45,7 @@ class Window:
     self._pace = math.inf  # seconds a step takes
 
   def clear(self) -> None:
-    """Begins again at 0."""
+    """Sets all sums to 0."""
     self._totals, self.num_steps = dict(self._zeros), 0
     self._timed, self._seconds = 0, 0.0
     self._compiled = 0, 0.0
@@ -58,7 +58,7 @@ class Window:
     labels: Any,
     count: int,
   ) -> train_step.TrainState:
-    """Does `count` updates and adds their metrics; gives the new state."""
+    """Does `count` updates, adds their metrics, returns the new state."""
     began = time.monotonic()
     if self.first is None:
       # Return memory that was freed before, and compile before the updates, so

@@ -17,5 +17,5 @@ def test_a_missing_extra_is_named(package):
     text=True,
   )
   assert done.returncode == 1
-  assert f"{package}: missing" in done.stderr
+  assert f"that are missing ({package})" in done.stderr
   assert "capjax[train]" in done.stderr

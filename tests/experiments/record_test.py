@@ -145,8 +145,8 @@ def test_records_do_not_make_the_code_dirty(tmp_path, monkeypatch):
   [
     (False, None, None),
     (False, {"dirty": False}, None),
-    (True, None, "what `git status` shows"),
-    (None, None, "what `git status` shows"),
+    (True, None, "that `git status` shows"),
+    (None, None, "that `git status` shows"),
     (False, {"dirty": True}, "remove this folder"),
   ],
 )
