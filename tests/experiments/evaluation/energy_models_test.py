@@ -1,4 +1,4 @@
-"""Scores of samples, of fields, and of dreams, of which some have diverged."""
+"""Scores of samples, fields, likelihoods and dreams; chains and their keys."""
 
 import types
 
@@ -10,9 +10,12 @@ from flax import nnx
 
 import capjax
 from capjax import data
+from capjax.energy import rbm
+from capjax.evaluation import likelihood
 from experiments.evaluation import energy_models, models
 from experiments.figures import energy_models as figures
 from experiments.run import directory
+from experiments.training import train_step
 
 _DIM, _BRIGHT = 0.25, 0.75
 
@@ -144,3 +147,180 @@ def test_the_field_of_a_capsule_is_bright_where_its_weights_are():
   found = energy_models.projective_fields(model, jax.random.key(0))
   want = (owners == np.arange(3)[:, None]).reshape(3, 2, 3, 1)
   np.testing.assert_allclose(found, want, atol=0.02)
+
+
+def test_single_capsules_are_shown_from_the_most_active_down():
+  """Ten of twelve; each has its own hidden units and its own switch."""
+  random = np.random.default_rng(0)
+  model = capjax.CapsuleRBM(
+    (2, 3, 1),
+    num_capsules=12,
+    capsule_size=2,
+    interaction=True,
+    rngs=nnx.Rngs(0),
+  )
+  for name in ("visible", "hidden", "weights", "switches", "interaction"):
+    value = getattr(model, name)
+    value[...] = jnp.float32(random.normal(size=value[...].shape))
+  images = jnp.float32(random.integers(0, 2, (4, 2, 3, 1)))
+  means, parts, probabilities = energy_models._decompose(model, images)
+  capsules = model.infer(images)
+  for n, switches in enumerate(np.asarray(capsules.switches)):
+    drives = np.einsum("mkj, kj -> km", model.weights[...], capsules.active[n])
+    drives += switches[:, None] * model.interaction[...].T
+    order = np.argsort(-switches)[:10]
+    np.testing.assert_allclose(probabilities[n], switches[order], rtol=1e-5)
+    drives = np.stack([drives.sum(axis=0), *drives[order]])
+    want = 1 / (1 + np.exp(-np.asarray(model.visible[0]) - drives))
+    found = np.stack([means[n], *parts[n]])
+    np.testing.assert_allclose(found.reshape(11, 6), want, rtol=1e-4)
+
+
+class _CountsInk(nnx.Module):
+  """Takes the ink of an image for its energy."""
+
+  image_shape = (2, 3, 1)
+  families = rbm.FAMILIES["bernoulli"], rbm.FAMILIES["bernoulli"]
+
+  def free_energy(self, images):
+    return jnp.sum(images, axis=(1, 2, 3))
+
+
+def _estimated(run, monkeypatch):
+  """The scores by AIS of images with 6, 3 and 0 pixels, and the keys used.
+
+  Log Z is 5 forwards, and 10 plus the mean pixel of the dreams backwards; the
+  probability of a pixel where the path starts is added to both. Mean log
+  weights are numbers drawn with the keys.
+  """
+  keys = []
+
+  def log_partition(key, model, base, *, num_temperatures, backwards_from=None):
+    value, error = 5 + jnp.mean(jax.nn.sigmoid(base)), jnp.float32(0.25)
+    if backwards_from is not None:
+      value, error = value + 5 + jnp.mean(backwards_from), 2 * error
+    return likelihood.LogPartition(
+      value, error, jax.random.uniform(key), jnp.zeros(1)
+    )
+
+  def dream(model, key, images):
+    keys.append(key)
+    return None, 3 * images
+
+  def binary_images(trained, key):
+    keys.append(key)
+    return train_step.as_intensities(jnp.asarray(trained.test.images))
+
+  monkeypatch.setattr(energy_models.likelihood, "log_partition", log_partition)
+  monkeypatch.setattr(energy_models, "dream", dream)
+  monkeypatch.setattr(energy_models.latents, "binary_images", binary_images)
+  images = np.zeros((4, 2, 3, 1), np.uint8)
+  images[[0, 3]], images[1, 0] = 255, 255
+  trained = _trained(_CountsInk(), images)
+  train = trained.test._replace(images=np.full((150, 2, 3, 1), 51, np.uint8))
+  trained = trained._replace(load_train=lambda: train)
+  scores = energy_models.log_likelihood(run, trained, models.Options(images=3))
+  return scores, [float(jax.random.uniform(key)) for key in keys]
+
+
+def test_both_estimates_take_the_log_partition_of_their_direction(
+  run, monkeypatch
+):
+  scores, _ = _estimated(run, monkeypatch)
+  for name in ("mean_log_weight", "mean_log_weight_backwards"):
+    del scores[name]
+  assert scores == pytest.approx(
+    {
+      "log_likelihood": -3 - 5.2,
+      "log_likelihood_standard_error": 3 / 3**0.5,
+      "log_likelihood_backwards": -3 - 10.8,
+      "log_partition": 5.2,
+      "log_partition_standard_error": 0.25,
+      "log_partition_backwards": 10.8,
+      "log_partition_backwards_standard_error": 0.5,
+      "temperatures": 10_000,
+      "num_images": 3,
+    }
+  )
+
+
+def test_chains_dreams_and_images_are_drawn_with_different_keys(
+  run, monkeypatch
+):
+  scores, drawn = _estimated(run, monkeypatch)
+  for name in ("mean_log_weight", "mean_log_weight_backwards"):
+    drawn.append(scores[name])
+  assert len(set(drawn)) == len(drawn) == 4
+
+
+class _KeepsKeys(nnx.Module):
+  """Its states are the number of keys that it was given, and those keys."""
+
+  def __init__(self, count):
+    self.size = count + 1, 2
+
+  def start(self):
+    return jnp.zeros(self.size, jnp.uint32)
+
+  def _keep(self, key, state):
+    number = state[0, 0] + 1
+    state = state.at[number].set(jax.random.key_data(key))
+    return state.at[0, 0].set(number)
+
+  def sample_capsules(self, key, images):
+    return self._keep(key, images)
+
+  def sweep(self, key, capsules, *, block):
+    assert block
+    return self._keep(key, capsules), self.start()
+
+  sample_upwards = sample_downwards = sample_images = _keep
+
+  def reconstruct(self, capsules):
+    return capsules
+
+
+@pytest.mark.parametrize(
+  ("sample", "count"),
+  [
+    (lambda *given: energy_models.dream(*given)[0], 1 + 1000),
+    (energy_models._loops, 3 * 1000 + 2),
+  ],
+)
+def test_each_step_of_a_chain_has_its_own_key(sample, count):
+  model = _KeepsKeys(count)
+  kept = sample(model, jax.random.key(0), model.start())
+  assert kept[0, 0] == count
+  assert len(np.unique(kept[1:], axis=0)) == count
+
+
+def test_chains_start_from_noise_drawn_with_another_key(
+  run, monkeypatch, drawn
+):
+  given = []
+
+  def sample(model, key, images):
+    given.append((key, images))
+    return np.zeros(images.shape)
+
+  monkeypatch.setattr(
+    energy_models, "dream", lambda *x: (sample(*x), np.zeros((1, 2, 3, 1)))
+  )
+  monkeypatch.setattr(energy_models, "_loops", sample)
+  monkeypatch.setattr(
+    energy_models, "_ancestral", lambda *_: np.zeros((1, 2, 3, 1))
+  )
+  model = types.SimpleNamespace(
+    image_shape=(2, 3, 1),
+    reconstruct=lambda capsules: capsules,
+    free_energy=lambda images: np.zeros(len(images)),
+  )
+  trained = _trained(model, np.zeros((1, 2, 3, 1), np.uint8))
+  energy_models.samples(run, trained)
+  energy_models.dreams(run, trained)
+  assert len(given) == 2
+  for key, images in given:
+    assert images.shape == (100, 2, 3, 1)
+    assert 0 <= images.min() < 0.1 and 0.9 < images.max() <= 1
+    same = jax.random.uniform(key, images.shape)
+    assert np.abs(images - same).max() > 0.1
