@@ -3,8 +3,12 @@
 from types import SimpleNamespace
 
 import golden_cases
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from capjax.kernels.matching import selection
+from flax import nnx
 
 from capjax import data
 from experiments.evaluation import generative
@@ -85,3 +89,31 @@ def test_scales_are_those_of_all_relations(run, monkeypatch):
       "median_scale": 0.5,
     }
   )
+
+
+class _Brightnesses(nnx.Module):
+  """Pixels of an image are the log odds of its parts, which are bars."""
+
+  @property
+  def capsules(self):
+    return self
+
+  def guide(self, images):
+    logits = images[:, 0, :, 0]
+    return None, [selection.Capsules(logits, jnp.zeros((*logits.shape, 6)))]
+
+  def render(self, parts):
+    brightness = jnp.arange(1.0, 5.0) * jax.nn.sigmoid(parts.logits)
+    return brightness[:, None, :, None]
+
+
+def test_single_parts_are_shown_from_the_most_present_down():
+  logits = np.array([[-1.0, 2.0, 0.5, 3.0], [1.0, 0.0, -2.0, 4.0]])
+  images = jnp.float32(logits[:, None, :, None])
+  means, parts, presences = generative._decompose(_Brightnesses(), images)
+  odds = np.exp(logits) / (1 + np.exp(logits))
+  np.testing.assert_allclose(means[:, 0, :, 0], odds * [1, 2, 3, 4], rtol=1e-5)
+  for n, order in enumerate([[3, 1, 2, 0], [3, 0, 1, 2]]):
+    np.testing.assert_allclose(presences[n], odds[n, order], rtol=1e-5)
+    want = np.eye(4)[order] * (odds[n] * [1, 2, 3, 4])
+    np.testing.assert_allclose(parts[n, :, 0, :, 0], want, rtol=1e-5)
