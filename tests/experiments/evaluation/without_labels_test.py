@@ -191,3 +191,41 @@ def test_few_labels_read_posterior_presences(run, trained, monkeypatch):
   for name in ("linear", "clusters"):
     assert scores[f"{name}_accuracy"][-1] == 1
     assert scores[f"{name}_accuracy_sd"][-1] == 0
+
+
+def _measured(model, degrees, presence, both):
+  """A run with these accuracies of its probes."""
+  scores = {
+    "max_rotation": degrees,
+    "presence_accuracy": presence,
+    "presence_and_pose_accuracy": both,
+  }
+  return SimpleNamespace(
+    read_summary=lambda: {"experiment": f"train_{model}"},
+    read_evaluation=lambda suite: {"linear": {"metrics": scores}}[suite],
+    figure=lambda name: f"{name}.png",
+  ), scores
+
+
+def test_accuracies_are_means_over_seeds_of_a_rotation(monkeypatch):
+  drawn = []
+  monkeypatch.setattr(
+    linear_probes.curves, "accuracy_curves", lambda *x: drawn.append(x)
+  )
+  own, scores = _measured("scae", 0.0, 0.5, 0.125)
+  others = [
+    _measured("scae", 0.0, 0.75, 0.25)[0],
+    _measured("scae", 0.0, 1.0, 0.75)[0],
+    _measured("scae", 45.0, 0.25, 0.5)[0],
+    _measured("generative", 45.0, 0.0, 1.0)[0],
+  ]
+  options = models.Options(compare_with=others)
+  linear_probes._plot_rotations(own, scores, options)
+  (((panel,), path),) = drawn
+  assert path == "rotations.png"
+  assert panel.lines == {
+    "scae, presence": {0.0: 0.75, 45.0: 0.25},
+    "scae, presence and pose": {0.0: 0.375, 45.0: 0.5},
+    "generative, presence": {45.0: 0.0},
+    "generative, presence and pose": {45.0: 1.0},
+  }
