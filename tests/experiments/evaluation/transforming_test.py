@@ -205,3 +205,89 @@ def test_products_weight_coordinates_by_presence():
   np.testing.assert_array_equal(
     transforming._products(outputs)[0], [0, 1, 0, 0.5, 0.5, 2, 3, 4, 6, 2]
   )
+
+
+def _line(x, y):
+  """The least-squares line from x to y."""
+  return np.polynomial.Polynomial.fit(x, y, 1)
+
+
+def _share(predicted, truth):
+  """R^2, the explained share of the variance."""
+  return 1 - np.mean((predicted - truth) ** 2) / np.var(truth)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_capsules_are_ordered_by_what_they_tell_of_training_images(name):
+  """The second is best there; on test images it is worse than the third."""
+  random = np.random.default_rng(0)
+  axis = "xy".index(name)
+  noise = {"learnt": [3.0, 0.1, 1.0], "tested": [2.0, 4.0, 0.2]}
+  outputs, shifts = {}, {}
+  for kind, scales in noise.items():
+    shift = random.normal(size=80)
+    poses = random.normal(size=(80, 3, 2))
+    poses[:, :, axis] *= scales
+    poses[:, :, axis] += shift[:, None] * [1.0, -2.0, 0.5]
+    mass = random.normal(size=(80, 2))
+    mass[:, axis] += shift
+    presences = random.uniform(size=(80, 3))
+    outputs[kind] = {"poses": poses, "presences": presences, "mass": mass}
+    shifts[kind] = shift
+  scores, best = transforming._by_capsules(
+    name, *outputs.values(), *shifts.values()
+  )
+  own, others = (x["poses"][:, :, axis] for x in outputs.values())
+  truth, seen = shifts.values()
+  lines = [_line(x, truth) for x in own.T]
+  learnt = [_share(f(x), truth) for f, x in zip(lines, own.T, strict=True)]
+  tested = [_share(f(x), seen) for f, x in zip(lines, others.T, strict=True)]
+  order = [1, 2, 0]
+  assert learnt[1] > learnt[2] > learnt[0] and tested[2] > tested[1]
+  assert best == 1
+  np.testing.assert_allclose(
+    scores[f"r2_capsules_{name}"], np.array(tested)[order], rtol=1e-4
+  )
+  slopes = [_line(seen, x).convert().coef[1] for x in others.T]
+  np.testing.assert_allclose(
+    scores[f"slope_capsules_{name}"], np.array(slopes)[order], rtol=1e-4
+  )
+  weights = [x["presences"] for x in outputs.values()]
+  for key, (one, other) in {
+    "mass": [x["mass"][:, axis] for x in outputs.values()],
+    "weighted": [
+      np.sum(x * w, axis=1) / np.sum(w, axis=1)
+      for x, w in zip((own, others), weights, strict=True)
+    ],
+  }.items():
+    want = _share(_line(one, truth)(other), seen)
+    assert scores[f"r2_{key}_{name}"] == pytest.approx(want, rel=1e-3)
+  known, unknown = (
+    np.pad(x, ((0, 0), (0, 1)), constant_values=1) for x in (own, others)
+  )
+  want = unknown @ np.linalg.lstsq(known, truth, rcond=None)[0]
+  assert scores[f"r2_coordinates_{name}"] == pytest.approx(_share(want, seen))
+
+
+def test_entries_of_matrices_have_the_names_of_their_rows_and_columns(
+  run, drawn, monkeypatch
+):
+  """Each score is the mean of its entry, which counts them row by row."""
+  spread = np.linspace(-1, 1, 5)[:, None, None]
+  place = np.arange(9.0).reshape(3, 3) + spread
+  outputs = {
+    "poses": np.random.default_rng(0).normal(size=(5, 2, 3, 3)),
+    "presences": np.ones((5, 2)),
+    "place": place,
+    "mass": np.zeros((5, 2)),
+  }
+  monkeypatch.setattr(transforming, "_outputs", lambda *_: outputs)
+  monkeypatch.setattr(
+    transforming, "_regress", lambda x, truth, y, seen: (seen, np.mean(seen))
+  )
+  trained = trained_on(np.zeros((5, SIDE, SIDE, 1), np.uint8))
+  trained.model.pose = "affine"
+  scores = transforming.coordinates(run, trained)
+  names = {"xx": 0, "xy": 1, "x": 2, "yx": 3, "yy": 4, "y": 5}
+  assert {name: scores[f"r2_{name}"] for name in names} == pytest.approx(names)
+  assert [panel.name for panel in drawn["coordinates"][0]] == ["x", "y"]
