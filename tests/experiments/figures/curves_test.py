@@ -327,3 +327,73 @@ def test_values_above_1_are_within_the_axes(tmp_path, monkeypatch):
     (0, 125),
     (0, 100),
   ]
+
+
+def test_bars_of_each_class_sum_to_100(sheets):
+  """Of 8 images: 3 of the first class, 5 of the second, none of the last."""
+  activations = np.array([0.05, 0.05, 0.5, 0.5, 0.5, 0.98, 0.98, 1.0])
+  activations = np.stack([activations, 1 - activations, activations], axis=1)
+  labels = np.array([1, 1, 1, 1, 1, 0, 0, 0])
+  curves.activation_histograms(activations, labels, ["a", "b", "c"], "x.png")
+  # Shares of activations from 0.04, 0.48 and 0.96, which begin bars.
+  low, middle, high = 1, 12, 24
+  everything = {low: 25, middle: 37.5, high: 37.5}
+  want = [
+    {"class absent": {low: 40, middle: 60}, "class present": {high: 100}},
+    {
+      "class absent": {0: 100},
+      "class present": {middle: 60, 23: 40},
+    },
+    {"class absent": everything, "class present": {}},
+  ]
+  for place, bars in zip(sheets[0].axes, want, strict=True):
+    for patch, (name, shares) in zip(place.patches, bars.items(), strict=True):
+      values, edges, _ = patch.get_data()
+      assert patch.get_label() == name
+      np.testing.assert_allclose(edges, np.linspace(0, 1, 26))
+      expected = np.zeros(25)
+      expected[list(shares)] = list(shares.values())
+      np.testing.assert_allclose(values, expected)
+
+
+@pytest.mark.parametrize(
+  ("values", "percent", "limits"),
+  [
+    ([0.2, 0.9], True, (0, 100)),
+    ([-0.1, 0.9], True, (-25, 100)),
+    ([-0.25, 0.9], True, (-25, 100)),
+    ([-0.26, 1.3], True, (-50, 150)),
+    ([-1.0, 0.0], True, (-100, 100)),
+    ([0.85, 0.9], True, (0, 100)),
+    ([0.85, 0.9], False, (0.845, 0.905)),
+    ([-0.1, 0.0], False, (-0.11, 0.01)),
+    ([0.9, 1.0], False, (0.89, 1)),
+    ([0.5, 0.5], False, (0, 1)),
+    ([-0.3, 0.9], False, (-0.5, 1)),
+  ],
+)
+def test_an_axis_holds_all_values_and_ends_at_quarters(
+  sheets, values, percent, limits
+):
+  """Lines of diagnostics that are almost flat have an axis of their own."""
+  panel = _panel(([0, 1], values))
+  draw = curves.accuracy_curves if percent else curves.diagnostic_curves
+  draw([panel], "x.png")
+  (place,) = sheets[0].axes
+  assert place.get_ylim() == pytest.approx(limits)
+
+
+def test_bars_are_as_high_as_intervals(sheets):
+  """In percent, at each point of the line of shares alone."""
+  panel = _panel(([2, 0, 1], [0.9, 0.5, 0.0]), ([0, 1], [0.3, 0.4]))
+  curves.accuracy_curves([panel._replace(counts={"a": 100})], "x.png")
+  (place,) = sheets[0].axes
+  (bars,) = place.collections
+  # By SciPy's binomtest(count, 100).proportion_ci(method="wilson").
+  want = [
+    (0, 40.383, 59.617),
+    (1, 0.0, 3.6993),
+    (2, 82.5633, 94.4773),
+  ]
+  found = [(*x[0], x[1, 1]) for x in bars.get_segments()]
+  np.testing.assert_allclose(found, want, atol=1e-2)
