@@ -115,3 +115,19 @@ def test_an_estimate_of_a_later_seed_alone_has_a_row():
   rows = rows_of([first, second], densities.full)
   column = rows[0].index("Nats")
   assert sorted(row[column] for row in rows[1:]) == ["-90.0, -91.0", "-92.0"]
+
+
+def test_errors_are_means_over_seeds():
+  first, second, third = (_energy(seed, -90.0) for seed in range(3))
+  for record, factor in ((second, 3), (third, 14)):
+    for name in ("log_likelihood", "log_partition"):
+      record["metrics"][f"{name}_standard_error"] *= factor
+  for record, error in zip((first, second, third), (1.5, 2.5, 8), strict=True):
+    record["metrics"]["log_partition_backwards_standard_error"] = error
+  header, forwards, backwards = rows_of([first, second, third], densities.full)
+  errors = slice(
+    header.index("Error over images"), header.index("Error of log Z") + 1
+  )
+  # Of 1, 3 and 14 quarters, and of as many halves.
+  assert forwards[errors] == ["1.5", "3"]
+  assert backwards[errors] == ["1.5", "4"]
