@@ -254,27 +254,30 @@ def test_chains_dreams_and_images_are_drawn_with_different_keys(
 
 
 class _KeepsKeys(nnx.Module):
-  """Its states are the number of keys that it was given, and those keys."""
+  """Its states: how many keys it was given, and numbers drawn with each."""
+
+  image_shape = (2,)
 
   def __init__(self, count):
-    self.size = count + 1, 2
+    self.switches = nnx.Variable(jnp.zeros(count + 1))
 
   def start(self):
-    return jnp.zeros(self.size, jnp.uint32)
+    return jnp.zeros((len(self.switches[...]), 2))
 
-  def _keep(self, key, state):
+  def _keep(self, key, state, switches=None):
     number = state[0, 0] + 1
-    state = state.at[number].set(jax.random.key_data(key))
-    return state.at[0, 0].set(number)
+    drawn = jax.random.uniform(key, (2,))
+    return state.at[jnp.int32(number)].set(drawn).at[0, 0].set(number)
 
-  def sample_capsules(self, key, images):
-    return self._keep(key, images)
+  sample_upwards = sample_downwards = _keep
+  sample_capsules = sample_hidden = sample_images = _keep
+
+  def sample_top(self, key, count):
+    return self._keep(key, self.start())
 
   def sweep(self, key, capsules, *, block):
     assert block
     return self._keep(key, capsules), self.start()
-
-  sample_upwards = sample_downwards = sample_images = _keep
 
   def reconstruct(self, capsules):
     return capsules
@@ -283,8 +286,13 @@ class _KeepsKeys(nnx.Module):
 @pytest.mark.parametrize(
   ("sample", "count"),
   [
-    (lambda *given: energy_models.dream(*given)[0], 1 + 1000),
+    (lambda *x: energy_models.dream(*x)[0], 1 + 1000),
+    (lambda model, key, _: energy_models._ancestral(model, key), 2),
     (energy_models._loops, 3 * 1000 + 2),
+    (
+      lambda model, key, _: energy_models.projective_fields(model, key),
+      2 * 1000 + 1,
+    ),
   ],
 )
 def test_each_step_of_a_chain_has_its_own_key(sample, count):
