@@ -45,7 +45,7 @@ def overlaid(
   pad = options.get("pad", min(canvas[0] - height, canvas[1] - width) // 2)
   max_shift = options.get("max_shift", pairs.MAX_SHIFT)
   if whole:
-    max_shift = min(max_shift, max(pad, 0))
+    max_shift = min(max_shift, pad)
 
   def on_canvas(key, index, images, labels):
     image, objects = pairs.sample(
