@@ -103,9 +103,9 @@ class CapsNet(nnx.Module):
         signature names them, and returns a `RoutingOutput`. For example
         `kernels.routing.dynamic_routing`; see
         `layers.custom_routing.FromFunction`.
-      num_iterations: iterations of a routing that is given by name; 1 shares
-        every part out evenly. By default the number in the routing's paper, 3
-        for dynamic routing.
+      num_iterations: iterations of a routing that is given by name; with 1
+        every part is divided evenly among the parents. By default the number in
+        the routing's paper, 3 for dynamic routing.
       leaky: adds an orphan class to the routing, as for CIFAR-10. Not with
         `conv_competition="grid"`, whose layers have no orphan.
       routing_gradient: "all" for gradients through all iterations of a routing

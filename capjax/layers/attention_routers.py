@@ -74,7 +74,8 @@ class InvertedAttention(nnx.Module):
 
     Args:
       pose_size: D >= 2, length of the poses of the capsules above.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
+      num_iterations: at least 1; with 1 every part is divided evenly among the
+        parents.
       gradient: "all" or "last", as for `attention.inverted_attention_routing`.
       rngs: its `params` stream initialises the classifier.
 

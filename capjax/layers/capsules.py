@@ -111,12 +111,13 @@ class PrimaryCaps(nnx.Module):
   2017, section 4).
 
   In the authors' code this layer is also computed by one iteration of routing,
-  from a single capsule below, which is shared out evenly: the squashed vectors
-  are convolution / num_types + bias. The paper does not print this factor.
-  Without it, at the paper's widths and the authors' initial weights, capsules
-  start saturated: more than half of the lengths are above 0.97, where the
-  squash passes on a hundredth or less of a gradient along the pose. With the
-  factor, lengths are 0.05 to 0.2, where the squash passes on half.
+  from a single capsule below, which is divided evenly among all types: the
+  squashed vectors are convolution / num_types + bias. The paper does not print
+  this factor. Without it, at the paper's widths and the authors' initial
+  weights, capsules start saturated: more than half of the lengths are above
+  0.97, where the squash passes on a hundredth or less of a gradient along the
+  pose. With the factor, lengths are 0.05 to 0.2, where the squash passes on
+  half.
 
   Differs from the authors' code: with leaky routing the factor there is
   1 / (num_types + 1).

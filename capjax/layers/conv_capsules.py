@@ -22,7 +22,7 @@ class ConvCaps(nnx.Module):
   The parents at a position see the capsules in a window of K x K positions; all
   positions share their transforms, bias and parameters of routing. Each window
   is a `DenseCaps` of K K I parts on its own: a child that several windows see
-  is shared out in each of them.
+  is divided among the parents of each of them.
 
   Differs from papers: in matrix capsules all parents that see a child, at any
   position, compete for it. EM routing with that competition, which stores no

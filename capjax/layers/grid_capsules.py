@@ -22,7 +22,7 @@ class GridCaps(nnx.Module):
   A type below has one vote for each parent at a position: a convolution of its
   poses in the window of K x K positions. All types below share the kernel,
   since the 3D kernel takes one of them at a time. `routing.grid_routing` then
-  shares each type out among the parents at all positions.
+  divides each type among the parents at all positions.
 
   Votes cost as many products as those of `ConvCaps`; the routing reads K K
   times fewer of them, 4 oH oW I J D bytes for each example in float32.

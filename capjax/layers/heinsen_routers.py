@@ -42,7 +42,8 @@ class HeinsenEM(nnx.Module):
     Args:
       num_parts: I, capsules below.
       num_objects: J, capsules above.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
+      num_iterations: at least 1; with 1 every part is divided evenly among the
+        parents.
       gradient: "all" or "last", as for `heinsen.heinsen_em_routing`.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
@@ -106,7 +107,8 @@ class HeinsenVectors(nnx.Module):
       part_size: C, length of their poses.
       num_objects: J, capsules above.
       pose_size: D >= 2, length of their poses.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
+      num_iterations: at least 1; with 1 every part is divided evenly among the
+        parents.
       gradient: "all" or "last", as for `heinsen.heinsen_vector_routing`.
       rngs: its `params` stream initialises the parameters.
 

@@ -48,7 +48,8 @@ class DynamicRouting:
   code.
 
   Attributes:
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     leaky: adds an orphan parent for parts that agree with no parent.
     gradient: "all" or "last", as for `routing.dynamic_routing`.
     batch_size: number of examples that this is `vmap`ped over; decides the form
@@ -147,7 +148,8 @@ class Variational(nnx.Module):
 
     Args:
       num_objects: J, capsules above.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
+      num_iterations: at least 1; with 1 every part is divided evenly among the
+        parents.
       gradient: "all" or "last", as for `variational.variational_routing`.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
@@ -201,7 +203,8 @@ class EM(nnx.Module):
     Args:
       num_parts: I, capsules below.
       num_objects: J, capsules above.
-      num_iterations: at least 1; with 1 every part is shared out evenly.
+      num_iterations: at least 1; with 1 every part is divided evenly among the
+        parents.
       gradient: "all" or "last", as for `em.em_routing`.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)

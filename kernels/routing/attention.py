@@ -85,7 +85,8 @@ def inverted_attention_routing(
   query. In each iteration, with u_ij the votes and v_j the previous poses,
     r_ij = softmax_j(<v_j, u_ij> / sqrt(D)),
     v_j = scale LayerNorm(sum_i r_ij u_ij) + offset_j,
-  with v_j = 0 before the first iteration, which shares every part out evenly.
+  with v_j = 0 before the first iteration, in which every part is divided evenly
+  among the parents.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; D above 1.

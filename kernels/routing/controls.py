@@ -18,7 +18,7 @@ def uniform_routing(
   *,
   bias: Float[Array, "J D"] | None = None,
 ) -> RoutingOutput:
-  """Shares every part out evenly (a control of Paik et al., 2019).
+  """Divides every part evenly among the parents (a control; Paik et al., 2019).
 
   With u_ij the votes, c_ij = 1 / J and v_j = squash(sum_i c_ij u_ij + bias_j):
   dynamic routing (Sabour et al., 2017, Procedure 1) with one iteration.
@@ -53,8 +53,8 @@ def top1_routing(
   iterations before,
     c_ij = 1 where j = argmax_j <u_ij, V_j>, else 0,
     v_j = squash(sum_i c_ij u_ij + bias_j).
-  In the first iteration every part is shared out evenly. Of parents that agree
-  equally, the first is chosen.
+  In the first iteration every part is divided evenly among the parents. Of
+  parents that agree equally, the first is chosen.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32

@@ -40,7 +40,8 @@ def dynamic_routing(
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
       of magnitude up to 1e35, and up to 1e17 for finite gradients.
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     bias: added to s_j before squashing, as the authors' code does.
     leaky: adds an orphan parent with logit 0, which takes parts that agree with
       no parent; its column is dropped (the authors' CIFAR-10 network).

@@ -106,7 +106,8 @@ def heinsen_em_routing(
     activations: a_i of the parts, in [0, 1].
     beta_use: gain for each unit of data used.
     beta_ignore: cost of each unit of data ignored.
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     gradient: "all" for gradients through all iterations; "last" for those of
       the last M-step alone, with R_ij as constants.
 
@@ -208,7 +209,8 @@ def heinsen_vector_routing(
     score_bias: its B_S.
     readout: the activation of a parent is f(<readout, v_j>).
     bias: its B_F2, added to all votes for a parent.
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     gradient: "all" for gradients through all iterations; "last" for gradients
       through the last one alone, with y_j before it a constant. The R_ij have
       parameters of their own, so that they are not constants.

@@ -103,7 +103,7 @@ def route_by_agreement(
   In each iteration, with u_ij the votes and V_j the sum of the outputs v_j of
   the iterations before (Sabour et al., 2017, Procedure 1),
     c = couple(<u_ij, V_j>),  v_j = squash(sum_i c_ij u_ij + bias_j).
-  In the first iteration every part is shared out evenly.
+  In the first iteration every part is divided evenly among the parents.
 
   Args:
     votes: u_ij, or their two factors.

@@ -82,10 +82,11 @@ def shared_prototype_routing(
 
   Args:
     votes: the predictions u_i of part i, the same for all parents; in float32
-      of magnitude up to 1e17. A vote of zero is shared out evenly, and adds
-      nothing.
+      of magnitude up to 1e17. A vote of zero is divided evenly among the
+      parents, and adds nothing.
     prototypes: q_j, learned; of magnitude up to 1e17.
-    concentration: kappa >= 0; with 0 every part is shared out evenly.
+    concentration: kappa >= 0; with 0 every part is divided evenly among the
+      parents.
     bias: added before squashing.
 
   Returns:

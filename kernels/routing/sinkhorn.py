@@ -40,8 +40,8 @@ def sinkhorn_routing(
     v_j = squash(sum_i c_ij u_ij + bias_j).
   Each sweep (Sinkhorn and Knopp, 1967) scales the rows of
   exp(<u_ij, V_j> / temperature), then its columns, to these sums; rows are
-  scaled once more at the end. In the first iteration every part is shared out
-  evenly.
+  scaled once more at the end. In the first iteration every part is divided
+  evenly among the parents.
 
   Args:
     votes: the predictions u_ij of part i for the pose of parent j; in float32
@@ -49,7 +49,8 @@ def sinkhorn_routing(
     activations: a_i >= 0, the masses of the parts; equal by default. Only the
       balance uses them, not the sum of votes: the votes of an absent part must
       already be zero.
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     num_sweeps: at least 0; with 0, and a temperature of 1, this is dynamic
       routing.
     temperature: > 0, of the entropy, in units of <u_ij, V_j>.

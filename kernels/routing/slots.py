@@ -1,8 +1,8 @@
 """Slot attention: slots compete for inputs, and become means of their shares.
 
 One round of attention without its parameters. As in inverted attention
-(`attention.inverted_attention_routing`) each input is shared out by a softmax
-over the slots; a slot is then the mean of its shares rather than their sum, and
+(`attention.inverted_attention_routing`) each input is divided among the slots
+by a softmax; a slot is then the mean of its shares rather than their sum, and
 `capjax.layers.slots.SlotAttention` updates it by a recurrent unit. Frames are
 those of invariant slot attention: the position and the size of a slot.
 

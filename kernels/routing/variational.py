@@ -75,7 +75,8 @@ def variational_routing(
       of magnitude up to 1e12, the same as beta and gain, and up to 1e8 for
       finite gradients.
     activations: a_i of the parts, >= 0.
-    num_iterations: at least 1; with 1 every part is shared out evenly.
+    num_iterations: at least 1; with 1 every part is divided evenly among the
+      parents.
     beta: the paper's beta_a - beta_u, zero by default; nats.
     gain: one by default.
     alpha_0: > 0, weight of the prior of each parent's share, in parts.
