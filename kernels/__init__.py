@@ -1,8 +1,14 @@
 """Pure functions on one example: routing, poses, rendering, energies.
 
 They own no parameters and no state, and work under `jax.vmap`, `jax.jit` and
-`jax.grad`. Arrays that are empty or do not have the annotated shape raise a
-ValueError, arrays of integers a TypeError; see `checks`.
+`jax.grad`.
+
+Arrays of integers, and lists in place of arrays, raise a TypeError. Arrays that
+are empty or do not have the annotated shape raise a ValueError; see `checks`.
+Where the annotation leaves the shape open ("..." or "*batch"), arrays may be
+empty if the result of empty ones is defined. Docstrings list under Raises what
+a function checks besides. `energy.families` and `energy.annealing` do not check
+arrays.
 """
 
 from . import compilation

@@ -75,6 +75,9 @@ def arrays(
 def floats(arguments: Mapping[str, Any]) -> None:
   """Checks that arrays, by name, hold floating-point numbers.
 
+  Args:
+    arguments: the arrays by name.
+
   Raises:
     TypeError: if one does not.
   """
@@ -164,6 +167,9 @@ def images(
 def image_shape(shape: Any) -> None:
   """Checks the shape [H W C] of images that a model is made for.
 
+  Args:
+    shape: height, width and channels.
+
   Raises:
     ImageShapeError: if the shape is not three whole numbers above 0.
   """
@@ -178,6 +184,9 @@ def image_shape(shape: Any) -> None:
 def padding(padding: str) -> None:
   """Checks the name of a padding.
 
+  Args:
+    padding: the name.
+
   Raises:
     ValueError: if it is neither "VALID" nor "SAME".
   """
@@ -187,6 +196,10 @@ def padding(padding: str) -> None:
 
 def counts(*, at_least: int = 1, **numbers: Any) -> None:
   """Checks that counts are whole numbers, at least `at_least`.
+
+  Args:
+    at_least: the smallest number that is allowed.
+    **numbers: the counts, by name.
 
   Raises:
     TypeError: if one is no whole number, or is traced.
@@ -206,6 +219,10 @@ def counts(*, at_least: int = 1, **numbers: Any) -> None:
 
 def sequences(*, at_least: int = 1, **sequences: Any) -> None:
   """Checks sequences of whole numbers, such as the widths of layers.
+
+  Args:
+    at_least: the smallest number that is allowed.
+    **sequences: the sequences, by name.
 
   Raises:
     TypeError: if one is not a sequence, or holds anything but whole numbers.
@@ -291,6 +308,10 @@ def values(low: float, high: float, **arrays: Any) -> None:
 def choice(known: Iterable[str], **values: Any) -> None:
   """Checks that options have one of the known values.
 
+  Args:
+    known: the values that are known.
+    **values: the options, by name.
+
   Raises:
     ValueError: if a value is not known.
   """
@@ -302,6 +323,9 @@ def choice(known: Iterable[str], **values: Any) -> None:
 
 def dtype(dtype: Any) -> None:
   """Checks the dtype of the products of a model.
+
+  Args:
+    dtype: anything that `jnp.dtype` takes.
 
   Raises:
     ValueError: if it is neither float32 nor bfloat16.
@@ -316,6 +340,9 @@ def dtype(dtype: Any) -> None:
 
 def rngs(rngs: Any) -> None:
   """Checks that a module of Flax gets random streams.
+
+  Args:
+    rngs: the streams, `nnx.Rngs`.
 
   Raises:
     TypeError: if it is something else, such as a seed or a key.
@@ -385,7 +412,11 @@ def _is_whole(number: Any) -> bool:
 
 
 def are_known(array: Any) -> bool:
-  """Whether values can be read: not traced, and all in this process."""
+  """Whether values can be read: not traced, and all in this process.
+
+  Args:
+    array: any array, of NumPy or JAX.
+  """
   if isinstance(array, jax.core.Tracer):
     return False
   return getattr(array, "is_fully_addressable", True)

@@ -19,7 +19,11 @@ Scalar = float | Float[Array, ""]
 
 
 def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
-  """The dtype in which sums over `arrays` are taken: float32 or wider."""
+  """The dtype in which sums over `arrays` are taken: float32 or wider.
+
+  Args:
+    *arrays: arrays or numbers of any dtype and shape.
+  """
   return jnp.result_type(*arrays, jnp.float32)
 
 
@@ -62,6 +66,9 @@ def einsum(
 
   Returns:
     The sums of products, in the dtype to which the operands promote.
+
+  Raises:
+    ValueError: if the subscripts do not fit the operands.
   """
   checks.floats({f"operand {n}": x for n, x in enumerate(operands, 1)})
   given = jnp.result_type(*operands)
@@ -74,7 +81,18 @@ def einsum(
 def matmul(
   a: Float[Array, "..."], b: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Computes `jnp.matmul`; operands are rounded as `precision` says."""
+  """Computes `jnp.matmul`; operands are rounded as `precision` says.
+
+  Args:
+    a: [... N K], or [K]; the axes before the last two broadcast.
+    b: [... K M], or [K].
+
+  Returns:
+    Products [... N M], in the dtype to which `a` and `b` promote.
+
+  Raises:
+    TypeError: if their sizes along K differ.
+  """
   checks.floats({"a": a, "b": b})
   return jnp.matmul(a, b, precision=precision())
 
@@ -116,6 +134,9 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
   Args:
     x: vectors along the last axis; entries up to the largest finite number of
       its dtype.
+
+  Returns:
+    Vectors of length 1 or 0, but for rounding, shaped like `x`.
   """
   checks.floats({"x": x})
   wide = x.astype(accumulation_dtype(x))
@@ -169,7 +190,15 @@ def exp_below(
 def share(
   weights: Float[Array, "..."], total: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-  """Divides results of `exp_below` by their sum, at least about e^-8."""
+  """Divides results of `exp_below` by their sum, at least about e^-8.
+
+  Args:
+    weights: results of `exp_below`, in [0, 1].
+    total: their sum along an axis; broadcasts.
+
+  Returns:
+    Shares in [0, 1], which sum to 1 along this axis.
+  """
   checks.floats({"weights": weights, "total": total})
   return weights / _positive(total)
 
@@ -253,6 +282,9 @@ def logsumexp(
     x: any shape; -inf adds nothing.
     axis: axis of the sum.
     keepdims: whether the axis stays, with size 1.
+
+  Returns:
+    Logarithms (nats), without the axis, or without all axes, unless `keepdims`.
   """
   checks.floats({"x": x})
   wide = _widened(x)

@@ -86,7 +86,14 @@ class Parameters(NamedTuple):
 
 
 def no_drive(bias: Bias) -> Drive:
-  """The drive of a layer with no layer above it, such as the top: zeros."""
+  """The drive of a layer with no layer above it, such as the top: zeros.
+
+  Args:
+    bias: the bias of the layer, of which only shape and dtype count.
+
+  Returns:
+    Zeros [K J] and [K].
+  """
   checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
   hidden = _wide(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
@@ -95,7 +102,15 @@ def no_drive(bias: Bias) -> Drive:
 def drive_from_below(
   visible: Float[Array, " M"], parameters: Parameters
 ) -> Drive:
-  """The drive of the capsules by the visible units: W_k' x and Omega' x."""
+  """The drive of the capsules by the visible units: W_k' x and Omega' x.
+
+  Args:
+    visible: x; for Bernoulli units 0 and 1, or probabilities.
+    parameters: parameters of the model.
+
+  Returns:
+    d [K J] and e [K]; e is 0 for a model without interaction.
+  """
   checks.arrays({"visible": (visible, "M")} | _axes(parameters))
   hidden = _product("m,mkj->kj", visible, parameters.weights)
   return _drive(hidden, "m,mk->k", visible, parameters.interaction)
@@ -104,7 +119,15 @@ def drive_from_below(
 def visible_parameters(
   capsules: Capsules, parameters: Parameters
 ) -> Float[Array, "R M"]:
-  """Natural parameters of p(x | h, z) (eq. 8)."""
+  """Natural parameters of p(x | h, z) (eq. 8).
+
+  Args:
+    capsules: h and z, or expectations of them; their statistics are not read.
+    parameters: parameters of the model.
+
+  Returns:
+    a, with W (z h) + Omega z added to the first parameter of each visible unit.
+  """
   checks.arrays(
     {"active": (capsules.active, "K J"), "switches": (capsules.switches, "K")}
     | _axes(parameters)
@@ -149,7 +172,16 @@ def drive_between(
 def hidden_parameters(
   switches: Float[Array, " K"], bias: Bias, drive: Drive
 ) -> Float[Array, "U K J"]:
-  """Natural parameters of p(h | z, drive) (eqs. 9 and 19)."""
+  """Natural parameters of p(h | z, drive) (eqs. 9 and 19).
+
+  Args:
+    switches: z, or the mean of z, in [0, 1].
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+
+  Returns:
+    b, with z_k d_kj added to the first parameter of each hidden unit.
+  """
   _check(bias, drive, switches)
   return _shifted(bias.hidden, switches[:, None] * drive.hidden)
 
@@ -157,7 +189,20 @@ def hidden_parameters(
 def switch_logits(
   hidden: Float[Array, "K J"], bias: Bias, drive: Drive
 ) -> Float[Array, " K"]:
-  """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20)."""
+  """Log odds of z_k = 1 given h_k and the drive (eqs. 10 and 20).
+
+  Args:
+    hidden: h, or the mean of h.
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+
+  Returns:
+    c_k + e_k + sum_j h_kj d_kj.
+
+  Raises:
+    ValueError: if the bias has no switches, or `hidden` another shape than the
+      drive.
+  """
   _check(bias, drive)
   checks.same_shape(drive.hidden.shape, hidden=hidden)
   met = jnp.sum(hidden * drive.hidden, axis=1)
@@ -171,6 +216,18 @@ def switch_log_odds(
 
   log p(z_k = 1) / p(z_k = 0) = c_k + e_k + sum_j B(b_kj + d_kj) - B(b_kj), with
   B the log-partition function of a hidden unit.
+
+  Args:
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    Log odds, any real numbers.
+
+  Raises:
+    ValueError: if the bias has no switches, or the family another number of
+      parameters than the bias.
   """
   driven = hidden.log_partition(_on(bias, drive, hidden))
   gain = driven - hidden.log_partition(_wide(bias.hidden, driven))
@@ -184,6 +241,17 @@ def log_partition(
 
   It is log Z_l of the paper's eq. 15. With the drive from an image it is minus
   the free energy of the image, up to the visible terms.
+
+  Args:
+    bias: bias of the capsules; without switches, all capsules are on.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    log Z_l in nats.
+
+  Raises:
+    ValueError: if the family has another number of parameters than the bias.
   """
   if bias.switches is None:
     on = hidden.log_partition(_on(bias, drive, hidden))
@@ -196,7 +264,19 @@ def log_partition(
 def posterior(
   bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
 ) -> Capsules:
-  """The exact expectations of a layer of capsules given its drive."""
+  """The exact expectations of a layer of capsules given its drive.
+
+  Args:
+    bias: bias of the capsules; without switches, all capsules are on.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    Means of statistics [U K J], switches [K] in [0, 1] and active units [K J].
+
+  Raises:
+    ValueError: if the family has another number of parameters than the bias.
+  """
   on = hidden.moments(_on(bias, drive, hidden))
   if bias.switches is None:
     return _capsules(on, jnp.ones_like(drive.switches))
@@ -228,7 +308,8 @@ def mean_field(
 
   Raises:
     TypeError: if `num_iterations` is no whole number, or is traced.
-    ValueError: if it is below 0.
+    ValueError: if it is below 0, or the family has another number of parameters
+      than the bias.
   """
   checks.counts(at_least=0, num_iterations=num_iterations)
 
@@ -252,7 +333,20 @@ def mean_field(
 def sample(
   key: Key[Array, ""], bias: Bias, drive: Drive, *, hidden: Family = BERNOULLI
 ) -> Capsules:
-  """Samples switches and hidden units jointly from their exact posterior."""
+  """Samples switches and hidden units jointly from their exact posterior.
+
+  Args:
+    key: random key of the sample.
+    bias: bias of the capsules; without switches, all capsules are on.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    One sample; its switches are 0 or 1.
+
+  Raises:
+    ValueError: if the family has another number of parameters than the bias.
+  """
   if bias.switches is None:
     always = jnp.ones_like(drive.switches)
     return sample_hidden(key, always, bias, drive, hidden=hidden)
@@ -270,7 +364,21 @@ def sample_hidden(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Samples h given z; its units are then independent (eqs. 6 and 17)."""
+  """Samples h given z; its units are then independent (eqs. 6 and 17).
+
+  Args:
+    key: random key of the sample.
+    switches: z; 0 or 1.
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    One sample of h, together with the given switches.
+
+  Raises:
+    ValueError: if the family has another number of parameters than the bias.
+  """
   _check(bias, drive, hidden=hidden)
   values = hidden.sample(key, hidden_parameters(switches, bias, drive))
   return state(values, switches, hidden=hidden)
@@ -288,6 +396,19 @@ def gibbs(
 
   A sweep of the paper's chain also samples the visible units. The chain mixes
   more slowly than `sample`, which needs no initial capsules.
+
+  Args:
+    key: random key of the sweep.
+    capsules: the state before the sweep, of which only h counts.
+    bias: bias of the capsules; without switches, all capsules are on.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    The state after the sweep; its switches are 0 or 1.
+
+  Raises:
+    ValueError: if the family has another number of parameters than the bias.
   """
   if bias.switches is None:
     return sample(key, bias, drive, hidden=hidden)
@@ -304,6 +425,20 @@ def capsule_energy(
 
   For expectations of capsules it is the expected energy if log g is zero, as
   for Bernoulli and Gaussian units.
+
+  Args:
+    capsules: h and z, or expectations of them.
+    bias: bias of the capsules.
+    drive: drive of the capsules.
+    hidden: the family of the hidden units.
+
+  Returns:
+    The energy in nats, without the terms of the neighbouring layer
+    alone.
+
+  Raises:
+    ValueError: if the capsules have other shapes than the bias and the drive,
+      or the family another number of parameters than the bias.
   """
   _check(bias, drive, capsules.switches, hidden=hidden)
   checks.same_shape(bias.hidden.shape, statistics=capsules.statistics)
@@ -334,6 +469,9 @@ def energy(
 
   Returns:
     E(x, h, z); its gradients with respect to the parameters are eq. 12.
+
+  Raises:
+    ValueError: if a family has another number of parameters than the model.
   """
   below, hidden = families
   drive = drive_from_below(visible, parameters)
@@ -359,6 +497,9 @@ def free_energy(
 
   Returns:
     F(x), with log p(x) = -F(x) - log Z.
+
+  Raises:
+    ValueError: if a family has another number of parameters than the model.
   """
   below, hidden = families
   drive = drive_from_below(visible, parameters)
@@ -373,7 +514,16 @@ def state(
   *,
   hidden: Family = BERNOULLI,
 ) -> Capsules:
-  """Builds capsules from values of h and z."""
+  """Builds capsules from values of h and z.
+
+  Args:
+    hidden_values: h.
+    switches: z; 0 or 1.
+    hidden: the family of the hidden units.
+
+  Returns:
+    The statistics [U K J] of h, z, and z h [K J].
+  """
   checks.arrays(
     {"hidden_values": (hidden_values, "K J"), "switches": (switches, "K")}
   )

@@ -70,7 +70,14 @@ class Selection(NamedTuple):
 def identity_plus(
   poses: Float[Array, "*batch 6"],
 ) -> Float[Array, "*batch 3 3"]:
-  """Returns the pose matrices I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]]."""
+  """Returns the pose matrices I + [[a_0 a_1 a_2] [a_3 a_4 a_5] [0 0 0]].
+
+  Args:
+    poses: a_0 to a_5 along the last axis, any finite numbers.
+
+  Returns:
+    The matrices, in the dtype of the poses.
+  """
   checks.arrays({"poses": (poses, "... 6")})
   around = [(0, 0)] * (poses.ndim - 1)
   return jnp.eye(3, dtype=poses.dtype) + jnp.pad(
@@ -112,6 +119,9 @@ def selection_logits(
   Args:
     parents: logits of the parents' presences.
     log_affinities: log rho; the first column belongs to the dummy, with t = 1.
+
+  Returns:
+    Log of unnormalised probabilities, <= `log_affinities`.
   """
   checks.arrays(
     {"parents": (parents, "J"), "log_affinities": (log_affinities, "I 1+J")},
@@ -137,6 +147,12 @@ def pose_scales(
     logits: logit of the child's presence t.
     scales: sigma, of a child that is present.
     off_scale: sigma_off, of a child that is absent.
+
+  Returns:
+    sigma(t) > 0, between sigma and sigma_off, of the broadcast shape.
+
+  Raises:
+    ValueError: if `off_scale` is a number of Python that is not above 0.
   """
   checks.floats({"logits": logits, "scales": scales})
   on = jax.nn.log_sigmoid(logits) - 2 * jnp.log(scales)
@@ -163,6 +179,9 @@ def binary_concrete(
     logits: l, any finite number.
     log_odds: log odds of the variable that is relaxed.
     temperature: tau > 0; as tau goes to 0, t becomes 0 or 1.
+
+  Returns:
+    Log densities of the broadcast shape.
   """
   checks.floats({"logits": logits, "log_odds": log_odds})
   d = log_odds - temperature * logits
@@ -246,7 +265,17 @@ def gaussian(
   means: Float[Array, "*#batch D"],
   scales: Float[Array, "*#batch D2"] | float,
 ) -> Float[Array, "..."]:
-  """Log density of independent Gaussians, summed over the last axis; nats."""
+  """Log density of independent Gaussians, summed over the last axis; nats.
+
+  Args:
+    values: the points; the three arrays broadcast.
+    means: their means.
+    scales: standard deviations, > 0; with a last axis of 1, or as one number,
+      the same for all of D.
+
+  Returns:
+    Log densities in nats, of the broadcast shape without its last axis.
+  """
   checks.floats({"values": values, "means": means})
   if not isinstance(scales, numbers.Real):
     checks.floats({"scales": scales})

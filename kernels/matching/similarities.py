@@ -80,6 +80,9 @@ def templates(patterns: Sequence[Float[np.ndarray, "_ 2"]]) -> Templates:
 def check_templates(template: Templates) -> None:
   """Checks the shapes of templates.
 
+  Args:
+    template: the templates; see `Templates`.
+
   Raises:
     ValueError: if points are not [N 2] or members not [K N], or one is empty.
   """
@@ -92,7 +95,11 @@ def check_templates(template: Templates) -> None:
 
 
 def as_complex(points: Float[Array, "N 2"]) -> Complex[Array, " N"]:
-  """Writes points (x, y) as x + iy."""
+  """Writes points (x, y) as x + iy.
+
+  Args:
+    points: in any unit.
+  """
   return jax.lax.complex(points[:, 0], points[:, 1])
 
 

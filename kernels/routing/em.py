@@ -325,6 +325,10 @@ def require_iterations(
 ) -> None:
   """Checks the inverse temperatures and the gradient of EM routing.
 
+  Args:
+    inverse_temperatures: lambda of each iteration.
+    gradient: "all" or "last".
+
   Raises:
     TypeError: if the inverse temperatures are one number, or no numbers.
     ValueError: if there is none, a known one is below 0 or not finite, or the
@@ -345,7 +349,16 @@ def require_iterations(
 
 
 def require_form(form: Form) -> None:
-  """Checks the numbers of a form that are known; raises ValueError."""
+  """Checks the numbers of a form that are known, which is outside of jit.
+
+  Args:
+    form: as for `em_routing`.
+
+  Raises:
+    TypeError: if one is no number.
+    ValueError: if a floor or `cost_scale` is not above 0, or `damping` is
+      outside of [0, 1).
+  """
   checks.positive(
     variance_floor=form.variance_floor,
     mass_floor=form.mass_floor,
@@ -395,7 +408,11 @@ def coordinate_addition(
 
 
 def relative_coordinates(size: int) -> Float[Array, " size"]:
-  """Centres of capsules in a row, (c + 1/2) / size in (0, 1)."""
+  """Centres of capsules in a row, (c + 1/2) / size in (0, 1).
+
+  Args:
+    size: the number of capsules in the row.
+  """
   return (jnp.arange(size) + 0.5) / size
 
 

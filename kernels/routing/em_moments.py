@@ -61,7 +61,12 @@ class Seen(NamedTuple):
   def deviations(
     self, means: Float[Array, "S P E"], num_parents: int
   ) -> Iterator[tuple[Any, Float[Array, "S J"]]]:
-    """Yields indices (s, p, e) and votes minus means [S J], at one place."""
+    """Yields indices (s, p, e) and votes minus means [S J], at one place.
+
+    Args:
+      means: mu_j of the parents.
+      num_parents: J.
+    """
     m, w = self.poses, self.transforms
     for p in range(m.shape[1]):
       row = _row_votes(m[:, p], w) if len(w) > _FEW else None
@@ -111,7 +116,17 @@ def _logits(seen, beliefs, layout):
 def shares(
   seen: Seen, beliefs: Beliefs | None, even: Float[Array, "T S"], layout: Layout
 ) -> Float[Array, "T S J"]:
-  """The E-step: shares [T S J]; even shares before the first M-step."""
+  """The E-step: the shares of the children that go to each parent.
+
+  Args:
+    seen: the children.
+    beliefs: the parents of the iteration before; None before the first M-step.
+    even: the share that each parent gets before the first M-step.
+    layout: static settings of the layer.
+
+  Returns:
+    Shares in [0, 1].
+  """
   if beliefs is None:
     return jnp.broadcast_to(even[..., None], (*even.shape, layout.num_parents))
   return em_windows.compete(_logits(seen, beliefs, layout), layout.windows)
@@ -176,10 +191,23 @@ def plain_moments(
   layout: Layout,
   fixed: bool,
 ) -> tuple[Float[Array, "S J"], Float[Array, "S P E"], Float[Array, "S P E"]]:
-  """Moments of the votes of the children in a window about a centre [S P E].
+  """Moments of the votes of the children in a window about a centre.
 
   Gradients treat the centre and the even shares as constants; with `fixed`, all
   shares.
+
+  Args:
+    seen: the children.
+    beliefs: the parents of the iteration before; None before the first M-step.
+    centre: any point; the nearer to the means, the smaller the rounding error.
+    even: the share that each parent gets before the first M-step.
+    layout: static settings of the layer.
+    fixed: whether gradients treat all shares as constants.
+
+  Returns:
+    The mass, the sum of activation times share, and the first and second
+    moments, sums of deviations from the centre and of their squares with the
+    same weights.
   """
   taken = shares(seen, beliefs, even, layout)
   taken = jax.lax.stop_gradient(taken) if fixed else taken

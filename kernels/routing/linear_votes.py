@@ -72,6 +72,9 @@ def contractions(
 ) -> tuple[Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
   """The two products through which routings read votes u_ij.
 
+  Args:
+    votes: u_ij, or their two factors.
+
   Returns:
     <u_ij, V_j> [I J] as a function of V [J D], and sum_i c_ij u_ij [J D] as a
     function of c [I J].
@@ -141,7 +144,14 @@ def route_by_agreement(
 
 
 def require_normalisable(pose_size: int) -> None:
-  """Raises ValueError if poses of `pose_size` numbers have no layer norm."""
+  """Checks that poses are long enough for a layer norm.
+
+  Args:
+    pose_size: D.
+
+  Raises:
+    ValueError: if D is 1.
+  """
   if pose_size == 1:
     raise ValueError(
       "votes are poses of 1 number, and the layer norm needs at least 2; give "
@@ -150,9 +160,15 @@ def require_normalisable(pose_size: int) -> None:
 
 
 def require_iterations(num_iterations: int, *, gradient: str = "all") -> None:
-  """Raises ValueError if there is no iteration, or the gradient is unknown.
+  """Checks the iterations and the gradient of a routing.
 
-  Raises TypeError if the number of iterations is not a whole number.
+  Args:
+    num_iterations: the number of iterations.
+    gradient: "all" or "last".
+
+  Raises:
+    TypeError: if the number of iterations is not a whole number, or is traced.
+    ValueError: if it is below 1, or the gradient is unknown.
   """
   checks.counts(num_iterations=num_iterations)
   if gradient not in ("all", "last"):
@@ -165,6 +181,13 @@ def output(
   activations: Float[Array, " J"],
   coefficients: Float[Array, "I J"],
 ) -> RoutingOutput:
-  """Returns the result of a routing, in the dtype of the votes."""
+  """Returns the result of a routing, in the dtype of the votes.
+
+  Args:
+    votes: u_ij, or their two factors; only their dtype counts.
+    poses: of the parents.
+    activations: of the parents, in [0, 1].
+    coefficients: c_ij.
+  """
   outputs = poses, activations, coefficients
   return RoutingOutput(*(x.astype(jnp.result_type(votes)) for x in outputs))

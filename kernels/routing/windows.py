@@ -37,11 +37,25 @@ class Windows(NamedTuple):
     return self.kernel[0] * self.kernel[1], self.grid[0] * self.grid[1]
 
   def surround(self, x: Float[Array, "h w *C"]) -> Float[Array, "H W *C"]:
-    """Pads the grid with zeros for absent children."""
+    """Pads the grid with zeros for absent children.
+
+    Args:
+      x: the grid without its padding, with any further axes.
+
+    Returns:
+      The grid of `size`, in the dtype of `x`.
+    """
     return jnp.pad(x, (*self.around, *[(0, 0)] * (x.ndim - 2)))
 
   def gather(self, x: Float[Array, "H W *C"]) -> Float[Array, "T S *C"]:
-    """Gathers the children in each window."""
+    """Gathers the children in each window.
+
+    Args:
+      x: the grid with its padding, with any further axes.
+
+    Returns:
+      The children by place in a window and position of the window.
+    """
     down, across = (self.stride * (count - 1) + 1 for count in self.grid)
     found = [
       x[v : v + down : self.stride, u : u + across : self.stride]
@@ -57,7 +71,14 @@ class Windows(NamedTuple):
   ) -> Float[Array, "H W"]:
     """Combines, for each child, the values of all windows that see it.
 
-    `start` is the neutral element of `combine`; unseen children get it.
+    Args:
+      x: a value for each place of each window.
+      combine: an associative and commutative function of two grids, such as
+        `jnp.add`.
+      start: the neutral element of `combine`; unseen children get it.
+
+    Returns:
+      The combined values on the grid with its padding.
     """
     outside = jnp.array(start, x.dtype)
     total: Float[Array, "H W"] | None = None
@@ -136,7 +157,19 @@ def same_padding(
 def compete(
   logits: Float[Array, "T S J"], windows: Windows
 ) -> Float[Array, "T S J"]:
-  """Softmax over all parents that see a child, at any position."""
+  """Softmax over all parents that see a child, at any position.
+
+  Args:
+    logits: finite logits of the parents, for each place of each window.
+    windows: the windows over the children.
+
+  Returns:
+    Shares in [0, 1]; those of a child sum to 1 over all windows that see it and
+    all J parents.
+
+  Raises:
+    ValueError: if T and S are not those of the windows.
+  """
   checks.arrays({"logits": (logits, "T S J")})
   checks.same_shape(windows.shape, logits=logits[..., 0])
   top = windows.scatter(jnp.max(logits, axis=-1), jnp.maximum, -jnp.inf)
