@@ -172,7 +172,12 @@ class MultiHeadAttention(nnx.Module):
 
 
 def norm(width: int, rngs: nnx.Rngs) -> Callable:
-  """A layer norm with scale and offset, of tokens of `width` numbers."""
+  """A layer norm with scale and offset, of tokens of `width` numbers.
+
+  Args:
+    width: numbers of a token.
+    rngs: initialises the scale and the offset.
+  """
   # The fast variance of Flax is a difference of squares, which loses digits.
   return nnx.LayerNorm(
     width, epsilon=_EPSILON, use_fast_variance=False, rngs=rngs

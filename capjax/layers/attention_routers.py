@@ -44,6 +44,18 @@ class SelfAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: not used: the lengths of poses count instead.
+      bias: added before squashing; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `attention.self_attention_routing`.
+    """
     del activations  # lengths of poses count instead
     return attention.self_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
@@ -80,7 +92,9 @@ class InvertedAttention(nnx.Module):
       rngs: its `params` stream initialises the classifier.
 
     Raises:
-      ValueError: if D is 1: poses of one number have no layer norm.
+      TypeError: if `num_iterations` is no whole number.
+      ValueError: if `num_iterations` is below 1, `gradient` is unknown, or D is
+        1: poses of one number have no layer norm.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     linear_votes.require_normalisable(pose_size)
@@ -98,6 +112,18 @@ class InvertedAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: not used: the votes alone count.
+      bias: the offset of the layer norm; None for 0.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `attention.inverted_attention_routing`.
+    """
     del activations  # the kernel does not use them
     return attention.inverted_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
@@ -142,6 +168,21 @@ class SelfRouting(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, >= 0; None for the lengths of their poses.
+      bias: added to the poses of the objects; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `attention.self_routing`.
+
+    Raises:
+      ValueError: if a known activation is below 0.
+    """
     logits = numerics.einsum(
       "ic,ijc->ij", poses.reshape(len(poses), -1), self.weights[...]
     )
@@ -190,6 +231,18 @@ class Prototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: not used: the lengths of poses count instead.
+      bias: added before squashing; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `prototypes.prototype_routing`.
+    """
     del activations  # lengths of poses count instead
     embeddings = numerics.einsum(
       "ic,cs->is", poses.reshape(len(poses), -1), self.projection[...]
@@ -231,6 +284,21 @@ class SharedPrototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I 1 C D], or [I 1 Q R].
+      activations: not used: the lengths of poses count instead.
+      bias: added before squashing; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `prototypes.shared_prototype_routing`.
+
+    Raises:
+      ValueError: if the transforms are not one matrix for each part.
+    """
     del activations  # lengths of poses count instead
     if transforms.shape[1] != 1:
       raise ValueError(
@@ -276,6 +344,18 @@ class SparseAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: not used: the lengths of poses count instead.
+      bias: added before squashing; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `orthogonal.sparse_attention_routing`.
+    """
     del activations  # lengths of poses count instead
     parts = poses.reshape(len(poses), -1)
     return orthogonal.sparse_attention_routing(

@@ -93,6 +93,20 @@ class Conv(nnx.Module):
   def __call__(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B oH oW D"]:
+    """Convolves images, multiplies by `scale`, and adds the bias.
+
+    Args:
+      images: any floats, with `in_features` channels; with "VALID" at least as
+        large as the kernel.
+
+    Returns:
+      Features in `dtype`; see `convolution.conv2d` for their number of rows.
+
+    Raises:
+      TypeError: if the images are no floats.
+      ValueError: if they have another number of axes or channels, or are too
+        small for the kernel.
+    """
     checks.floats({"images": images})
     features = convolution.conv2d(
       images.astype(self.dtype),
@@ -178,7 +192,18 @@ class PrimaryCaps(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W F"]
   ) -> Float[Array, "B oH oW I C"]:
-    """Returns poses; their lengths, below 1, are the activations."""
+    """Returns poses; their lengths, below 1, are the activations.
+
+    Args:
+      features: as for `Conv`.
+
+    Returns:
+      Poses in float32 at each position: I is `num_types`, C is `pose_size`.
+
+    Raises:
+      TypeError: as for `Conv`.
+      ValueError: as for `Conv`.
+    """
     features = self.conv(features).astype(jnp.float32)
     shape = (*features.shape[:3], self.num_types, self.pose_size)
     return numerics.squash(features.reshape(shape))

@@ -74,7 +74,16 @@ def direct(
   *,
   stride: int,
 ) -> Float[Array, "B oH oW D"]:
-  """XLA's own convolution, without padding."""
+  """XLA's own convolution, without padding.
+
+  Args:
+    images: as for `conv2d`; arguments are not checked here.
+    kernel: as for `conv2d`.
+    stride: as for `conv2d`.
+
+  Returns:
+    As `conv2d`, with floor((H - kH) / S) + 1 rows.
+  """
   return jax.lax.conv_general_dilated(
     images,
     kernel,
@@ -91,7 +100,16 @@ def patches(
   *,
   stride: int,
 ) -> Float[Array, "B oH oW D"]:
-  """Copies every window into a row and multiplies once, without padding."""
+  """Copies every window into a row and multiplies once, without padding.
+
+  Args:
+    images: as for `conv2d`; arguments are not checked here.
+    kernel: as for `conv2d`.
+    stride: as for `conv2d`.
+
+  Returns:
+    As `direct`.
+  """
   height, width, channels, filters = kernel.shape
   rows, columns = tiling.output_size(images, kernel, stride=stride)
 
@@ -132,6 +150,14 @@ def by_rows(
 
   Windows are copied one row of the kernel at a time, which is faster than in
   `patches`, most of all where windows share few pixels.
+
+  Args:
+    images: as for `conv2d`; arguments are not checked here.
+    kernel: as for `conv2d`.
+    stride: as for `conv2d`.
+
+  Returns:
+    As `direct`.
   """
   height, width, channels, filters = kernel.shape
   tall, wide = tiling.output_size(images, kernel, stride=stride)

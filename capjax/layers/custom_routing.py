@@ -48,6 +48,9 @@ class FromFunction(nnx.Module):
   def __init__(self, function: Callable):
     """Reads the signature.
 
+    Args:
+      function: as the class describes; it is called for one example.
+
     Raises:
       TypeError: if the function is a class, needs arguments that no layer
         gives, or is a module with other state than parameters, or a partial, a
@@ -101,6 +104,15 @@ class FromFunction(nnx.Module):
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
     """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts; None for the lengths of their poses.
+      bias: of the objects; None if the layer has none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J] of the function.
 
     Raises:
       TypeError: if the function returns anything but a `RoutingOutput`.

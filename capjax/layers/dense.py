@@ -61,6 +61,18 @@ class Linear(nnx.Linear):
   def __call__(  # type: ignore[override]  # how it rounds is no argument
     self, inputs: Float[Array, "*batch in"]
   ) -> Float[Array, "..."]:
+    """Computes inputs kernel + bias.
+
+    Args:
+      inputs: any floats, with `in_features` numbers along the last axis.
+
+    Returns:
+      [... `out_features`], in the dtype to which inputs and kernel promote.
+
+    Raises:
+      TypeError: if the inputs are no floats.
+      ValueError: if their last axis has another size.
+    """
     outputs = numerics.einsum(
       "...i,io->...o", inputs, self.kernel[...], dtype=self.dtype
     )
@@ -108,6 +120,19 @@ class Einsum(nnx.Einsum):
   def __call__(  # type: ignore[override]  # how it rounds is no argument
     self, inputs: Float[Array, "..."]
   ) -> Float[Array, "..."]:
+    """Computes the sums of products with the kernel, and adds the bias.
+
+    Args:
+      inputs: any floats, of the axes that the subscripts name first.
+
+    Returns:
+      Outputs of the axes that the subscripts name last, in the dtype to which
+      inputs and kernel promote.
+
+    Raises:
+      TypeError: if the inputs are no floats.
+      ValueError: if their shape does not fit the subscripts.
+    """
     outputs = numerics.einsum(
       self.einsum_str, inputs, self.kernel[...], dtype=self.dtype
     )

@@ -45,6 +45,10 @@ class HeinsenEM(nnx.Module):
       num_iterations: at least 1; with 1 every part is divided evenly among the
         parents.
       gradient: "all" or "last", as for `heinsen.heinsen_em_routing`.
+
+    Raises:
+      TypeError: if `num_iterations` is no whole number.
+      ValueError: if it is below 1, or `gradient` is unknown.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.beta_use = nnx.Param(jnp.zeros((num_parts, num_objects), jnp.float32))
@@ -62,6 +66,21 @@ class HeinsenEM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, in [0, 1]; None for the lengths of their poses.
+      bias: added to the votes; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `heinsen.heinsen_em_routing`.
+
+    Raises:
+      ValueError: if a known activation is outside of [0, 1].
+    """
     votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
@@ -113,7 +132,9 @@ class HeinsenVectors(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      ValueError: if D is 1: poses of one number have no layer norm.
+      TypeError: if `num_iterations` is no whole number.
+      ValueError: if `num_iterations` is below 1, `gradient` is unknown, or D is
+        1: poses of one number have no layer norm.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     linear_votes.require_normalisable(pose_size)
@@ -143,6 +164,21 @@ class HeinsenVectors(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, in [0, 1]; None for the lengths of their poses.
+      bias: added to the votes; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `heinsen.heinsen_vector_routing`.
+
+    Raises:
+      ValueError: if a known activation is outside of [0, 1].
+    """
     return heinsen.heinsen_vector_routing(
       routing_inputs.linear_votes(poses, transforms),
       poses.reshape(len(poses), -1),

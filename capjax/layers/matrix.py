@@ -107,7 +107,11 @@ class PrimaryMatrixCaps(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, "B H W I P Q"], Float[Array, "B H W I"]]:
-    """Returns poses and activations in [0, 1], both in float32."""
+    """Returns poses and activations in [0, 1], both in float32.
+
+    Args:
+      features: any floats, with `in_features` channels.
+    """
     logits = self.activations(features).astype(jnp.float32)
     activations = jax.nn.sigmoid(logits - 1)
     poses = self.poses(features).astype(jnp.float32)
@@ -353,7 +357,14 @@ class ClassMatrixCaps(nnx.Module):
   def votes(
     self, poses: Float[Array, "B H W I P Q"]
   ) -> Float[Array, "B I_all J D"]:
-    """The votes of all capsules for the classes, with their coordinates."""
+    """The votes of all capsules for the classes, with their coordinates.
+
+    Args:
+      poses: at as many positions as the offsets.
+
+    Returns:
+      I_all = H W I capsules, by row, column and type.
+    """
     return jax.vmap(self._votes)(poses)
 
   def _votes(self, poses):
@@ -391,7 +402,12 @@ def _check(poses, activations, num_below, pose_shape, **grid):
 
 
 def kernel_init(scale):
-  """The kernel initialiser of a convolution: LeCun's if no scale is given."""
+  """The kernel initialiser of a convolution: LeCun's if no scale is given.
+
+  Args:
+    scale: standard deviation of a normal distribution, truncated at two
+      standard deviations; None for LeCun's.
+  """
   if scale is None:
     return nnx.initializers.lecun_normal()
   return nnx.initializers.truncated_normal(scale)

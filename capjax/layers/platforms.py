@@ -98,6 +98,9 @@ def split(x: Array) -> Array:
   Loops over B' then take an example of each device at a time; loops over B
   would gather the whole batch on every device. There is one part if the number
   of devices does not divide B.
+
+  Args:
+    x: the batch, with any further axes.
   """
   devices = num_devices()
   parts = devices if len(x) % devices == 0 else 1

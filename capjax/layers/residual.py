@@ -63,6 +63,18 @@ class ResidualBlock(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W C"]
   ) -> Float[Array, "B oH oW D"]:
+    """Adds the convolutions' result to the shortcut, without a final ReLU.
+
+    Args:
+      features: any floats, with `in_features` channels, of any size.
+
+    Returns:
+      [B ceil(H / stride) ceil(W / stride) D].
+
+    Raises:
+      TypeError: if the features are no floats.
+      ValueError: if they have another number of channels.
+    """
     kept = features if self.shortcut is None else self.shortcut(features)
     x = self.second(jax.nn.relu(self.first(jax.nn.relu(features))))
     return kept + self.gain[...].astype(x.dtype) * x
@@ -111,7 +123,14 @@ class ResidualStages(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W C"]
   ) -> Float[Array, "B oH oW D"]:
-    """Returns features of the last stage, before a ReLU."""
+    """Returns features of the last stage, before a ReLU.
+
+    Args:
+      features: as for `ResidualBlock`.
+
+    Returns:
+      Each stage halves the rows and columns, rounded up.
+    """
     for block in self.blocks:
       features = block(features)
     return features

@@ -74,6 +74,18 @@ class DynamicRouting:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: not used: the lengths of poses count instead.
+      bias: added before squashing; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `routing.dynamic_routing`.
+    """
     del activations  # lengths of poses count instead
     options: dict[str, Any] = {
       "num_iterations": self.num_iterations,
@@ -122,6 +134,18 @@ class Kernel:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, if `takes_activations`; None for the lengths of
+        their poses.
+      bias: passed to the function.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as the function.
+    """
     votes = routing_inputs.linear_votes(poses, transforms)
     options = dict(self.options)
     if self.takes_activations:
@@ -151,6 +175,10 @@ class Variational(nnx.Module):
       num_iterations: at least 1; with 1 every part is divided evenly among the
         parents.
       gradient: "all" or "last", as for `variational.variational_routing`.
+
+    Raises:
+      TypeError: if `num_iterations` is no whole number.
+      ValueError: if it is below 1, or `gradient` is unknown.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
@@ -166,6 +194,21 @@ class Variational(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, >= 0; None for the lengths of their poses.
+      bias: added to the votes; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as
+      `variational.variational_routing`.
+
+    Raises:
+      ValueError: if a known activation is below 0.
+    """
     votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
@@ -206,6 +249,10 @@ class EM(nnx.Module):
       num_iterations: at least 1; with 1 every part is divided evenly among the
         parents.
       gradient: "all" or "last", as for `em.em_routing`.
+
+    Raises:
+      TypeError: if `num_iterations` is no whole number.
+      ValueError: if it is below 1, or `gradient` is unknown.
     """
     linear_votes.require_iterations(num_iterations, gradient=gradient)
     self.gradient = gradient
@@ -226,6 +273,21 @@ class EM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
+    """Routes one example.
+
+    Args:
+      poses: [I C] of the parts, or [I P Q].
+      transforms: [I J C D], or [I J Q R].
+      activations: of the parts, in [0, 1]; None for the lengths of their poses.
+      bias: added to the votes; None for none.
+
+    Returns:
+      Poses [J D], activations [J] and coefficients [I J], as `em.em_routing`,
+      without the variances.
+
+    Raises:
+      ValueError: if a known activation is outside of [0, 1].
+    """
     votes = routing_inputs.stored_votes(poses, transforms)
     if bias is not None:
       votes += bias
@@ -300,17 +362,29 @@ NAMES = tuple(ROUTERS)
 
 
 def shares_votes(name: str | Callable) -> bool:
-  """Whether a part has one matrix, and so one vote, for all objects."""
+  """Whether a part has one matrix, and so one vote, for all objects.
+
+  Args:
+    name: of a routing, or a function, for which this is False.
+  """
   return name in NAMES and ROUTERS[name].shares_votes
 
 
 def is_mixture(name: str | Callable) -> bool:
-  """Whether poses are means of votes, of any length."""
+  """Whether poses are means of votes, of any length.
+
+  Args:
+    name: of a routing, or a function, for which this is False.
+  """
   return name in NAMES and ROUTERS[name].is_mixture
 
 
 def takes_probabilities(name: str | Callable) -> bool:
-  """Whether activations must be in [0, 1], also if they are lengths."""
+  """Whether activations must be in [0, 1], also if they are lengths.
+
+  Args:
+    name: of a routing, or a function, for which this is False.
+  """
   return name in NAMES and ROUTERS[name].takes_probabilities
 
 

@@ -62,6 +62,12 @@ class SAB(nnx.Module):
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
   ) -> Float[Array, "B N F"]:
+    """Returns the tokens after one block, in float32.
+
+    Args:
+      tokens: members of each set, in any order.
+      presence: in [0, 1], the presence of each member.
+    """
     read = self.attention(tokens, tokens, presence)
     return self.finish(tokens, read, presence)
 
@@ -88,7 +94,17 @@ class ISAB(nnx.Module):
     kernel_init: nnx.Initializer = _KERNEL_INIT,
     rngs: nnx.Rngs,
   ):
-    """Initialises the parameters: `num_inducing` points, the others as `SAB`.
+    """Initialises the parameters.
+
+    Args:
+      width: as for `SAB`.
+      num_inducing: inducing points, at least 1.
+      num_heads: as for `SAB`.
+      hidden: as for `SAB`.
+      layer_norm: as for `SAB`.
+      masking: as for `SAB`.
+      kernel_init: as for `SAB`.
+      rngs: its `params` stream initialises the parameters.
 
     Raises:
       ValueError: if `num_inducing` is below 1.
@@ -111,6 +127,12 @@ class ISAB(nnx.Module):
   def __call__(
     self, tokens: Float[Array, "B N F"], presence: Float[Array, "B N"]
   ) -> Float[Array, "B N F"]:
+    """Returns the tokens after one block, in float32.
+
+    Args:
+      tokens: members of each set, in any order.
+      presence: in [0, 1], the presence of each member.
+    """
     induced = self.gather(self.inducing[...], tokens, presence)
     all_present = jnp.ones(induced.shape[:2], presence.dtype)
     read = self.scatter(tokens, induced, all_present)
@@ -167,7 +189,16 @@ class PMA(nnx.Module):
     *,
     widen: Linear | None = None,
   ) -> Float[Array, "B K F"]:
-    """Pools tokens, after the dense layer `widen` if it is given."""
+    """Pools tokens, after the dense layer `widen` if it is given.
+
+    Args:
+      tokens: members of each set, in any order.
+      presence: in [0, 1], the presence of each member.
+      widen: from `in` to F numbers; None where tokens have F numbers.
+
+    Returns:
+      K vectors of each set, in float32.
+    """
     seeds = self.seeds[...]
     if widen is None:
       return self.attention(seeds, tokens, presence)

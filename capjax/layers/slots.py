@@ -63,7 +63,12 @@ class GRU(nnx.Module):
   def __call__(
     self, state: Float[Array, "*batch D"], inputs: Float[Array, "*batch F"]
   ) -> Float[Array, "*batch D"]:
-    """Returns the next state."""
+    """Returns the next state.
+
+    Args:
+      state: h, of any batch of `size` numbers.
+      inputs: x, of the same batch.
+    """
     given = jnp.split(self.of_input(inputs), 3, axis=-1)
     kept = jnp.split(self.of_state(state), 3, axis=-1)
     reset, update = (

@@ -109,7 +109,11 @@ def frequencies(tile: int, taps: tuple[int, int], fold: bool) -> Transforms:
 
 
 def folds(tile: int) -> bool:
-  """Whether the groups of `frequencies` have the same number of points."""
+  """Whether the groups of `frequencies` have the same number of points.
+
+  Args:
+    tile: pixels of a tile along each axis.
+  """
   return tile % 4 == 2
 
 

@@ -80,7 +80,17 @@ def winograd_cost(
   *,
   stride: int,
 ) -> float:
-  """Counts the multiplications of `winograd`; infinite if it does not apply."""
+  """Counts the multiplications of `winograd`.
+
+  Args:
+    images: as for `winograd`; only their shape counts.
+    kernel: as for `winograd`; only its shape counts.
+    stride: as for `winograd`.
+
+  Returns:
+    Multiplications for the whole batch; infinite for more than 6 taps along an
+    axis in phases, ceil(kH / S).
+  """
   sizes = _sizes(images, kernel, stride)
   if max(sizes[2:4]) > _WINOGRAD_TILE:
     return math.inf
@@ -136,7 +146,16 @@ def spectral_cost(
   *,
   stride: int,
 ) -> float:
-  """Counts the multiplications of `spectral` with its best tile."""
+  """Counts the multiplications of `spectral` with its best tile.
+
+  Args:
+    images: as for `spectral`; only their shape counts.
+    kernel: as for `spectral`; only its shape counts.
+    stride: as for `spectral`.
+
+  Returns:
+    Multiplications for the whole batch.
+  """
   sizes = _sizes(images, kernel, stride)
   return float(_spectral_cost(_best_tile(*sizes), *sizes))
 
@@ -188,7 +207,13 @@ def output_size(
   *,
   stride: int,
 ) -> tuple[int, int]:
-  """Rows and columns of a convolution without padding."""
+  """Rows and columns of a convolution without padding.
+
+  Args:
+    images: only their shape counts.
+    kernel: only its shape counts.
+    stride: at least 1.
+  """
   rows, columns = (
     (size - taps) // stride + 1
     for size, taps in zip(images.shape[1:3], kernel.shape[:2], strict=True)
