@@ -314,7 +314,11 @@ class ConvVAE(nnx.Module):
     return means, log_variances
 
   def decode(self, latents: Float[Array, "B L"]) -> Float[Array, "B H W C"]:
-    """Decodes latents to the log odds of the pixels' means."""
+    """Decodes latents to the log odds of the pixels' means.
+
+    Args:
+      latents: any floats.
+    """
     x = jax.nn.relu(self.decode_code(latents)).reshape(-1, *self.squares)
     x = jax.nn.relu(convolution.depth_to_space(self.up[0](x)))
     height, width, _ = self.image_shape
@@ -324,13 +328,32 @@ class ConvVAE(nnx.Module):
   def activities(
     self, images: Float[Array, "B H W C"]
   ) -> list[Float[Array, "B L"]]:
-    """The means of the latents."""
+    """The means of the latents.
+
+    Args:
+      images: as for `encode`.
+
+    Raises:
+      TypeError: as `encode`.
+      ValueError: as `encode`.
+    """
     return [self.encode(images)[0]]
 
   def reconstruct(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B H W C"]:
-    """Mean images given the means of the latents."""
+    """Mean images given the means of the latents.
+
+    Args:
+      images: as for `encode`.
+
+    Returns:
+      Intensities in (0, 1).
+
+    Raises:
+      TypeError: as `encode`.
+      ValueError: as `encode`.
+    """
     return jax.nn.sigmoid(self.decode(self.encode(images)[0]))
 
   def log_weights(
@@ -341,6 +364,17 @@ class ConvVAE(nnx.Module):
     With Bernoulli pixels, intensities in [0, 1] are probabilities; with
     Gaussian pixels they are values, and p(x, h) is a density with respect to
     them.
+
+    Args:
+      key: samples the latents, one vector for each image.
+      images: in [0, 1]; any values if pixels are Gaussian.
+
+    Returns:
+      Log weights in nats.
+
+    Raises:
+      TypeError: as `encode`.
+      ValueError: as `encode`.
     """
     means, log_variances = self.encode(images)
     noise = jax.random.normal(key, means.shape)
@@ -368,6 +402,10 @@ class ConvVAE(nnx.Module):
       key: random key of the samples.
       images: as for `log_weights`.
       num_samples: samples for each image.
+
+    Raises:
+      TypeError: as `encode`.
+      ValueError: as `encode`.
     """
     weights = jax.lax.map(
       lambda key: self.log_weights(key, images),

@@ -65,6 +65,14 @@ class Decoder(nnx.Module):
     self.image_shape = tuple(image_shape)
 
   def __call__(self, poses: Float[Array, "B J D"]) -> Float[Array, "B H W C"]:
+    """Decodes class capsules; `decode` masks all but those of the classes.
+
+    Args:
+      poses: outputs of the class capsules, in which zeros mask a capsule.
+
+    Returns:
+      Intensities in (0, 1).
+    """
     x = poses.reshape(len(poses), -1)
     for layer in self.layers[:-1]:
       x = jax.nn.relu(layer(x))

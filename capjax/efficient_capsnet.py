@@ -153,6 +153,12 @@ class EfficientCapsNet(nnx.Module):
   def __call__(self, images: Float[Array, "B H W C"]) -> routing.RoutingOutput:
     """Finds the classes in images with intensities in [0, 1], as `CapsNet`.
 
+    Args:
+      images: in [0, 1]; any finite numbers for a network without decoder.
+
+    Returns:
+      Poses [B J D], activations [B J] in [0, 1], and coefficients [B I J].
+
     Raises:
       TypeError: if the images hold integers.
       ValueError: as `CapsNet`.
@@ -177,7 +183,19 @@ class EfficientCapsNet(nnx.Module):
     poses: Float[Array, "B J D"],
     classes: Int[Array, " B"] | Int[Array, "B J"],
   ) -> Float[Array, "B H W C"]:
-    """Reconstructs images from one class capsule each; see `decoder.decode`."""
+    """Reconstructs images from one class capsule each; see `decoder.decode`.
+
+    Args:
+      poses: as for `decoder.decode`.
+      classes: as for `decoder.decode`.
+
+    Returns:
+      Images with intensities in (0, 1).
+
+    Raises:
+      TypeError: as `decoder.decode`.
+      ValueError: as `decoder.decode`.
+    """
     return decoder.decode(self.decoder, poses, classes)
 
   def _parts(self, images):
@@ -224,6 +242,14 @@ class MapCaps(nnx.Module):
   def __call__(
     self, features: Float[Array, "B H W F"]
   ) -> Float[Array, "B I C"]:
+    """Computes the capsules of each map.
+
+    Args:
+      features: any floats, of the map's height and width and `num_features`.
+
+    Returns:
+      Poses in float32, with lengths in [0, 1); I is F / C.
+    """
     features = features.astype(jnp.float32)
     # Not a contraction: CPUs would transpose the map for it.
     total = jnp.sum(features * self.kernel[...], axis=(1, 2))

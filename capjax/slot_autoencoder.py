@@ -147,10 +147,13 @@ class SlotAutoencoder(nnx.Module):
     """Explains images by slots.
 
     Args:
-      images: in [0, 1]. Integers raise a TypeError. Other values raise a
-        ValueError where they are known (not under jit).
+      images: in [0, 1].
       key: samples the initial slots; without it they are the same in all
         images.
+
+    Raises:
+      TypeError: as `encode`.
+      ValueError: as `encode`.
     """
     found = self.encode(images, key=key)
     reconstructions, parts, masks = self.decode(found.contents, found.frames)
@@ -162,7 +165,18 @@ class SlotAutoencoder(nnx.Module):
     *,
     key: PRNGKeyArray | None = None,
   ) -> slots.Slots:
-    """Binds slots to images; arguments and errors are those of the call."""
+    """Binds slots to images.
+
+    Args:
+      images: in [0, 1].
+      key: samples the initial slots; without it they are the same in all
+        images.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape or, where values are known
+        (not under jit), intensities outside of [0, 1].
+    """
     checks.images(images, self.image_shape, intensities=True)
     for conv in self.convs:
       images = jax.nn.relu(conv(images))

@@ -152,6 +152,13 @@ class TransformingAutoencoder(nnx.Module):
   ) -> Float[Array, "B I *pose"]:
     """Moves the poses of the capsules by a transformation of each image.
 
+    Args:
+      poses: of the capsules.
+      transforms: shifts (x, y), or matrices, by the model's kind of pose.
+
+    Returns:
+      Poses with the shift added, or multiplied by the matrix from the left.
+
     Raises:
       TypeError: if an argument does not hold floating-point numbers.
       ValueError: if one has another shape.
@@ -174,6 +181,10 @@ class TransformingAutoencoder(nnx.Module):
     presences: Float[Array, "B I"],
   ) -> Float[Array, "B H W C"]:
     """Renders images: sum_c p_c g_c, or its sigmoid.
+
+    Args:
+      poses: of the capsules.
+      presences: p_c in [0, 1].
 
     Raises:
       TypeError: if an argument does not hold floating-point numbers.

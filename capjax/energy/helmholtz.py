@@ -32,6 +32,18 @@ class Layer(nnx.Module):
     family: str,
     rngs: nnx.Rngs,
   ):
+    """Initialises W with standard deviation 0.001, biases as `rbm.standard`.
+
+    Args:
+      below: [M] for visible units below, or [K J] for capsules below.
+      num_capsules: capsules of this layer.
+      capsule_size: hidden units of a capsule.
+      family: family of the hidden units, one of `rbm.FAMILIES`.
+      rngs: its `params` stream initialises the weights.
+
+    Raises:
+      ValueError: if the family is unknown.
+    """
     shape = (*below, num_capsules, capsule_size)
     self.hidden = nnx.Param(rbm.standard(family, shape[-2:]))
     self.switches = nnx.Param(jnp.zeros(num_capsules, jnp.float32))
@@ -43,8 +55,14 @@ class Layer(nnx.Module):
     """The bias of the capsules, as the kernels take it."""
     return energy.Bias(self.hidden[...], self.switches[...])
 
-  def driven_by(self, below: Float[Array, " M"] | energy.Capsules):
-    """The drive of this layer by an image or by the capsules below."""
+  def driven_by(
+    self, below: Float[Array, " M"] | energy.Capsules
+  ) -> energy.Drive:
+    """The drive of this layer by an image or by the capsules below.
+
+    Args:
+      below: one image as visible units, or the capsules below of one image.
+    """
     weights = self.weights[...]
     if not isinstance(below, energy.Capsules):
       parameters = energy.Parameters(below[None], self.bias, weights, None)
@@ -53,7 +71,14 @@ class Layer(nnx.Module):
     return energy.drive_between(below, turned, None)
 
   def drives(self, capsules: energy.Capsules) -> energy.Drive:
-    """The drive of the layer below by the capsules of this layer."""
+    """The drive of the layer below by the capsules of this layer.
+
+    Args:
+      capsules: of one image.
+
+    Raises:
+      ValueError: if this is the lowest layer, above visible units.
+    """
     return energy.drive_between(capsules, self.weights[...], None)
 
 
@@ -182,7 +207,15 @@ class CapsuleHM(nnx.Module):
     return images.reshape(-1, *self.image_shape), layers
 
   def sample_top(self, key: Key[Array, ""], count: int) -> energy.Capsules:
-    """Samples the highest layer of some images from its prior."""
+    """Samples the highest layer from its prior.
+
+    Args:
+      key: random key of the samples.
+      count: number of samples, B.
+
+    Returns:
+      Capsules with a leading axis B; switches are 0 or 1.
+    """
     bias = self.generative[-1].bias
     drive = energy.no_drive(bias)
     return jax.vmap(lambda key: self._sample(key, bias, drive))(
@@ -210,7 +243,15 @@ class CapsuleHM(nnx.Module):
   def sample_images(
     self, key: Key[Array, ""], capsules: energy.Capsules
   ) -> Float[Array, "B ..."]:
-    """Samples images given capsules of the lowest layer."""
+    """Samples images given capsules of the lowest layer.
+
+    Args:
+      key: random key of the samples.
+      capsules: of the lowest layer, with a leading batch axis.
+
+    Returns:
+      Values in the units of the visible family; 0 or 1 for Bernoulli units.
+    """
     natural = jax.vmap(self.visible_parameters)(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
@@ -220,6 +261,13 @@ class CapsuleHM(nnx.Module):
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
   ) -> energy.Capsules:
     """Samples each layer given the one below; returns the highest layer.
+
+    Args:
+      key: random key of the samples.
+      images: as for `infer`.
+
+    Returns:
+      Capsules with a leading batch axis; switches are 0 or 1.
 
     Raises:
       TypeError, ValueError: as `infer`.
@@ -235,7 +283,14 @@ class CapsuleHM(nnx.Module):
     return jax.vmap(one)(jax.random.split(key, len(below)), below)
 
   def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
-    """Mean images given capsules of the lowest layer."""
+    """Mean images given capsules of the lowest layer.
+
+    Args:
+      capsules: of the lowest layer, with a leading batch axis.
+
+    Returns:
+      Means in the units of the visible family; in [0, 1] for Bernoulli units.
+    """
     natural = jax.vmap(self.visible_parameters)(capsules)
     means = jax.vmap(self.families[0].moments)(natural)[:, 0]
     return means.reshape(-1, *self.image_shape)
@@ -243,7 +298,18 @@ class CapsuleHM(nnx.Module):
   def activities(
     self, images: Float[Array, "B ..."]
   ) -> list[Float[Array, "B K"]]:
-    """Exact probabilities of the switches of each layer, given those below."""
+    """Exact probabilities of the switches of each layer, given those below.
+
+    Args:
+      images: as for `infer`.
+
+    Returns:
+      [B K] in [0, 1] for each layer, from the lowest.
+
+    Raises:
+      TypeError: as `infer`.
+      ValueError: as `infer`.
+    """
     return [capsules.switches for capsules in self.infer(images)]
 
   def bound(
@@ -304,7 +370,11 @@ class CapsuleHM(nnx.Module):
   def visible_parameters(
     self, capsules: energy.Capsules
   ) -> Float[Array, "R M"]:
-    """Natural parameters of the pixels of one image, given its lowest layer."""
+    """Natural parameters of the pixels of one image, given its lowest layer.
+
+    Args:
+      capsules: of the lowest layer, without a batch axis.
+    """
     layer = self.generative[0]
     parameters = energy.Parameters(
       self.visible[...], layer.bias, layer.weights[...], None
@@ -317,6 +387,9 @@ class CapsuleHM(nnx.Module):
     """Each layer of one image, with its generative bias and drive from above.
 
     The drive of the highest layer is zero.
+
+    Args:
+      layers: the capsules of each layer, from the lowest.
     """
     above = [
       layer.drives(capsules)
@@ -329,7 +402,13 @@ class CapsuleHM(nnx.Module):
   def expect(
     self, bias: energy.Bias, drive: energy.Drive, num_iterations: int | None
   ) -> energy.Capsules:
-    """Expected capsules: by mean field, or exact if iterations are None."""
+    """Expected capsules: by mean field, or exact if iterations are None.
+
+    Args:
+      bias: of one layer.
+      drive: of this layer, for one image.
+      num_iterations: iterations of mean field, >= 0; None for exact ones.
+    """
     hidden = self.families[1]
     if num_iterations is None:
       return energy.posterior(bias, drive, hidden=hidden)

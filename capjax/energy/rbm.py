@@ -137,6 +137,9 @@ class CapsuleRBM(nnx.Module):
   def drive(self, images: Float[Array, "B ..."]) -> energy.Drive:
     """The drive of the capsules by images: [B K J] and [B K].
 
+    Args:
+      images: in the units of the visible family.
+
     Raises:
       TypeError: if the images hold integers.
       ValueError: if the images have another shape, or, where values are known
@@ -175,6 +178,10 @@ class CapsuleRBM(nnx.Module):
 
     Returns:
       Capsules with a leading batch axis.
+
+    Raises:
+      TypeError: as `drive`, or if `num_iterations` is no whole number.
+      ValueError: as `drive`, or if `num_iterations` is below 0.
     """
     hidden = self.families[1]
     drive = self.drive(images)
@@ -197,26 +204,59 @@ class CapsuleRBM(nnx.Module):
   def activities(
     self, images: Float[Array, "B ..."]
   ) -> list[Float[Array, "B K"]]:
-    """Probabilities of the switches; without them, means of hidden units."""
+    """Probabilities of the switches; without them, means of hidden units.
+
+    Args:
+      images: as for `infer`.
+
+    Returns:
+      One array [B K] in [0, 1]. Without switches it holds the means of all K J
+      hidden units, in the units of their family.
+    """
     capsules = self.infer(images)
     if self.switches is None:
       return [capsules.active.reshape(len(images), -1)]
     return [capsules.switches]
 
   def reconstruct(self, capsules: energy.Capsules) -> Float[Array, "B ..."]:
-    """Mean images given capsules with a leading batch axis."""
+    """Mean images given capsules with a leading batch axis.
+
+    Args:
+      capsules: h and z, or expectations of them, with a leading batch axis.
+
+    Returns:
+      Means in the units of the visible family; in [0, 1] for Bernoulli units.
+    """
     natural = self._visible_parameters(capsules)
     means = jax.vmap(self.families[0].moments)(natural)[:, 0]
     return means.reshape(-1, *self.image_shape)
 
   def free_energy(self, images: Float[Array, "B ..."]) -> Float[Array, " B"]:
-    """The free energy F(x) of each image: log p(x) = -F(x) - log Z."""
+    """The free energy F(x) of each image: log p(x) = -F(x) - log Z.
+
+    Args:
+      images: as for `infer`.
+
+    Returns:
+      F(x) in nats.
+
+    Raises:
+      TypeError: as `drive`.
+      ValueError: as `drive`.
+    """
     return jax.vmap(
       lambda x: energy.free_energy(x, self.parameters, families=self.families)
     )(self._visible(images))
 
   def capsules(self, fantasies: PersistentChains) -> energy.Capsules:
-    """The states of the chains as capsules with a leading axis."""
+    """The states of the chains as capsules with a leading axis.
+
+    Args:
+      fantasies: the states of N chains.
+
+    Returns:
+      Capsules with a leading axis N.
+    """
     return jax.vmap(
       lambda hidden, switches: energy.state(
         hidden, switches, hidden=self.families[1]
@@ -226,7 +266,20 @@ class CapsuleRBM(nnx.Module):
   def energies(
     self, images: Float[Array, "B ..."], capsules: energy.Capsules
   ) -> Float[Array, " B"]:
-    """The energy E(x, h, z) of each image with its capsules."""
+    """The energy E(x, h, z) of each image with its capsules.
+
+    Args:
+      images: as for `infer`.
+      capsules: the capsules of each image, with a leading batch axis.
+
+    Returns:
+      E(x, h, z) in nats.
+
+    Raises:
+      TypeError: as `drive`.
+      ValueError: as `drive`, or if the capsules have other shapes than those of
+        the model.
+    """
     return jax.vmap(
       lambda x, capsules: energy.energy(
         x, capsules, self.parameters, families=self.families
@@ -236,7 +289,19 @@ class CapsuleRBM(nnx.Module):
   def sample_capsules(
     self, key: Key[Array, ""], images: Float[Array, "B ..."]
   ) -> energy.Capsules:
-    """Samples the capsules of images from their exact posterior."""
+    """Samples the capsules of images from their exact posterior.
+
+    Args:
+      key: random key of the samples.
+      images: as for `infer`.
+
+    Returns:
+      One sample for each image, with a leading batch axis; switches are 0 or 1.
+
+    Raises:
+      TypeError: as `drive`.
+      ValueError: as `drive`.
+    """
     return jax.vmap(
       lambda key, drive: energy.sample(
         key, self.parameters.bias, drive, hidden=self.families[1]
@@ -249,7 +314,20 @@ class CapsuleRBM(nnx.Module):
     images: Float[Array, "B ..."],
     switches: Float[Array, "B K"],
   ) -> energy.Capsules:
-    """Samples the hidden units of images, given the switches."""
+    """Samples the hidden units of images, given the switches.
+
+    Args:
+      key: random key of the samples.
+      images: as for `infer`.
+      switches: z of each image; 0 or 1.
+
+    Returns:
+      One sample of h for each image, together with the given switches.
+
+    Raises:
+      TypeError: as `drive`.
+      ValueError: as `drive`, or if the switches are not [B K].
+    """
     return jax.vmap(
       lambda key, drive, switches: energy.sample_hidden(
         key,
@@ -263,7 +341,15 @@ class CapsuleRBM(nnx.Module):
   def sample_images(
     self, key: Key[Array, ""], capsules: energy.Capsules
   ) -> Float[Array, "B ..."]:
-    """Samples images given capsules with a leading batch axis."""
+    """Samples images given capsules with a leading batch axis.
+
+    Args:
+      key: random key of the samples.
+      capsules: h and z, with a leading batch axis.
+
+    Returns:
+      Values in the units of the visible family; 0 or 1 for Bernoulli units.
+    """
     natural = self._visible_parameters(capsules)
     keys = jax.random.split(key, len(natural))
     images = jax.vmap(self.families[0].sample)(keys, natural)
@@ -301,6 +387,9 @@ class CapsuleRBM(nnx.Module):
   def set_chains(self, chains: PersistentChains | None) -> None:
     """Stores the chains that a loss returned; does nothing if they are None.
 
+    Args:
+      chains: of `num_chains` states, or None.
+
     Raises:
       ValueError: if the model was made without persistent chains, or its chains
         have other shapes.
@@ -328,6 +417,9 @@ class CapsuleRBM(nnx.Module):
 def family(name: str) -> families.Family:
   """One of `FAMILIES`.
 
+  Args:
+    name: "bernoulli" or "gaussian".
+
   Raises:
     ValueError: if the name is unknown.
   """
@@ -338,6 +430,13 @@ def family(name: str) -> families.Family:
 
 def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
   """Natural parameters of log odds 0, or of mean 0 and precision 1.
+
+  Args:
+    name: as for `family`.
+    shape: of the units.
+
+  Returns:
+    [R, *shape]; R is 1 for Bernoulli units, 2 for Gaussian ones.
 
   Raises:
     ValueError: if the name is unknown.
@@ -356,6 +455,10 @@ def independent_units(
 
   Bernoulli units take the log odds of the mean of each pixel, Gaussian units
   its mean and precision (at most 10).
+
+  Args:
+    name: as for `family`.
+    images: in [0, 1] for Bernoulli units; any values for Gaussian ones.
 
   Raises:
     TypeError: if the images hold integers.

@@ -41,7 +41,15 @@ class Posterior(NamedTuple):
   log_scales: Float[Array, "*batch I 6"] | None = None
 
   def sample(self, key: Key[Array, ""], temperature: Temperature) -> Capsules:
-    """Samples a layer; differentiable with respect to the posterior."""
+    """Samples a layer; differentiable with respect to the posterior.
+
+    Args:
+      key: random key of the sample.
+      temperature: tau > 0 of the relaxed presences.
+
+    Returns:
+      Logits of presences [... I] and poses [... I 6].
+    """
     presence_key, pose_key = jax.random.split(key)
     noise = jax.random.logistic(presence_key, self.log_odds.shape)
     poses = self.poses
@@ -52,13 +60,28 @@ class Posterior(NamedTuple):
     return Capsules((self.log_odds + noise) / temperature, poses)
 
   def median(self, temperature: Temperature) -> Capsules:
-    """Returns the layer without noise: medians of presences and poses."""
+    """Returns the layer without noise: medians of presences and poses.
+
+    Args:
+      temperature: tau > 0 of the relaxed presences.
+
+    Returns:
+      Logits of presences [... I] and poses [... I 6].
+    """
     return Capsules(self.log_odds / temperature, self.poses)
 
   def log_density(
     self, layer: Capsules, temperature: Temperature
   ) -> Float[Array, "*batch"]:
-    """Computes log q of a layer in nats; point estimates of poses count 0."""
+    """Computes log q of a layer in nats; point estimates of poses count 0.
+
+    Args:
+      layer: a layer of the shape of the posterior.
+      temperature: tau > 0 of the relaxed presences.
+
+    Returns:
+      log q, summed over the capsules of the layer.
+    """
     logs = selection.binary_concrete(
       layer.logits, self.log_odds, temperature=temperature
     )
@@ -97,6 +120,12 @@ class PartEncoder(nnx.Module):
       num_parts: I.
       features: channels of the 3x3 convolutions.
       rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      TypeError: if `rngs` is not `nnx.Rngs`, or a number of `features` is no
+        whole number.
+      ValueError: if `image_shape` is not three whole numbers above 0, or a
+        number of `features` is below 1.
     """
     checks.image_shape(image_shape)
     self.image_shape = tuple(image_shape)
@@ -144,7 +173,12 @@ class PartEncoder(nnx.Module):
     return Posterior(read[..., 0], read[..., 1:], logs)
 
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
-    """Makes poses Gaussian, with this initial standard deviation."""
+    """Makes poses Gaussian, with this initial standard deviation.
+
+    Args:
+      scale: in the unit of poses, > 0.
+      rngs: its `params` stream initialises the parameters.
+    """
     inputs, outputs = self.maps.kernel.shape
     self.log_scales = layers.Linear(
       inputs,
@@ -205,6 +239,17 @@ class ObjectEncoder(nnx.Module):
     self.sizes = sizes
 
   def __call__(self, children: Capsules) -> Posterior:
+    """Infers the layer above from the capsules of a layer.
+
+    Args:
+      children: logits of presences [B I] and poses [B I 6] of the layer below.
+
+    Returns:
+      The distribution of the layer above, with leading axis B.
+
+    Raises:
+      ValueError: if the children have other shapes.
+    """
     presences = jax.nn.sigmoid(children.logits)
     names = jnp.eye(presences.shape[1])
     names = jnp.broadcast_to(names, (len(presences), *names.shape))
@@ -219,7 +264,12 @@ class ObjectEncoder(nnx.Module):
     )
 
   def add_scales(self, scale: float, rngs: nnx.Rngs) -> None:
-    """Makes poses Gaussian, with this initial standard deviation."""
+    """Makes poses Gaussian, with this initial standard deviation.
+
+    Args:
+      scale: in the unit of poses, > 0.
+      rngs: its `params` stream initialises the parameters.
+    """
     self.log_scales = _EachMLP(*self.sizes, 6, **_constant(scale), rngs=rngs)
     self.log_scales.dtype = self.poses.dtype
 
@@ -297,7 +347,13 @@ class CapsuleGuide(nnx.Module):
 def log_posterior(
   posteriors: Posteriors, sampled: Layers, *, temperature: Temperature
 ) -> Float[Array, " B"]:
-  """Computes log q of all layers, each given the one below, in nats."""
+  """Computes log q of all layers, each given the one below, in nats.
+
+  Args:
+    posteriors: q of each layer, from the parts up.
+    sampled: the layers, from the parts up.
+    temperature: tau > 0 of the relaxed presences.
+  """
   pairs = zip(posteriors, sampled, strict=True)
   return functools.reduce(
     jnp.add, (q.log_density(layer, temperature) for q, layer in pairs)
@@ -342,21 +398,45 @@ class AmortisedCapsules(nnx.Module):
   """A generative model and its guide, trained together."""
 
   def __init__(self, capsules: GenerativeCapsules, guide: CapsuleGuide):
-    """Combines a model and its guide."""
+    """Combines a model and its guide.
+
+    Args:
+      capsules: the generative model.
+      guide: its recognition, for the same layers.
+    """
     self.capsules = capsules
     self.guide = guide
 
   def activities(
     self, images: Float[Array, "B H W C"]
   ) -> list[Float[Array, "B I"]]:
-    """Presences of each layer from the parts up, without noise."""
+    """Presences of each layer from the parts up, without noise.
+
+    Args:
+      images: in [0, 1].
+
+    Returns:
+      [B I] in [0, 1] for each layer.
+
+    Raises:
+      TypeError: as `PartEncoder`.
+      ValueError: as `PartEncoder`.
+    """
     _, layers = self.guide(images)
     return [jax.nn.sigmoid(layer.logits) for layer in layers]
 
   def reconstruct(
     self, images: Float[Array, "B H W C"]
   ) -> Float[Array, "B H W C"]:
-    """Mean images given the parts, without noise."""
+    """Mean images given the parts, without noise.
+
+    Args:
+      images: in [0, 1].
+
+    Raises:
+      TypeError: as `PartEncoder`.
+      ValueError: as `PartEncoder`.
+    """
     _, layers = self.guide(images)
     return self.capsules.render(layers[0])
 
@@ -367,7 +447,20 @@ class AmortisedCapsules(nnx.Module):
     *,
     temperature: Temperature | None = None,
   ) -> Float[Array, " B"]:
-    """The objective of `elbo`: an ELBO only with Gaussian poses."""
+    """The objective of `elbo`: an ELBO only with Gaussian poses.
+
+    Args:
+      key: random key of the sample.
+      images: in [0, 1].
+      temperature: as for the function `elbo`.
+
+    Returns:
+      The objective in nats.
+
+    Raises:
+      TypeError: as `PartEncoder`.
+      ValueError: as `PartEncoder`.
+    """
     return elbo(self.capsules, self.guide, images, key, temperature=temperature)
 
 

@@ -70,6 +70,12 @@ class Relations(nnx.Module):
     self.dummy_affinity = dummy_affinity
 
   def __call__(self) -> selection.Relations:
+    """Returns the relations, as `selection.select` takes them.
+
+    Returns:
+      Log affinities [I 1+J], presence logits [I 1+J], offsets [I J 6] and
+      scales [I J] of at least `scale_floor`.
+    """
     return selection.Relations(
       jnp.pad(
         self.affinities[...],
@@ -237,7 +243,15 @@ class GenerativeCapsules(nnx.Module):
   def log_prior(
     self, layers: Layers, *, temperature: Temperature | None = None
   ) -> Float[Array, " B"]:
-    """The log p(t, A) of all layers, s summed out; as for `log_joint`."""
+    """The log p(t, A) of all layers, s summed out; as for `log_joint`.
+
+    Args:
+      layers: as for `log_joint`.
+      temperature: as for `log_joint`.
+
+    Returns:
+      Log densities in nats.
+    """
     if temperature is None:
       temperature = self.temperature
     top = layers[-1]

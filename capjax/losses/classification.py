@@ -201,6 +201,11 @@ def classifier_loss(
 
   Returns:
     The mean over the batch of the loss, and of loss and accuracy by name.
+
+  Raises:
+    TypeError: as `cross_entropy`.
+    ValueError: if the logits are not [B J] or the labels not [B], or a known
+      label is outside of the classes.
   """
   checks.arrays({"logits": (logits, "B J")})
   entropies = cross_entropy(logits, labels)
@@ -219,6 +224,12 @@ def multilabel_loss(
   Returns:
     The mean over the batch of the sum over classes, and of this loss and the
     accuracy (`exact_set`) by name.
+
+  Raises:
+    TypeError: if the logits hold no floats, or the labels no whole numbers.
+    ValueError: if the logits are not [B J], or the labels not [B K] with K <=
+      J; or if a known label is outside of the classes, or an image has it
+      twice.
 
   Differs from the authors' code: there, targets are half of ours (1/2 where a
   class is present), and the loss is averaged over classes.

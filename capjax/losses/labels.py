@@ -74,6 +74,10 @@ def multi_hot(
 
   Returns:
     T_k of `margin_loss`.
+
+  Raises:
+    TypeError: as `check_labels`.
+    ValueError: as `check_labels`.
   """
   return jnp.max(one_hot(labels, num_classes), axis=-2)
 
@@ -153,6 +157,9 @@ def as_int32(labels: Int[Array, "..."]) -> Int[Array, "..."]:
   """Converts labels to int32, which holds all class numbers; int8 may not.
 
   Labels of 64 bits that do not fit become numbers that are no class.
+
+  Args:
+    labels: whole numbers of any width, signed or not.
   """
   labels = jnp.asarray(labels)
   if labels.dtype.itemsize > 4:

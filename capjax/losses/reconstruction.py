@@ -56,6 +56,10 @@ def overlap_reconstruction_loss(
 
   Returns:
     Squared errors, summed over the pixels, channels and objects of each image.
+
+  Raises:
+    TypeError: if the parts hold no floats, or the labels no whole numbers.
+    ValueError: if an argument has another shape, or the model has no decoder.
   """
 
   def squares(classes, objects):
@@ -90,6 +94,13 @@ def overlap_loss(
   Returns:
     The mean over the batch of the loss, and of its terms by name; `accuracy` is
     that of `exact_set`.
+
+  Raises:
+    TypeError: if the images, or the parts unless the weight is 0, hold no
+      floats, or the labels no whole numbers.
+    ValueError: as the model for its images; if the labels are not [B K], with K
+      different classes in each image where they are known; or, unless the
+      weight is 0, if the parts have another shape or the model has no decoder.
   """
   output = model(images)
   checks.same_shape((len(images), *labels.shape[1:]), labels=labels)

@@ -159,7 +159,14 @@ class SCAE(nnx.Module):
     layers.dense.set_dtype(self, dtype)
 
   def targets(self, images: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-    """Returns the targets of the parts: the images or their edges."""
+    """Returns the targets of the parts: the images or their edges.
+
+    Args:
+      images: in [0, 1].
+
+    Returns:
+      Of the shape of the images.
+    """
     return jax.vmap(augment.edges)(images) if self.edges else images
 
   def __call__(
@@ -171,9 +178,13 @@ class SCAE(nnx.Module):
     """Explains images.
 
     Args:
-      images: in [0, 1]. Integers raise a TypeError. Other values raise a
-        ValueError where they are known (not under jit).
+      images: in [0, 1].
       key: samples the noise of training; None for none.
+
+    Raises:
+      TypeError: if the images hold integers.
+      ValueError: if the images have another shape or, where values are known
+        (not under jit), intensities outside of [0, 1].
     """
     checks.images(images, self.image_shape, intensities=True)
     keys = (None, None) if key is None else jax.random.split(key)
@@ -301,13 +312,27 @@ def loss(
 
 
 def shares_won(objects: object_capsules.Objects) -> Float[Array, "B K"]:
-  """The share of parts that each object explains better than all others."""
+  """The share of parts that each object explains better than all others.
+
+  Args:
+    objects: what the object capsules found in B images.
+
+  Returns:
+    In [0, 1].
+  """
   num_objects = objects.posterior.shape[1]
   return jnp.mean(jax.nn.one_hot(objects.winners, num_objects), axis=1)
 
 
 def flat_templates(model: SCAE) -> Float[Array, ""]:
-  """The share of templates whose brightest and darkest pixel hardly differ."""
+  """The share of templates whose brightest and darkest pixel hardly differ.
+
+  Args:
+    model: the autoencoder.
+
+  Returns:
+    In [0, 1].
+  """
   templates = model.decoder.templates().reshape(len(model.decoder.raw[...]), -1)
   return jnp.mean(jnp.ptp(templates, axis=1) < _FLAT, dtype=jnp.float32)
 

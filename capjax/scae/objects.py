@@ -169,5 +169,12 @@ class ObjectCapsules(nnx.Module):
 
 
 def entries(poses: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 6"]:
-  """Returns the entries of poses that are not constant."""
+  """Returns the entries of poses that are not constant.
+
+  Args:
+    poses: affine matrices; their third rows are not read.
+
+  Returns:
+    The first two rows, one after the other.
+  """
   return poses[..., :2, :].reshape(*poses.shape[:-2], POSE)

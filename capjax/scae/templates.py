@@ -92,7 +92,11 @@ class Templates(nnx.Module):
     return self._squash(self.raw[...])
 
   def colors(self, features: Float[Array, "B M F"]) -> Float[Array, "B M C"]:
-    """Returns the colours by which templates are multiplied, in [0, 1]."""
+    """Returns the colours by which templates are multiplied, in [0, 1].
+
+    Args:
+      features: of each part.
+    """
     if self.hidden is None or self.color is None:
       return jnp.ones((*features.shape[:2], self.num_channels))
     colors = self.color(jax.nn.relu(self.hidden(features)))
@@ -116,7 +120,19 @@ class Templates(nnx.Module):
   def explain(
     self, images: Float[Array, "B H W C"], parts: Parts
   ) -> rendering.ImageMixture:
-    """Explains each image as a mixture of templates in their poses."""
+    """Explains each image as a mixture of templates in their poses.
+
+    Args:
+      images: any finite numbers.
+      parts: of each image.
+
+    Returns:
+      The mixtures, with leading axis B.
+
+    Raises:
+      TypeError: if the images or the parts hold no floats.
+      ValueError: if they have other shapes, or known images are not finite.
+    """
     # Images are rendered again for the gradient.
     explain = jax.checkpoint(_explain_image, static_argnums=1)
     return _map(explain, *self._scenes(images, parts))
@@ -124,7 +140,19 @@ class Templates(nnx.Module):
   def log_prob(
     self, images: Float[Array, "B H W C"], parts: Parts
   ) -> Float[Array, " B"]:
-    """Computes `explain(images, parts).log_prob` with less memory and time."""
+    """Computes `explain(images, parts).log_prob` with less memory and time.
+
+    Args:
+      images: as for `explain`.
+      parts: of each image.
+
+    Returns:
+      Log densities in nats.
+
+    Raises:
+      TypeError: as `explain`.
+      ValueError: as `explain`.
+    """
     return _log_probs(*self._scenes(images, parts))
 
   def _scenes(self, images, parts):

@@ -242,6 +242,10 @@ def jitter(
 ) -> Float[Array, "*shape"]:
   """Adds U(-2, 2) to logits of presence; without a key adds nothing.
 
+  Args:
+    logits: of any shape.
+    key: samples the noise; None for none.
+
   Differs from the authors' code: it adds this noise at test time too.
   """
   if key is None:
