@@ -54,7 +54,17 @@ def require_on_host(
   remedy: str,
   dtype: jax.typing.DTypeLike = jnp.float32,
 ) -> None:
-  """Checks that an array fits the memory of the host; see `require`."""
+  """Checks that an array fits the memory of the host; see `require`.
+
+  Args:
+    name: of the array.
+    shape: its shape.
+    remedy: what to give instead, for the message.
+    dtype: its dtype.
+
+  Raises:
+    ValueError: if the array takes more memory than the host has free.
+  """
   size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available_on_host()
   if free is not None and size > free:
     raise ValueError(
@@ -68,6 +78,9 @@ def shortage(size: int) -> str:
 
   A quarter of the free memory is reserved for training itself. On CPUs both
   copies are in the memory of the host.
+
+  Args:
+    size: of all arrays together, in bytes.
 
   Returns:
     A phrase that names the bytes; empty where there is enough, or unknown.
@@ -85,7 +98,11 @@ def shortage(size: int) -> str:
 
 
 def as_text(size: int) -> str:
-  """Formats a number of bytes to two digits or more, such as "1.5 GB"."""
+  """Formats a number of bytes to two digits or more, such as "1.5 GB".
+
+  Args:
+    size: bytes, >= 0.
+  """
   units = ("B", "kB", "MB", "GB", "TB", "PB")
   # A size that rounds to 1000 of a unit is shown as 1 of the next unit.
   power = min(len(units) - 1, int(math.log10(max(size, 1) / 0.9995)) // 3)

@@ -23,20 +23,35 @@ Tensors = Mapping[str, np.ndarray]
 
 
 def named(state: Any) -> dict[str, Any]:
-  """The arrays or shapes of a state of Flax, by name."""
+  """The arrays or shapes of a state of Flax, by name.
+
+  Args:
+    state: a state of Flax, or any pytree.
+  """
   leaves = jax.tree_util.tree_leaves_with_path(state)
   return {name_of(path): leaf for path, leaf in leaves}
 
 
 def name_of(path: tuple[Any, ...]) -> str:
-  """The name of an array by its path in a state."""
+  """The name of an array by its path in a state.
+
+  Args:
+    path: keys of the pytree, as JAX gives them.
+  """
   held = jax.tree_util.GetAttrKey("value")  # what a variable holds
   path = tuple(key for key in path if key != held)
   return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def of_model(model: nnx.Module) -> dict[str, np.ndarray]:
-  """The whole state of a model; random keys as their data."""
+  """The whole state of a model; random keys as their data.
+
+  Args:
+    model: any module.
+
+  Returns:
+    Arrays by name, in C order.
+  """
   return {
     name: np.asarray(jax.random.key_data(x) if _is_key(x) else x, order="C")
     for name, x in named(nnx.state(model)).items()
@@ -72,7 +87,15 @@ def halves(model: nnx.Module, tensors: Tensors) -> dict[str, np.ndarray]:
 
 
 def misfit(spec: specs.Spec, tensors: Tensors) -> str | None:
-  """Says how tensors differ from a spec's model; None if they fit."""
+  """Says how tensors differ from a spec's model; None if they fit.
+
+  Args:
+    spec: the model that is wanted.
+    tensors: the tensors of a file.
+
+  Returns:
+    A phrase for a message.
+  """
   wanted = named(nnx.state(spec.shapes()))
   wanted = {name: _shape(leaf) for name, leaf in wanted.items()}
   found = {name: _shape(x) for name, x in tensors.items()}
@@ -94,6 +117,13 @@ def other_setting(spec: specs.Spec, model: nnx.Module) -> str | None:
 
   Settings are classes of modules and their attributes, such as a routing with
   its number of iterations; not the mode of training or evaluation.
+
+  Args:
+    spec: the model that is wanted.
+    model: the model that there is.
+
+  Returns:
+    A phrase for a message.
   """
   wanted, found = spec.shapes(), nnx.clone(model)
   for one in (wanted, found):

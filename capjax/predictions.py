@@ -114,6 +114,9 @@ def outputs(
 def scores_name(model: nnx.Module) -> str | None:
   """The output that has the scores of the classes; None without classes.
 
+  Args:
+    model: a model of the library.
+
   Raises:
     ValueError: if the model does not take images.
   """
@@ -121,7 +124,11 @@ def scores_name(model: nnx.Module) -> str | None:
 
 
 def has_class_capsules(model: nnx.Module) -> bool:
-  """Whether a classifier has a capsule for each class; others give logits."""
+  """Whether a classifier has a capsule for each class; others give logits.
+
+  Args:
+    model: a classifier.
+  """
   return any(
     isinstance(model, known)
     for known, family in _FAMILIES.items()

@@ -62,7 +62,12 @@ class TrainedModel:
     )
 
   def __call__(self, *arguments: Any, **options: Any) -> Any:
-    """Calls the model."""
+    """Calls the model.
+
+    Args:
+      *arguments: as the model takes them, such as `preprocess(images)`.
+      **options: likewise, by keyword.
+    """
     return self.model(*arguments, **options)
 
   @property

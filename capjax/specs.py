@@ -71,6 +71,9 @@ class Spec:
   def argument(self, name: str) -> Any:
     """The value of an argument; where the spec has none, the default.
 
+    Args:
+      name: of an argument of `maker`.
+
     Raises:
       KeyError: if `maker` takes no such argument, or has no default for it.
     """
@@ -82,7 +85,11 @@ class Spec:
     return default
 
   def make(self, rngs: nnx.Rngs) -> nnx.Module:
-    """Constructs the model, with initialised parameters."""
+    """Constructs the model, with initialised parameters.
+
+    Args:
+      rngs: its `params` stream initialises the parameters.
+    """
     return self.maker(**self.arguments, rngs=rngs)
 
   def _parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -131,6 +138,9 @@ def plain(value: Any) -> Any:
   """Converts a value to the form that JSON would read back.
 
   Numbers of NumPy become numbers of Python, tuples become lists.
+
+  Args:
+    value: numbers, text, None, and lists, tuples and dictionaries of them.
 
   Raises:
     TypeError: if JSON cannot hold it.

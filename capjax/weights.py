@@ -32,8 +32,14 @@ def write(
 ) -> dict[str, Any]:
   """Writes a file completely or not at all; returns the card with `sha256`.
 
+  Args:
+    path: the file, in a folder that exists; "~" is expanded.
+    card: what JSON can hold, without `sha256`.
+    tensors: the arrays by name.
+
   Raises:
     OSError: if the file cannot be written.
+    TypeError: if JSON cannot hold the card.
   """
   card = {**card, "sha256": _digest(card, tensors)}
   content = safetensors.numpy.save(tensors, metadata={_CARD: json.dumps(card)})
@@ -43,6 +49,10 @@ def write(
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
   """Writes any file completely or not at all.
+
+  Args:
+    path: the file, in a folder that exists; "~" is expanded.
+    content: all bytes of the file.
 
   Raises:
     OSError: if the file cannot be written.
@@ -66,6 +76,10 @@ def replace(path: pathlib.Path, content: bytes) -> None:
   The content is written to the disk before the file is renamed. Otherwise some
   file systems would keep an empty file after a loss of power.
 
+  Args:
+    path: the file, in a folder that exists.
+    content: all bytes of the file.
+
   Raises:
     OSError: if the file cannot be written; the old one is still there.
   """
@@ -83,6 +97,9 @@ def replace(path: pathlib.Path, content: bytes) -> None:
 
 def find(path: str | os.PathLike[str]) -> pathlib.Path:
   """Finds the file of a model: `path` itself, or the file in a run's folder.
+
+  Args:
+    path: a file, or the folder of a run.
 
   Raises:
     FileNotFoundError: if there is none; the message says what to do.
@@ -113,7 +130,14 @@ def find(path: str | os.PathLike[str]) -> pathlib.Path:
 def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """Reads and checks the card and the tensors of a file.
 
+  Args:
+    path: the file.
+
+  Returns:
+    The card and the tensors by name.
+
   Raises:
+    OSError: if the file cannot be read.
     ValueError: if the file is damaged, foreign, or of a newer version.
   """
   again = "copy it again, or export the run again"

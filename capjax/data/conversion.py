@@ -89,6 +89,13 @@ def convert_all(
 ) -> UInt8[np.ndarray, "N H2 W2 C2"]:
   """Converts all images; see `convert`.
 
+  Args:
+    images: The images, of any number of channels.
+    conversion: The size and whether images become grey.
+
+  Returns:
+    The images themselves if nothing changes.
+
   Raises:
     ValueError: As `convert`; or the converted images do not fit into memory.
   """

@@ -14,6 +14,9 @@ from capjax.data.stored import StoredImages
 def require_sequence(class_names: object) -> None:
   """Checks that names of classes have an order, that of the labels.
 
+  Args:
+    class_names: names of classes, as a user gave them.
+
   Raises:
     ValueError: if they are one word, or a set.
   """
@@ -73,7 +76,11 @@ class Dataset(NamedTuple):
     return self.num_classes > 0
 
   def named(self, classes: ArrayLike) -> np.ndarray:
-    """The names of classes, as an array of strings of the same shape."""
+    """The names of classes, as an array of strings of the same shape.
+
+    Args:
+      classes: whole numbers in 0..num_classes-1, of any shape.
+    """
     names = self.class_names or tuple(map(str, range(self.num_classes)))
     return np.asarray(names)[np.asarray(classes)]
 
@@ -85,6 +92,9 @@ def as_intensities(
 
   >>> print(as_intensities(np.array([0, 255], np.uint8)))
   [0. 1.]
+
+  Args:
+    images: uint8 of any shape.
 
   Raises:
     TypeError: if the images hold other numbers, whose range is not known.
@@ -107,6 +117,9 @@ def fingerprint(dataset: Dataset) -> str:
   The hash is over the images and then the labels, for each a line of dtype and
   shape, such as `uint8 (60000, 28, 28, 1)`, and the bytes in C order. Factors
   are not included.
+
+  Args:
+    dataset: images in memory or in files.
   """
   digest = hashlib.sha256()
   for array in (dataset.images, dataset.labels):
@@ -117,7 +130,12 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def select(dataset: Dataset, part: slice | np.ndarray) -> Dataset:
-  """Selects some of the examples; images in files are not read."""
+  """Selects some of the examples; images in files are not read.
+
+  Args:
+    dataset: the N examples.
+    part: a slice, indices, or a mask [N].
+  """
   images = dataset.images
   return dataset._replace(
     images=images.select(part)

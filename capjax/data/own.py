@@ -38,6 +38,11 @@ def find(
 
   A relative path is looked for in `data_dir`, if one is given, and then in the
   working folder.
+
+  Args:
+    name: A path of files or of a folder, or the beginning of the names of IDX
+      files; "~" is expanded.
+    data_dir: The folder of data sets, or None.
   """
   path = pathlib.Path(name).expanduser()
   given = [] if data_dir is None else [pathlib.Path(data_dir).expanduser()]
@@ -321,7 +326,13 @@ def choose(
 
 
 def streamed(dataset: Dataset, split: str, stream: bool | None) -> Dataset:
-  """Makes images `StoredImages`, or reads them all; see `loading.load`."""
+  """Makes images `StoredImages`, or reads them all; see `loading.load`.
+
+  Args:
+    dataset: The images in memory or in files.
+    split: "train" or "test", for the note.
+    stream: Whether images stay in their files; None to decide by memory.
+  """
   images, reason = dataset.images, ""
   if stream is None:
     reason = memory.shortage(images.nbytes)

@@ -58,6 +58,9 @@ class StoredImages:
   ) -> UInt8[np.ndarray, "M H W C"]:
     """Reads images by their indices; repeated ones are read only once.
 
+    Args:
+      indices: In 0..N-1, in any order.
+
     Raises:
       ValueError: A file cannot be read any more.
     """
@@ -77,7 +80,11 @@ class StoredImages:
     return self._read(self._rows)
 
   def select(self, part: Any) -> "StoredImages":
-    """Selects images by a slice, indices or a mask [N], without reading."""
+    """Selects images by a slice, indices or a mask [N], without reading.
+
+    Args:
+      part: As for NumPy.
+    """
     return StoredImages(self._read, self._rows[part], self.shape[1:])
 
   def __getitem__(self, part: Any) -> np.ndarray:

@@ -182,6 +182,12 @@ def probe_accuracy(
   Means and standard deviations are those of the training set; half the squared
   weights are added to the summed cross-entropy.
 
+  Args:
+    train_features: features that the regression is fitted to.
+    train_labels: their classes, at least two different ones.
+    test_features: features of other examples.
+    test_labels: their classes, with which predictions are compared.
+
   Returns:
     In [0, 1].
 
@@ -371,6 +377,9 @@ def _check_labels(*pairs):
 
 def check_finite(*sets: Float[np.ndarray, "..."]) -> None:
   """Checks that features are finite.
+
+  Args:
+    *sets: arrays of features.
 
   Raises:
     ValueError: if a feature is NaN or infinite.

@@ -102,7 +102,14 @@ def share_sums(coefficients: Float[Array, "N I J"]) -> ShareSums:
 
 
 def information_of_sums(sums: ShareSums) -> Float[Array, ""]:
-  """Computes `image_information` of all images whose sums were added up."""
+  """Computes `image_information` of all images whose sums were added up.
+
+  Args:
+    sums: of one or more batches; see `share_sums`.
+
+  Returns:
+    In [0, 1], as `image_information`.
+  """
   images = jnp.maximum(sums.images, 1)
   mean = sums.shares / images[:, None]
   of_mean = -jnp.sum(mean * numerics.safe_log(mean), axis=-1)

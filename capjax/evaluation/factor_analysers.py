@@ -37,7 +37,11 @@ class FactorAnalysers(NamedTuple):
   def log_joint(
     self, features: Float[np.ndarray, "N F"]
   ) -> Float[np.ndarray, "N K"]:
-    """Computes log p(x, k) in nats, for each example and analyser."""
+    """Computes log p(x, k) in nats, for each example and analyser.
+
+    Args:
+      features: any finite numbers.
+    """
     columns = []
     for share, mean, loadings, noise in zip(*self, strict=True):
       # Woodbury's identity: products of F by Z, and one inverse of Z by Z.

@@ -95,7 +95,11 @@ def iterations(
 
 
 def own_iterations(model: nnx.Module) -> int:
-  """Returns the number of iterations of the last routing; 1 if it has none."""
+  """Returns the number of iterations of the last routing; 1 if it has none.
+
+  Args:
+    model: any module.
+  """
   if isinstance(model, matrix_capsules.MatrixCapsules):
     return len(model.classes.em.inverse_temperatures)
   if not isinstance(model, capsnet.CapsNet):
@@ -109,6 +113,9 @@ def positioned_types(model: nnx.Module) -> int | None:
 
   None if the parts have no positions, as in dense layers, or the model is of
   another type.
+
+  Args:
+    model: any module.
   """
   if isinstance(model, matrix_capsules.MatrixCapsules):
     return model.classes.transforms.shape[0]
@@ -126,6 +133,9 @@ def vote_distances(
   As in a figure of Hinton et al. (2018): w_ij = c_ij a_i after each iteration,
     distance_ij = |u_ij - sum_k w_kj u_kj / sum_k w_kj|.
   Parents are clusters where distances fall from iteration to iteration.
+
+  Args:
+    found: the result of `iterations`.
 
   Returns:
     Distances, in the unit of the votes, and w_ij >= 0; negative coefficients,
@@ -148,6 +158,12 @@ def logit_changes(found: Iterations) -> Float[Array, "R B"]:
   The mean over pairs of |<u_ij, v_j>|, where v_j is the pose after the
   iteration; Procedure 1 of Sabour et al. (2017) adds <u_ij, v_j> to the logits
   b_ij (a figure of its appendix). Only for dynamic routing.
+
+  Args:
+    found: the result of `iterations`.
+
+  Returns:
+    Mean changes, >= 0.
   """
   changes = numerics.einsum("bijd,rbjd->rbij", found.votes, found.poses)
   return jnp.mean(jnp.abs(changes), axis=(2, 3))

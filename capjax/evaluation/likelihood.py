@@ -44,6 +44,9 @@ def gain(model: rbm.CapsuleRBM) -> Float[Array, ""]:
   Learning does not avoid this limit: the likelihood of correlated pixels
   increases towards it.
 
+  Args:
+    model: with units of any family.
+
   Returns:
     The gain; 0 if either layer is Bernoulli, whose units are bounded.
   """

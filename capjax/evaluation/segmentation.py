@@ -65,6 +65,10 @@ def of_several(
 
   On other images one object for all points is right, so scores over all images
   say less about segmentation.
+
+  Args:
+    truth: the object that each point belongs to, >= 0.
+    presence: presence of points; those above 0 count.
   """
   present = np.asarray(presence) > 0
   largest = np.max(np.where(present, truth, -1), axis=1)

@@ -32,6 +32,9 @@ def routing_by_iteration(
 ) -> Callable[[jax.Array], Arrays]:
   """Makes a function that returns each iteration of dynamic routing.
 
+  Args:
+    trained: a `CapsNet` with dynamic routing and without hidden capsules.
+
   Returns:
     A function of an image, uint8 [H W C]. It returns `part_activations`
     [P Q T], the lengths of the parts' poses; and for each iteration
@@ -94,6 +97,9 @@ def parts_of_objects(
 
   The objects are those of the lowest layer of objects.
 
+  Args:
+    model: of at least two layers.
+
   Returns:
     A function of the `poses` [J 6] and `presences` [J] of the objects. In the
     results an axis 1+J holds the dummy parent, then the objects. It returns
@@ -129,6 +135,9 @@ def gibbs_sweep(model: nnx.Module) -> Callable[..., Arrays]:
 
   First the capsules are sampled from their exact posterior given the image,
   then the image given the capsules, as in `CapsuleRBM.sweep` with `block=True`.
+
+  Args:
+    model: a `CapsuleRBM` with switches and Bernoulli units.
 
   Returns:
     A function of `images` [H W C], the state of the chain; `known` [H W C], 1

@@ -61,6 +61,9 @@ def load_any(path_or_name: str | os.PathLike[str]) -> saved.TrainedModel:
   A name in `names()` always means the pretrained model. If a file has the same
   name, give the file as `./NAME`.
 
+  Args:
+    path_or_name: one of `names()`, a file of weights, or the folder of a run.
+
   Raises:
     FileNotFoundError: if there is no such model.
     ValueError: as `load` and `capjax.load`.
@@ -159,7 +162,14 @@ def _accuracy_of_pairs(trained, images, labels) -> float:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-  """The SHA-256 of a file, in hexadecimal."""
+  """The SHA-256 of a file, in hexadecimal.
+
+  Args:
+    path: of any file.
+
+  Raises:
+    OSError: if the file cannot be read.
+  """
   return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 

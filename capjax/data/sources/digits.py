@@ -13,6 +13,9 @@ _TEST_STRIDE = 5
 def load(split: str) -> Dataset:
   """Loads scikit-learn's 8x8 digits; a fifth of each class are test images.
 
+  Args:
+    split: "train" or "test".
+
   Raises:
     ModuleNotFoundError: if scikit-learn is not installed.
   """

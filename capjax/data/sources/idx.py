@@ -38,7 +38,11 @@ _NAME = re.compile(
 
 
 def pattern(split: str) -> str:
-  """Returns the usual names of a split's files, for error messages."""
+  """Returns the usual names of a split's files, for error messages.
+
+  Args:
+    split: "train" or "test".
+  """
   start = _PREFIXES[split][0]
   return f"{start}-images-idx3-ubyte and {start}-labels-idx1-ubyte (or .gz)"
 

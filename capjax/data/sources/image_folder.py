@@ -260,7 +260,12 @@ def _listed(
 
 
 def fault_of(error: Exception, path: pathlib.Path) -> str:
-  """Says in one line why a file was not read, without its path."""
+  """Says in one line why a file was not read, without its path.
+
+  Args:
+    error: What was raised while the file was read.
+    path: The file.
+  """
   if isinstance(error, converting.pillow().UnidentifiedImageError):
     return "is no image that Pillow reads"
   return " ".join(str(error).replace(repr(str(path)), "").split())

@@ -39,12 +39,23 @@ Blocks = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 
 def is_folder(path: pathlib.Path) -> bool:
-  """Whether a folder was written by `write`."""
+  """Whether a folder was written by `write`.
+
+  Args:
+    path: The folder; need not exist.
+  """
   return (path / _ABOUT).is_file()
 
 
 def require_none_unfinished(path: pathlib.Path) -> None:
-  """Raises a ValueError where `write` began a folder and did not finish."""
+  """Checks that `write` did not begin a folder without finishing it.
+
+  Args:
+    path: The folder; need not exist.
+
+  Raises:
+    ValueError: `write` began this folder and did not finish.
+  """
   if any(_images(path, split).exists() for split in ("train", "test")):
     raise ValueError(f"{path} was not written completely; {_AGAIN}")
 

@@ -47,7 +47,11 @@ class Files(NamedTuple):
 
 
 def pattern(split: str) -> str:
-  """Returns a pattern of the names of a split's files, for messages."""
+  """Returns a pattern of the names of a split's files, for messages.
+
+  Args:
+    split: "train" or "test".
+  """
   return f"{_STEMS[split]}-({'|'.join(_KINDS)}).mat[.gz]"
 
 

@@ -47,7 +47,11 @@ class Source(NamedTuple):
 
 
 def no_labels(count: int) -> Int32[np.ndarray, "N 0"]:
-  """The labels of images without labels."""
+  """The labels of images without labels.
+
+  Args:
+    count: N.
+  """
   return np.zeros((count, 0), np.int32)
 
 

@@ -36,7 +36,11 @@ _TIMEOUT_SECONDS = 10
 
 
 def find(folder: pathlib.Path) -> pathlib.Path | None:
-  """Returns the newest prepared version under `DATA_DIR/NAME`, if any."""
+  """Returns the newest prepared version under `DATA_DIR/NAME`, if any.
+
+  Args:
+    folder: `DATA_DIR/NAME`; need not exist.
+  """
   versions = [
     path.parent
     for path in folder.glob("*/dataset_info.json")

@@ -37,7 +37,11 @@ class Preprocessing(NamedTuple):
   crop_last: bool = False
 
   def prepare(self, image: Num[Array, "H W C"]) -> Num[Array, "H2 W2 C"]:
-    """Applies all steps before standardisation; values stay in [0, 1]."""
+    """Applies all steps before standardisation; values stay in [0, 1].
+
+    Args:
+      image: in [0, 1], at least as large as the steps need.
+    """
     if self.downsample is not None:
       image = stereo.downsample(image, size=self.downsample)
     if not self.crop_last:
@@ -47,7 +51,14 @@ class Preprocessing(NamedTuple):
     return image
 
   def normalise(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
-    """Computes the input of the network from a prepared image in [0, 1]."""
+    """Computes the input of the network from a prepared image in [0, 1].
+
+    Args:
+      image: in [0, 1].
+
+    Returns:
+      In [0, 1]; with `standardise` any numbers.
+    """
     if self.standardise:
       image = stereo.standardise(255 * image)
     return self._cropped(image) if self.crop_last else image
@@ -58,11 +69,21 @@ class Preprocessing(NamedTuple):
     return stereo.centre_crop(image, size=self.crop)
 
   def __call__(self, image: Float[Array, "H W C"]) -> Float[Array, "H2 W2 C"]:
-    """Applies all steps to one image in [0, 1]."""
+    """Applies all steps to one image in [0, 1].
+
+    Args:
+      image: in [0, 1].
+
+    Returns:
+      As `normalise`.
+    """
     return self.normalise(self.prepare(image))
 
   def output_shape(self, image_shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape [H W C] of the network's input for images of this shape.
+
+    Args:
+      image_shape: height, width and channels.
 
     Raises:
       ValueError: if images of this shape cannot be prepared.
@@ -80,6 +101,9 @@ class Preprocessing(NamedTuple):
 
 def from_json(described: Mapping[str, Any]) -> Preprocessing:
   """Reads the steps that `Preprocessing.as_json` wrote.
+
+  Args:
+    described: the steps by name.
 
   Raises:
     ValueError: if a step is unknown or its value is wrong.

@@ -112,7 +112,15 @@ def random_crop(
 def centre_crop(
   image: Num[Array, "H W C"], *, size: int = _CROP
 ) -> Num[Array, "H2 W2 C"]:
-  """Cuts out the middle: `random_crop` at test time; see `crop`."""
+  """Cuts out the middle: `random_crop` at test time; see `crop`.
+
+  Args:
+    image: [H, W, C], any dtype.
+    size: rows and columns of the square.
+
+  Raises:
+    ValueError: the image is smaller than the square.
+  """
   return crop(image, jnp.zeros(2, jnp.int32), size=size)
 
 
@@ -130,7 +138,18 @@ def crop_offsets() -> Int[np.ndarray, "13 2"]:
 def multi_crop(
   image: Num[Array, "H W C"], *, size: int = _CROP
 ) -> Num[Array, "13 H2 W2 C"]:
-  """Cuts the squares of `crop_offsets` out of an image; see `crop`."""
+  """Cuts the squares of `crop_offsets` out of an image; see `crop`.
+
+  Args:
+    image: [H, W, C], any dtype.
+    size: rows and columns of each square.
+
+  Returns:
+    [13, size, size, C], the dtype of `image`.
+
+  Raises:
+    ValueError: the image is smaller than a square.
+  """
   offsets = jnp.asarray(crop_offsets())
   return jax.vmap(lambda offset: crop(image, offset, size=size))(offsets)
 

@@ -34,17 +34,34 @@ class Part(NamedTuple):
 
 
 def ellipsoid(centre: Point, radii: Point) -> Part:
-  """Makes an ellipsoid along the axes of space."""
+  """Makes an ellipsoid along the axes of space.
+
+  Args:
+    centre: its middle.
+    radii: its half axes along x, y and z, > 0.
+  """
   return Part("ellipsoid", np.diag(radii), np.array(centre, float))
 
 
 def ball(centre: Point, radius: float) -> Part:
-  """Makes a ball."""
+  """Makes a ball.
+
+  Args:
+    centre: its middle.
+    radius: > 0.
+  """
   return ellipsoid(centre, (radius,) * 3)
 
 
 def rod(start: Point, end: Point, radius: float, *, taper: float = 1.0) -> Part:
-  """Makes a round rod, whose radius at its end is `taper` times `radius`."""
+  """Makes a round rod, whose radius at its end is `taper` times `radius`.
+
+  Args:
+    start: the middle of one end.
+    end: the middle of the other end, another point.
+    radius: at the start, > 0.
+    taper: the radius at the end, relative to that at the start.
+  """
   start, end = np.array(start, float), np.array(end, float)
   half = (end - start) / 2
   along = half / np.linalg.norm(half)
