@@ -122,12 +122,13 @@ class PartEncoder(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      TypeError: if `rngs` is not `nnx.Rngs`, or a number of `features` is no
-        whole number.
-      ValueError: if `image_shape` is not three whole numbers above 0, or a
-        number of `features` is below 1.
+      TypeError: if `rngs` is not `nnx.Rngs`, or `num_parts` or a number of
+        `features` is no whole number.
+      ValueError: if `image_shape` is not three whole numbers above 0, or
+        `num_parts` or a number of `features` is below 1.
     """
     checks.image_shape(image_shape)
+    checks.counts(num_parts=num_parts)
     self.image_shape = tuple(image_shape)
     height, width, channels = image_shape
     sizes = (channels, *features)

@@ -77,7 +77,7 @@ class ResidualBlock(nnx.Module):
     """
     kept = features if self.shortcut is None else self.shortcut(features)
     x = self.second(jax.nn.relu(self.first(jax.nn.relu(features))))
-    return kept + self.gain[...].astype(x.dtype) * x
+    return kept.astype(x.dtype) + self.gain[...].astype(x.dtype) * x
 
 
 class ResidualStages(nnx.Module):

@@ -63,6 +63,10 @@ class GuidesTest(chex.TestCase):
       got = np.mean(theirs(estimate, model))
       assert abs(got - np.mean(samples)) < 6 * error, (got, np.mean(samples))
 
+  def test_an_encoder_of_no_parts_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "num_parts is 0; give"):
+      guides.PartEncoder((8, 8, 1), 0, rngs=nnx.Rngs(0))
+
   def test_objects_are_found_among_present_children(self):
     encoder = guides.ObjectEncoder(
       3, 2, width=8, num_blocks=1, num_heads=2, num_inducing=2, out_features=4,

@@ -57,6 +57,14 @@ def test_a_block_starts_as_its_shortcut():
   np.testing.assert_array_equal(_call(block, _inputs()), _inputs())
 
 
+@pytest.mark.parametrize(("below", "above", "stride"), _SIZES)
+def test_the_result_has_the_dtype_of_the_block(below, above, stride):
+  block = layers.ResidualBlock(
+    below, above, stride=stride, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
+  )
+  assert jax.eval_shape(block, _inputs()).dtype == jnp.bfloat16
+
+
 def test_each_stage_halves_the_grid():
   stages = layers.ResidualStages(3, (4, 5), num_blocks=2, rngs=nnx.Rngs(0))
   assert len(stages.blocks) == 4
