@@ -329,6 +329,11 @@ def slots_points(path: pathlib.Path) -> bool:
   return _copy("constellation_quick_slots-0", "segmentation", path)
 
 
+def constellation(path: pathlib.Path) -> bool:
+  """Points of shapes, as a constellation autoencoder explains them."""
+  return _copy("constellation-0", "segmentation", path)
+
+
 def scae_pairs(path: pathlib.Path) -> bool:
   """Two digits in an image, as a stacked capsule autoencoder explains them."""
   return _copy("scae_pairs_quick-0", "object_masks_multimnist", path)
@@ -345,7 +350,7 @@ PICTURES: dict[str, Callable[[pathlib.Path], bool | None]] = {
     overview, dimensions, examples.agreement, examples.em, examples.parts,
     fields, moving, explained, embedding, repair, swaps, duplicates,
     *OF_RECORDS, vote_distances, logit_changes, slots, slots_overlaid,
-    slots_moved, slots_points, scae_pairs,
+    slots_moved, slots_points, constellation, scae_pairs,
   )
 }  # fmt: skip
 
