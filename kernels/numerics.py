@@ -88,10 +88,12 @@ def matmul(
     b: [... K M], or [K].
 
   Returns:
-    Products [... N M], in the dtype to which `a` and `b` promote.
+    Products [... N M], without N or M for a vector, in the dtype to which `a`
+    and `b` promote.
 
   Raises:
     TypeError: if their sizes along K differ.
+    ValueError: if the other axes do not broadcast, or an array has no axis.
   """
   checks.floats({"a": a, "b": b})
   return jnp.matmul(a, b, precision=precision())
@@ -197,7 +199,7 @@ def share(
     total: their sum along an axis; broadcasts.
 
   Returns:
-    Shares in [0, 1], which sum to 1 along this axis.
+    Shares in [0, 1], which sum to 1 along this axis; 0 where all weights are 0.
   """
   checks.floats({"weights": weights, "total": total})
   return weights / _positive(total)

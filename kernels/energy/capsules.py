@@ -433,8 +433,7 @@ def capsule_energy(
     hidden: the family of the hidden units.
 
   Returns:
-    The energy in nats, without the terms of the neighbouring layer
-    alone.
+    The energy in nats, without the terms of the neighbouring layer alone.
 
   Raises:
     ValueError: if the capsules have other shapes than the bias and the drive,

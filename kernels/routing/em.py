@@ -349,15 +349,15 @@ def require_iterations(
 
 
 def require_form(form: Form) -> None:
-  """Checks the numbers of a form that are known, which is outside of jit.
+  """Checks the floors, `cost_scale` and `damping`; traced ones are skipped.
 
   Args:
     form: as for `em_routing`.
 
   Raises:
-    TypeError: if one is no number.
-    ValueError: if a floor or `cost_scale` is not above 0, or `damping` is
-      outside of [0, 1).
+    TypeError: if one of these is no number.
+    ValueError: if a floor or `cost_scale` is not above 0 or not finite, or
+      `damping` is outside of [0, 1).
   """
   checks.positive(
     variance_floor=form.variance_floor,

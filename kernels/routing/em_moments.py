@@ -64,7 +64,7 @@ class Seen(NamedTuple):
     """Yields indices (s, p, e) and votes minus means [S J], at one place.
 
     Args:
-      means: mu_j of the parents.
+      means: mu_j of the parents, or any other centres.
       num_parents: J.
     """
     m, w = self.poses, self.transforms
@@ -205,9 +205,9 @@ def plain_moments(
     fixed: whether gradients treat all shares as constants.
 
   Returns:
-    The mass, the sum of activation times share, and the first and second
-    moments, sums of deviations from the centre and of their squares with the
-    same weights.
+    The mass, which is the sum of activation times share, and the first and
+    second moments, which are the sums of deviations from the centre and of
+    their squares with the same weights.
   """
   taken = shares(seen, beliefs, even, layout)
   taken = jax.lax.stop_gradient(taken) if fixed else taken
