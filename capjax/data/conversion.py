@@ -94,7 +94,7 @@ def convert_all(
     conversion: The size and whether images become grey.
 
   Returns:
-    The images themselves if nothing changes.
+    The converted images; the given array itself if nothing changes.
 
   Raises:
     ValueError: As `convert`; or the converted images do not fit into memory.

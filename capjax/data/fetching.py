@@ -96,8 +96,8 @@ def fetch(
 ) -> pathlib.Path:
   """Fetches the files of a data set that do not exist yet.
 
-  A file is downloaded as `NAME.part`. A download that was interrupted is
-  resumed by the next call. The file is renamed to `NAME` once it is verified.
+  A file called `NAME` is downloaded as `NAME.part`. The next call resumes a
+  download that was interrupted. The file is renamed once it is verified.
 
   Args:
     name: One of `SETS`.

@@ -141,8 +141,8 @@ def from_arrays(
   if class_names is not None:
     require_sequence(class_names)
     class_names = tuple(class_names)
-  # `class_names` may rename the classes of the data sets. If both sets have
-  # names of their own, these must be equal.
+  # `class_names` may rename the classes of the data sets. The names that test
+  # has must be those of train or, if train has none, `class_names`.
   known = train.class_names if isinstance(train, Dataset) else ()
   names = known or tuple(map(str, class_names or ()))
   if class_names is None and isinstance(train, Dataset) and train.is_labelled:
@@ -284,8 +284,8 @@ def choose(
     stream: See `loading.load`.
 
   Raises:
-    ValueError: The data set has labels of fewer than two classes, or no
-      examples to hold out.
+    ValueError: The data set has labels of fewer than two classes, no examples
+      to hold out, or images of more than 3 channels.
   """
   count = len(source.class_names)
   if source.is_labelled and count < 2:

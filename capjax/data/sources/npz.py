@@ -42,7 +42,7 @@ def open_archive(path: pathlib.Path, conversion: Conversion) -> Source:
 
   Raises:
     ValueError: The archive is damaged, or its arrays are not as above; the
-      message says which arrays it holds.
+      message says what it holds.
   """
   arrays, present = _arrays(path)
   return open_arrays(path, arrays, conversion, present=present)

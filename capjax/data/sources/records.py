@@ -51,7 +51,7 @@ def require_none_unfinished(path: pathlib.Path) -> None:
   """Checks that `write` did not begin a folder without finishing it.
 
   Args:
-    path: The folder; need not exist.
+    path: A folder for which `is_folder` is false; need not exist.
 
   Raises:
     ValueError: `write` began this folder and did not finish.

@@ -40,7 +40,7 @@ class Preprocessing(NamedTuple):
     """Applies all steps before standardisation; values stay in [0, 1].
 
     Args:
-      image: in [0, 1], at least as large as the steps need.
+      image: in [0, 1], of a size that the steps can take.
     """
     if self.downsample is not None:
       image = stereo.downsample(image, size=self.downsample)

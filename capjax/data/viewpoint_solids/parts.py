@@ -117,7 +117,7 @@ def blade(
 
 
 def assemble(parts: Sequence[Part], *, albedo: float) -> Figure:
-  """Makes a figure of length 2 that stands on the ground at the origin.
+  """Makes a figure of size 2 that stands on the ground at the origin.
 
   Args:
     parts: up to 16 ellipsoids, 16 cones and 9 boxes.

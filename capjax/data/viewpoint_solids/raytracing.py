@@ -305,9 +305,10 @@ def _times(matrix, vector) -> list[Float[Array, "*R"]]:
 
 
 # Each of the next three functions takes a ray in the frame of its solid: the
-# point of the ray that is nearest to the origin, and the direction. It returns
-# the distance from this point to where the ray enters the solid (infinite if it
-# does not), and the normal there, of any length.
+# point of the ray that is nearest to the origin, and the direction, of any
+# length; and the `top` of the solid. It returns how many lengths of the
+# direction from this point the ray enters the solid (infinite if it does not),
+# and the normal there, of any length.
 
 
 def _ball(point, direction, top):
