@@ -35,7 +35,8 @@ class Layer(nnx.Module):
     """Initialises W with standard deviation 0.001, biases as `rbm.standard`.
 
     Args:
-      below: [M] for visible units below, or [K J] for capsules below.
+      below: sizes of the layer below, (M,) of visible units or (K, J) of
+        capsules.
       num_capsules: capsules of this layer.
       capsule_size: hidden units of a capsule.
       family: family of the hidden units, one of `rbm.FAMILIES`.
@@ -152,7 +153,8 @@ class CapsuleHM(nnx.Module):
     Raises:
       TypeError: if the images hold integers.
       ValueError: if the images have another shape, or, where values are known
-        (not under jit), Bernoulli units have values outside of [0, 1].
+        (not under jit), they are not finite or, for Bernoulli units, outside
+        of [0, 1].
     """
 
     def one(x):
@@ -270,7 +272,8 @@ class CapsuleHM(nnx.Module):
       Capsules with a leading batch axis; switches are 0 or 1.
 
     Raises:
-      TypeError, ValueError: as `infer`.
+      TypeError: as `infer`.
+      ValueError: as `infer`.
     """
 
     def one(key, below):
@@ -407,7 +410,8 @@ class CapsuleHM(nnx.Module):
     Args:
       bias: of one layer.
       drive: of this layer, for one image.
-      num_iterations: iterations of mean field, >= 0; None for exact ones.
+      num_iterations: iterations of mean field, >= 0; None for exact
+        expectations.
     """
     hidden = self.families[1]
     if num_iterations is None:

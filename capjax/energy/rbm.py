@@ -143,7 +143,8 @@ class CapsuleRBM(nnx.Module):
     Raises:
       TypeError: if the images hold integers.
       ValueError: if the images have another shape, or, where values are known
-        (not under jit), Bernoulli units have values outside of [0, 1].
+        (not under jit), they are not finite or, for Bernoulli units, outside
+        of [0, 1].
     """
     return jax.vmap(lambda x: energy.drive_from_below(x, self.parameters))(
       self._visible(images)
@@ -171,7 +172,8 @@ class CapsuleRBM(nnx.Module):
     Args:
       images: in the units of the visible family; intensities in [0, 1] count as
         probabilities of Bernoulli units.
-      num_iterations: iterations of mean field; None for the exact posterior.
+      num_iterations: iterations of mean field; None for the exact posterior,
+        which a model without switches always takes.
       key: samples noise of standard deviation 0.1, which is added to the
         initial log odds c_k of the switches in mean field, as in the authors'
         code; None for no noise.
@@ -180,8 +182,9 @@ class CapsuleRBM(nnx.Module):
       Capsules with a leading batch axis.
 
     Raises:
-      TypeError: as `drive`, or if `num_iterations` is no whole number.
-      ValueError: as `drive`, or if `num_iterations` is below 0.
+      TypeError: as `drive`, or, with switches, if `num_iterations` is no whole
+        number.
+      ValueError: as `drive`, or, with switches, if `num_iterations` is below 0.
     """
     hidden = self.families[1]
     drive = self.drive(images)
@@ -210,8 +213,12 @@ class CapsuleRBM(nnx.Module):
       images: as for `infer`.
 
     Returns:
-      One array [B K] in [0, 1]. Without switches it holds the means of all K J
-      hidden units, in the units of their family.
+      One array [B K] in [0, 1]; without switches [B K*J], the means of all
+      hidden units in the units of their family.
+
+    Raises:
+      TypeError: as `drive`.
+      ValueError: as `drive`.
     """
     capsules = self.infer(images)
     if self.switches is None:
@@ -463,7 +470,8 @@ def independent_units(
   Raises:
     TypeError: if the images hold integers.
     ValueError: if there is no image, the name is unknown or, where values are
-      known (not under jit), Bernoulli units have values outside of [0, 1].
+      known (not under jit), they are not finite or, for Bernoulli units,
+      outside of [0, 1].
 
   Differs from the authors' scripts: they set Bernoulli biases to the mean
   itself, not its log odds.

@@ -249,7 +249,8 @@ class ObjectEncoder(nnx.Module):
       The distribution of the layer above, with leading axis B.
 
     Raises:
-      ValueError: if the children have other shapes.
+      TypeError: if logits and poses differ in B or I.
+      ValueError: if there are not I children, or 6 numbers of a pose.
     """
     presences = jax.nn.sigmoid(children.logits)
     names = jnp.eye(presences.shape[1])
@@ -420,8 +421,8 @@ class AmortisedCapsules(nnx.Module):
       [B I] in [0, 1] for each layer.
 
     Raises:
-      TypeError: as `PartEncoder`.
-      ValueError: as `PartEncoder`.
+      TypeError: as the call of `PartEncoder`.
+      ValueError: as the call of `PartEncoder`.
     """
     _, layers = self.guide(images)
     return [jax.nn.sigmoid(layer.logits) for layer in layers]
@@ -435,8 +436,8 @@ class AmortisedCapsules(nnx.Module):
       images: in [0, 1].
 
     Raises:
-      TypeError: as `PartEncoder`.
-      ValueError: as `PartEncoder`.
+      TypeError: as the call of `PartEncoder`.
+      ValueError: as the call of `PartEncoder`.
     """
     _, layers = self.guide(images)
     return self.capsules.render(layers[0])
@@ -459,8 +460,8 @@ class AmortisedCapsules(nnx.Module):
       The objective in nats.
 
     Raises:
-      TypeError: as `PartEncoder`.
-      ValueError: as `PartEncoder`.
+      TypeError: as the call of `PartEncoder`.
+      ValueError: as the call of `PartEncoder`.
     """
     return elbo(self.capsules, self.guide, images, key, temperature=temperature)
 

@@ -117,7 +117,8 @@ class ConstellationAutoencoder(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      TypeError, ValueError: as `voting.Voters`.
+      TypeError: as `voting.Voters`.
+      ValueError: as `voting.Voters`.
     """
     checks.rngs(rngs)
     self.voters = voting.Voters(

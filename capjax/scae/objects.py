@@ -103,7 +103,8 @@ class ObjectCapsules(nnx.Module):
       rngs: its `params` stream initialises the parameters.
 
     Raises:
-      TypeError, ValueError: as `voting.Voters`, or if an option is unknown.
+      TypeError: as `voting.Voters`.
+      ValueError: as `voting.Voters`, or if an option is unknown.
     """
     checks.choice(vote_mixture.NORMALISATIONS, normalise=normalise)
     if encoder not in ("set_transformer", "mlp"):
