@@ -198,7 +198,7 @@ class PrimaryCaps(nnx.Module):
       features: as for `Conv`.
 
     Returns:
-      Poses in float32 at each position: I is `num_types`, C is `pose_size`.
+      Poses in float32 at each position; I is `num_types`, C is `pose_size`.
 
     Raises:
       TypeError: as for `Conv`.

@@ -28,10 +28,10 @@ class FromFunction(nnx.Module):
   The function is called with the votes [I J D], and by keyword with those of
   these arguments that its signature names:
 
-  * `activations` [I], of the parts: given, or the lengths of their poses;
-  * `bias` [J D]; if it is not named, the layer has no bias;
-  * `poses` [I C] of the parts, or [I P Q];
-  * `transforms` [I J C D] of the votes, or [I J Q R].
+  - `activations` [I], of the parts: given, or the lengths of their poses;
+  - `bias` [J D]; if it is not named, the layer has no bias;
+  - `poses` [I C] of the parts, or [I P Q];
+  - `transforms` [I J C D] of the votes, or [I J Q R].
 
   If the first parameter is called `poses` no votes are computed, as for
   `routing.transform_and_route`; elsewhere they are stored: I J D numbers for

@@ -61,7 +61,7 @@ class Linear(nnx.Linear):
   def __call__(  # type: ignore[override]  # how it rounds is no argument
     self, inputs: Float[Array, "*batch in"]
   ) -> Float[Array, "..."]:
-    """Computes inputs kernel + bias.
+    """Computes the product with the kernel, and adds the bias.
 
     Args:
       inputs: any floats, with `in_features` numbers along the last axis.

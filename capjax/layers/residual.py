@@ -129,7 +129,7 @@ class ResidualStages(nnx.Module):
       features: as for `ResidualBlock`.
 
     Returns:
-      Each stage halves the rows and columns, rounded up.
+      Features; each stage halves the rows and columns, rounded up.
     """
     for block in self.blocks:
       features = block(features)
