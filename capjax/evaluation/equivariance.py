@@ -55,7 +55,7 @@ def readouts(
     test_values: the number for each of these.
     standardise: whether each feature gets a mean of 0 and a standard deviation
       of 1. If not, features of a larger scale have more weight, and scales
-      should be about 1. Use this for principal components, whose scales show
+      should be about 1: give False for principal components, whose scales show
       their importance.
 
   Returns:
@@ -63,8 +63,9 @@ def readouts(
     units, stopped early on a tenth of the examples where there are 20 or more.
 
   Raises:
-    ValueError: if there are fewer than two test examples, values are not one
-      number for each row, or anything is not finite.
+    ValueError: if there are fewer than two test examples, their values are all
+      the same, values are not one number for each row, or anything is not
+      finite.
   """
   _require_two(test_values=test_values)
   for name, rows, of_rows in (

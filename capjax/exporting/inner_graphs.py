@@ -42,7 +42,8 @@ def routing_by_iteration(
     votes and outputs, `poses` [R J D] and `activations` [R J] of the classes.
 
   Raises:
-    ValueError: if the model is no `CapsNet` with dynamic routing.
+    ValueError: if the model is no `CapsNet` with dynamic routing, or has hidden
+      capsules.
   """
   model, steps = trained.model, trained.preprocessing
   if (
@@ -149,7 +150,8 @@ def gibbs_sweep(model: nnx.Module) -> Callable[..., Arrays]:
     [K] and `active` [K U], the hidden units times the switch.
 
   Raises:
-    ValueError: if the model is no capsule RBM of Bernoulli units.
+    ValueError: if the model is no capsule RBM with switches and Bernoulli
+      units.
   """
   if (
     not isinstance(model, CapsuleRBM)
