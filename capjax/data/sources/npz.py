@@ -204,7 +204,7 @@ def _labels(
     beyond = labels[~np.isnan(labels) & ~(np.abs(labels) < _BEYOND)]
     if len(beyond):
       raise ValueError(
-        f"{path}: {key} holds {beyond[0]:g}, too large for 64-bit integers; "
+        f"{path}: {key} holds {beyond[0]:g}, which no 64-bit integer can hold; "
         "number the classes from 0 on, or name them by words"
       )
   if labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels)):

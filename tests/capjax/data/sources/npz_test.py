@@ -203,7 +203,7 @@ def object_labels():
     ),
     *(
       ({"images": images(), "labels": np.where(labels() > 0, big, zero)},
-       ["labels holds", "too large for 64-bit"])
+       ["labels holds", "no 64-bit integer can hold"])
       for big, zero in ((np.inf, 0.0), (1e30, 0.0), np.uint64([2**63, 0]))
     ),
     ({"images": images(), "labels": object_labels()}, ["without objects"]),
