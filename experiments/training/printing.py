@@ -13,9 +13,10 @@ _PATIENCE = 60.0  # seconds without a line
 
 
 class Lines:
-  """Prints some of the metrics: after each twelfth of a run, or each minute.
+  """Prints the first metrics after each twelfth of a run.
 
-  metrics.jsonl has all metrics. On a terminal there is a progress bar too.
+  Others are printed if there was no line for a minute. metrics.jsonl has all
+  metrics. On a terminal there is a progress bar too.
   """
 
   def __init__(self, step: int, num_steps: int):

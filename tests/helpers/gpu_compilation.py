@@ -12,7 +12,8 @@ import re
 import time
 from typing import Any, NamedTuple
 
-# Set before JAX is imported, so that JAX looks for no GPU and its libraries.
+# Set before JAX is imported, which then looks neither for a GPU nor for its
+# libraries.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 os.environ["XLA_FLAGS"] = (
