@@ -26,50 +26,27 @@ def require(
   *,
   remedy: str,
   dtype: jax.typing.DTypeLike = jnp.float32,
+  on_host: bool = False,
 ) -> None:
-  """Checks that an array that is about to be made fits the first device.
+  """Checks that an array fits the memory in which it is about to be made.
 
   Args:
     name: of the array.
     shape: its shape.
     remedy: what to give instead, for the message.
     dtype: its dtype.
+    on_host: whether that is the memory of the host, not of the first device.
 
   Raises:
     ValueError: if the array takes more memory than there is.
   """
-  size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available()
+  size = math.prod(shape) * jnp.dtype(dtype).itemsize
+  free = available_on_host() if on_host else available()
   if free is not None and size > free:
+    owner = "the host" if on_host else jax.devices()[0].device_kind
     raise ValueError(
       f"{name} of [{' '.join(map(str, shape))}] take {as_text(size)} of "
-      f"memory, but {jax.devices()[0].device_kind} has {as_text(free)} "
-      f"available; give {remedy}."
-    )
-
-
-def require_on_host(
-  name: str,
-  shape: Sequence[int],
-  *,
-  remedy: str,
-  dtype: jax.typing.DTypeLike = jnp.float32,
-) -> None:
-  """Checks that an array fits the memory of the host; see `require`.
-
-  Args:
-    name: of the array.
-    shape: its shape.
-    remedy: what to give instead, for the message.
-    dtype: its dtype.
-
-  Raises:
-    ValueError: if the array takes more memory than the host has free.
-  """
-  size, free = math.prod(shape) * jnp.dtype(dtype).itemsize, available_on_host()
-  if free is not None and size > free:
-    raise ValueError(
-      f"{name} of [{' '.join(map(str, shape))}] take {as_text(size)} of "
-      f"memory, but {as_text(free)} are available; give {remedy}."
+      f"memory, but {owner} has {as_text(free)} available; give {remedy}."
     )
 
 

@@ -92,10 +92,11 @@ class StoredImages:
     numbers = np.arange(len(self))[part]
     if np.ndim(numbers) == 0:
       return self.read(np.array([numbers]))[0]
-    memory.require_on_host(
+    memory.require(
       "the images",
       (len(numbers), *self.shape[1:]),
       dtype=np.uint8,
+      on_host=True,
       remedy="fewer images, by --images=1000 where a suite has this flag",
     )
     return self.read(numbers)

@@ -44,18 +44,7 @@ class SelfAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: not used: the lengths of poses count instead.
-      bias: added before squashing; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `attention.self_attention_routing`.
-    """
+    """Routes one example; the bias is added before squashing."""
     del activations  # lengths of poses count instead
     return attention.self_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
@@ -112,18 +101,7 @@ class InvertedAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: not used: the votes alone count.
-      bias: the offset of the layer norm; None for 0.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `attention.inverted_attention_routing`.
-    """
+    """Routes one example; the bias is the offset of the layer norm."""
     del activations  # the kernel does not use them
     return attention.inverted_attention_routing(
       routing_inputs.linear_votes(poses, transforms),
@@ -168,17 +146,7 @@ class SelfRouting(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, >= 0; None for the lengths of their poses.
-      bias: added to the poses of the objects; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `attention.self_routing`.
+    """Routes one example; the bias is added to the poses of the objects.
 
     Raises:
       ValueError: if a known activation is below 0.
@@ -231,18 +199,7 @@ class Prototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: not used: the lengths of poses count instead.
-      bias: added before squashing; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `prototypes.prototype_routing`.
-    """
+    """Routes one example; the bias is added before squashing."""
     del activations  # lengths of poses count instead
     embeddings = numerics.einsum(
       "ic,cs->is", poses.reshape(len(poses), -1), self.projection[...]
@@ -284,17 +241,7 @@ class SharedPrototypes(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I 1 C D], or [I 1 Q R].
-      activations: not used: the lengths of poses count instead.
-      bias: added before squashing; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `prototypes.shared_prototype_routing`.
+    """Routes one example; the bias is added before squashing.
 
     Raises:
       ValueError: if the transforms are not one matrix for each part.
@@ -344,18 +291,7 @@ class SparseAttention(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: not used: the lengths of poses count instead.
-      bias: added before squashing; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `orthogonal.sparse_attention_routing`.
-    """
+    """Routes one example; the bias is added before squashing."""
     del activations  # lengths of poses count instead
     parts = poses.reshape(len(poses), -1)
     return orthogonal.sparse_attention_routing(

@@ -100,16 +100,7 @@ def patches(
   *,
   stride: int,
 ) -> Float[Array, "B oH oW D"]:
-  """Copies every window into a row and multiplies once, without padding.
-
-  Args:
-    images: as for `conv2d`; arguments are not checked here.
-    kernel: as for `conv2d`.
-    stride: as for `conv2d`.
-
-  Returns:
-    As `direct`.
-  """
+  """Copies every window into a row, and multiplies once; as `direct`."""
   height, width, channels, filters = kernel.shape
   rows, columns = tiling.output_size(images, kernel, stride=stride)
 
@@ -146,18 +137,10 @@ def by_rows(
   *,
   stride: int,
 ) -> Float[Array, "B oH oW D"]:
-  """Adds up one product for each row of the kernel, without padding.
+  """Adds up one product for each row of the kernel; as `direct`.
 
   Windows are copied one row of the kernel at a time, which is faster than in
   `patches`, most of all where windows share few pixels.
-
-  Args:
-    images: as for `conv2d`; arguments are not checked here.
-    kernel: as for `conv2d`.
-    stride: as for `conv2d`.
-
-  Returns:
-    As `direct`.
   """
   height, width, channels, filters = kernel.shape
   tall, wide = tiling.output_size(images, kernel, stride=stride)

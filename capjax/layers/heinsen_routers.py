@@ -66,17 +66,7 @@ class HeinsenEM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, in [0, 1]; None for the lengths of their poses.
-      bias: added to the votes; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `heinsen.heinsen_em_routing`.
+    """Routes one example; the bias is added to the votes.
 
     Raises:
       ValueError: if a known activation is outside of [0, 1].
@@ -164,17 +154,7 @@ class HeinsenVectors(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, in [0, 1]; None for the lengths of their poses.
-      bias: added to the votes; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `heinsen.heinsen_vector_routing`.
+    """Routes one example; the bias is added to the votes.
 
     Raises:
       ValueError: if a known activation is outside of [0, 1].

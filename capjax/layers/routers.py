@@ -1,10 +1,12 @@
 """Routings by name, in the form that layers call; most have parameters.
 
 Each routes one example: `(poses [I C], transforms [I J C D], activations=[I] or
-None, bias=[J D] or None) -> RoutingOutput`. The poses may be matrices [I P Q],
-the transforms then are [I J Q R] and D is P R, the numbers of a matrix in rows.
-Where objects share votes, the transforms are [I 1 C D].
-Without activations those of the parts are the lengths of their poses.
+None, bias=[J D] or None) -> RoutingOutput`, with poses [J D], activations [J]
+and coefficients [I J]. The poses may be matrices [I P Q]; the transforms then
+are [I J Q R], and D is P R, the numbers of a matrix in rows. Where objects
+share votes, the transforms are [I 1 C D]. Without activations those of the
+parts are the lengths of their poses; routings whose kernel takes none ignore
+them.
 
 `ROUTERS` lists them with their papers. A routing without parameters is a
 `Kernel` there; one with parameters is a module, with its row in the same file.
@@ -74,18 +76,7 @@ class DynamicRouting:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: not used: the lengths of poses count instead.
-      bias: added before squashing; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `routing.dynamic_routing`.
-    """
+    """Routes one example; the bias is added before squashing."""
     del activations  # lengths of poses count instead
     options: dict[str, Any] = {
       "num_iterations": self.num_iterations,
@@ -134,18 +125,7 @@ class Kernel:
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, if `takes_activations`; None for the lengths of
-        their poses.
-      bias: passed to the function.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as the function.
-    """
+    """Routes one example; the bias is passed to the function."""
     votes = routing_inputs.linear_votes(poses, transforms)
     options = dict(self.options)
     if self.takes_activations:
@@ -194,17 +174,7 @@ class Variational(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, >= 0; None for the lengths of their poses.
-      bias: added to the votes; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as
-      `variational.variational_routing`.
+    """Routes one example; the bias is added to the votes.
 
     Raises:
       ValueError: if a known activation is below 0.
@@ -273,17 +243,7 @@ class EM(nnx.Module):
     activations: Float[Array, " I"] | None = None,
     bias: Float[Array, "J D"] | None = None,
   ) -> routing.RoutingOutput:
-    """Routes one example.
-
-    Args:
-      poses: [I C] of the parts, or [I P Q].
-      transforms: [I J C D], or [I J Q R].
-      activations: of the parts, in [0, 1]; None for the lengths of their poses.
-      bias: added to the votes; None for none.
-
-    Returns:
-      Poses [J D], activations [J] and coefficients [I J], as `em.em_routing`,
-      without the variances.
+    """Routes one example; the bias is added to the votes.
 
     Raises:
       ValueError: if a known activation is outside of [0, 1].

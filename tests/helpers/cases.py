@@ -90,7 +90,7 @@ def assert_outputs_close(got, want, atol=1e-5):
 
 
 def assert_equally_often(counts):
-  """Checks that counts differ by chance only.
+  """Checks that counts differ only as those of random samples do.
 
   The limit of six standard deviations allows one false alarm in 10^8 counts.
   """
