@@ -4,6 +4,7 @@ from capjax.energy import (
   contrastive,
   helmholtz,
   rbm,
+  units,
   wake_sleep,
 )
 from capjax.energy.helmholtz import (
@@ -19,5 +20,6 @@ __all__ = [
   "contrastive",
   "helmholtz",
   "rbm",
+  "units",
   "wake_sleep",
 ]

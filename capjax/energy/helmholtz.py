@@ -9,9 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import losses
-from capjax.energy import rbm
+from capjax.energy import units
 from capjax.kernels import checks, energy
-from capjax.kernels.energy import families
 
 
 class Layer(nnx.Module):
@@ -32,21 +31,21 @@ class Layer(nnx.Module):
     family: str,
     rngs: nnx.Rngs,
   ):
-    """Initialises W with standard deviation 0.001, biases as `rbm.standard`.
+    """Initialises W with standard deviation 0.001, biases as `units.standard`.
 
     Args:
       below: sizes of the layer below, (M,) of visible units or (K, J) of
         capsules.
       num_capsules: capsules of this layer.
       capsule_size: hidden units of a capsule.
-      family: family of the hidden units, one of `rbm.FAMILIES`.
+      family: family of the hidden units, one of `units.FAMILIES`.
       rngs: its `params` stream initialises the weights.
 
     Raises:
       ValueError: if the family is unknown.
     """
     shape = (*below, num_capsules, capsule_size)
-    self.hidden = nnx.Param(rbm.standard(family, shape[-2:]))
+    self.hidden = nnx.Param(units.standard(family, shape[-2:]))
     self.switches = nnx.Param(jnp.zeros(num_capsules, jnp.float32))
     normal = jax.random.normal(rngs.params(), shape, jnp.float32)
     self.weights = nnx.Param(0.001 * normal)
@@ -111,7 +110,7 @@ class CapsuleHM(nnx.Module):
       image_shape: shape of an image.
       num_capsules: capsules of each layer, from the lowest.
       capsule_size: hidden units of a capsule.
-      visible: family of the pixels, one of `rbm.FAMILIES`.
+      visible: family of the pixels, one of `units.FAMILIES`.
       hidden: family of the hidden units.
       rngs: its `params` stream initialises the parameters.
 
@@ -124,10 +123,10 @@ class CapsuleHM(nnx.Module):
     if not len(num_capsules):
       raise ValueError("num_capsules is empty; give one number for each layer.")
     checks.counts(capsule_size=capsule_size)
-    self.families = rbm.family(visible), rbm.family(hidden)
+    self.families = units.family(visible), units.family(hidden)
     self.image_shape = tuple(image_shape)
     size = math.prod(image_shape)
-    self.visible = nnx.Param(rbm.standard(visible, (size,)))
+    self.visible = nnx.Param(units.standard(visible, (size,)))
     below = [(size,), *((count, capsule_size) for count in num_capsules)]
     self.generative, self.recognition = (
       nnx.List(
@@ -167,14 +166,7 @@ class CapsuleHM(nnx.Module):
     return jax.vmap(one)(self._visible(images))
 
   def _visible(self, images):
-    """The visible units [B M] of images, which are checked."""
-    checks.images(
-      images,
-      self.image_shape,
-      flat=True,
-      intensities=self.families[0] is families.BERNOULLI,
-    )
-    return images.reshape(len(images), -1)
+    return units.visible(images, self.image_shape, self.families[0])
 
   def dream(
     self,
@@ -295,8 +287,7 @@ class CapsuleHM(nnx.Module):
       Means in the units of the visible family; in [0, 1] for Bernoulli units.
     """
     natural = jax.vmap(self.visible_parameters)(capsules)
-    means = jax.vmap(self.families[0].moments)(natural)[:, 0]
-    return means.reshape(-1, *self.image_shape)
+    return units.mean_images(natural, self.image_shape, self.families[0])
 
   def activities(
     self, images: Float[Array, "B ..."]

@@ -10,20 +10,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from capjax import layers
+from capjax.energy import units
 from capjax.kernels import checks, energy
-from capjax.kernels.energy import families
 
-FAMILIES = {
-  "bernoulli": families.BERNOULLI,
-  "gaussian": families.GAUSSIAN,
-}
 # Standard deviation of the noise on the initial logits of mean field, as in the
 # authors' code.
 _START_NOISE = 0.1
-# Means of Bernoulli units are kept this far from 0 and 1 at the start.
-_MARGIN = 0.01
-_MAX_PRECISION = 10.0
-_MIN_VARIANCE = 1e-4
 
 
 class PersistentChains(NamedTuple):
@@ -66,16 +58,16 @@ class CapsuleRBM(nnx.Module):
     num_chains: int = 0,
     rngs: nnx.Rngs,
   ):
-    """Initialises W with standard deviation 0.001, the others as `standard`.
+    """Initialises W with standard deviation 0.001, and Omega with 0.
 
-    `standard` units have log odds 0, or mean 0 and precision 1; Omega is 0.
+    Biases are those of `units.standard`.
 
     Args:
       image_shape: shape of an image, or of the active units of capsules
         below.
       num_capsules: K.
       capsule_size: J, hidden units of a capsule.
-      visible: family of the visible units, one of `FAMILIES`.
+      visible: family of the visible units, one of `units.FAMILIES`.
       hidden: family of the hidden units.
       interaction: adds Omega between visible units and switches; the authors'
         scripts have it for Fashion-MNIST only.
@@ -98,12 +90,12 @@ class CapsuleRBM(nnx.Module):
     if interaction and not switches:
       raise ValueError("interaction needs switches; give switches=True.")
     self.image_shape = tuple(image_shape)
-    self.families = family(visible), family(hidden)
+    self.families = units.family(visible), units.family(hidden)
     size = math.prod(image_shape)
     shape = (size, num_capsules, capsule_size)
     normal = jax.random.normal(rngs.params(), shape, jnp.float32)
-    self.visible: nnx.Variable = nnx.Param(standard(visible, (size,)))
-    self.hidden = nnx.Param(standard(hidden, shape[1:]))
+    self.visible: nnx.Variable = nnx.Param(units.standard(visible, (size,)))
+    self.hidden = nnx.Param(units.standard(hidden, shape[1:]))
     self.weights = nnx.Param(0.001 * normal)
     self.switches = (
       nnx.Param(jnp.zeros(num_capsules, jnp.float32)) if switches else None
@@ -151,14 +143,7 @@ class CapsuleRBM(nnx.Module):
     )
 
   def _visible(self, images):
-    """The visible units [B M] of images, which are checked."""
-    checks.images(
-      images,
-      self.image_shape,
-      flat=True,
-      intensities=self.families[0] is families.BERNOULLI,
-    )
-    return images.reshape(len(images), -1)
+    return units.visible(images, self.image_shape, self.families[0])
 
   def infer(
     self,
@@ -235,8 +220,7 @@ class CapsuleRBM(nnx.Module):
       Means in the units of the visible family; in [0, 1] for Bernoulli units.
     """
     natural = self._visible_parameters(capsules)
-    means = jax.vmap(self.families[0].moments)(natural)[:, 0]
-    return means.reshape(-1, *self.image_shape)
+    return units.mean_images(natural, self.image_shape, self.families[0])
 
   def free_energy(self, images: Float[Array, "B ..."]) -> Float[Array, " B"]:
     """The free energy F(x) of each image: log p(x) = -F(x) - log Z.
@@ -419,72 +403,6 @@ class CapsuleRBM(nnx.Module):
     return jax.vmap(
       lambda capsules: energy.visible_parameters(capsules, self.parameters)
     )(capsules)
-
-
-def family(name: str) -> families.Family:
-  """One of `FAMILIES`.
-
-  Args:
-    name: "bernoulli" or "gaussian".
-
-  Raises:
-    ValueError: if the name is unknown.
-  """
-  if name not in tuple(FAMILIES):
-    raise ValueError(f"unknown family {name!r}; known: {', '.join(FAMILIES)}.")
-  return FAMILIES[name]
-
-
-def standard(name: str, shape: Sequence[int]) -> Float[Array, "R ..."]:
-  """Natural parameters of log odds 0, or of mean 0 and precision 1.
-
-  Args:
-    name: as for `family`.
-    shape: of the units.
-
-  Returns:
-    [R, *shape]; R is 1 for Bernoulli units, 2 for Gaussian ones.
-
-  Raises:
-    ValueError: if the name is unknown.
-  """
-  family(name)  # fails if it is unknown
-  zeros = jnp.zeros(shape, jnp.float32)
-  if name == "gaussian":
-    return jnp.stack([zeros, zeros - 0.5])
-  return zeros[None]
-
-
-def independent_units(
-  name: str, images: Float[Array, "N ..."]
-) -> Float[Array, "R M"]:
-  """Natural parameters of independent visible units, fitted to these data.
-
-  Bernoulli units take the log odds of the mean of each pixel, Gaussian units
-  its mean and precision (at most 10).
-
-  Args:
-    name: as for `family`.
-    images: in [0, 1] for Bernoulli units; any values for Gaussian ones.
-
-  Raises:
-    TypeError: if the images hold integers.
-    ValueError: if there is no image, the name is unknown or, where values are
-      known (not under jit), they are not finite or, for Bernoulli units,
-      outside of [0, 1].
-
-  Differs from the authors' scripts: they set Bernoulli biases to the mean
-  itself, not its log odds.
-  """
-  bernoulli = family(name) is families.BERNOULLI
-  checks.images(images, images.shape[1:], intensities=bernoulli)
-  mean = jnp.mean(images, axis=0).ravel()
-  if bernoulli:
-    mean = jnp.clip(mean, _MARGIN, 1 - _MARGIN)
-    return jnp.log(mean / (1 - mean))[None]
-  variance = jnp.var(images, axis=0).ravel()
-  precision = jnp.minimum(1 / (variance + _MIN_VARIANCE), _MAX_PRECISION)
-  return jnp.stack([mean * precision, -precision / 2])
 
 
 def _value(variable):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax.energy import helmholtz, rbm
+from capjax.energy import helmholtz, rbm, units
 from capjax.evaluation import likelihood
 from capjax.kernels import energy
 
@@ -125,7 +125,7 @@ def log_likelihood(
   train_images = contrastive_divergence.first_intensities(
     trained.load_train().images
   )
-  base = rbm.independent_units("bernoulli", train_images)
+  base = units.independent_units("bernoulli", train_images)
   estimate = jax.jit(
     functools.partial(
       likelihood.log_partition, num_temperatures=_NUM_TEMPERATURES

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epy
 
-from capjax.energy import helmholtz, rbm
+from capjax.energy import helmholtz, units
 from capjax.evaluation import clustering
 
 from ..figures import energy_models
@@ -156,7 +156,7 @@ def has_gaussian_pixels(model: object) -> bool:
   if getattr(model, "pixel_scale", None) is not None:
     return True
   kinds = getattr(model, "families", None)
-  return kinds is not None and kinds[0] is rbm.FAMILIES["gaussian"]
+  return kinds is not None and kinds[0] is units.FAMILIES["gaussian"]
 
 
 def information(activities: np.ndarray, labels: np.ndarray) -> np.ndarray:

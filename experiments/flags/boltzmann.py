@@ -8,7 +8,7 @@ from typing import Any
 import optax
 from absl import flags
 
-from capjax.energy import rbm
+from capjax.energy import units
 
 from ..training import contrastive_divergence
 from . import arithmetic, limits, rates, runs
@@ -19,11 +19,14 @@ _CAPSULE_SIZE = flags.DEFINE_integer(
 _VISIBLE = flags.DEFINE_enum(
   "visible",
   "bernoulli",
-  list(rbm.FAMILIES),
+  list(units.FAMILIES),
   "Distribution of the visible units.",
 )
 _HIDDEN = flags.DEFINE_enum(
-  "hidden", "bernoulli", list(rbm.FAMILIES), "Distribution of the hidden units."
+  "hidden",
+  "bernoulli",
+  list(units.FAMILIES),
+  "Distribution of the hidden units.",
 )
 _MEAN_FIELD = flags.DEFINE_integer(
   "mean_field_iterations",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from capjax import data
-from capjax.energy import contrastive, rbm
+from capjax.energy import contrastive, rbm, units
 from capjax.specs import Spec
 
 from ..evaluation import latents
@@ -230,11 +230,11 @@ def set_pixel_biases(model: Any, family: str, train: data.Dataset) -> None:
 
   Args:
     model: the RBM, or another model whose `visible` are such biases.
-    family: the family of the pixels, one of `rbm.FAMILIES`.
+    family: the family of the pixels, one of `units.FAMILIES`.
     train: the training set.
   """
   images = contrastive_divergence.first_intensities(train.images)
-  model.visible[...] = rbm.independent_units(family, images)
+  model.visible[...] = units.independent_units(family, images)
 
 
 def _begin(

@@ -11,7 +11,7 @@ from flax import nnx
 
 import capjax
 from capjax import baselines, layers, losses, slot_autoencoder
-from capjax.energy import rbm, wake_sleep
+from capjax.energy import units, wake_sleep
 from capjax.generative import amortised, numpyro_programs
 from capjax.layers import matrix, slots
 from capjax.scae import autoencoder, parts, templates
@@ -197,13 +197,13 @@ def test_slots_are_bound_to_the_images_of_the_call(images):
 )
 def test_units_of_no_intensities_are_refused(images, words):
   with pytest.raises((TypeError, ValueError), match=words):
-    rbm.independent_units("bernoulli", jnp.asarray(images))
+    units.independent_units("bernoulli", jnp.asarray(images))
 
 
 def test_families_are_known():
   for call in (
-    lambda: rbm.standard("gausian", (3,)),
-    lambda: rbm.independent_units("gausian", jnp.ones((2, 3))),
+    lambda: units.standard("gausian", (3,)),
+    lambda: units.independent_units("gausian", jnp.ones((2, 3))),
   ):
     with pytest.raises(ValueError, match="unknown family 'gausian'"):
       call()
@@ -214,7 +214,7 @@ def test_a_list_is_no_name_of_an_option():
     return capjax.CapsNet((28, 28, 1), 10, rngs=nnx.Rngs(0), **options)
 
   for call, words in (
-    (lambda: rbm.standard(["binary"], (3,)), "unknown family"),
+    (lambda: units.standard(["binary"], (3,)), "unknown family"),
     (lambda: capsnet(routing=["dynamic"]), "routing .* is unknown"),
     (lambda: capsnet(conv_competition=["none"]), "conv_competition"),
   ):

@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 from scipy import special
 
-from capjax.energy import contrastive, rbm
+from capjax.energy import contrastive, rbm, units
 from kernels import energy
 from kernels.energy import families
 
@@ -117,8 +117,8 @@ class ModelTest(parameterized.TestCase):
   def test_independent_units_have_the_means_of_the_data(self, name):
     random = np.random.default_rng(0)
     images = jnp.float32(random.uniform(0.2, 0.9, size=(500, *_SHAPE)))
-    natural = rbm.independent_units(name, images)
-    moments = rbm.family(name).moments(natural)
+    natural = units.independent_units(name, images)
+    moments = units.family(name).moments(natural)
     np.testing.assert_allclose(
       moments[0], jnp.mean(images, 0).ravel(), atol=1e-5
     )
@@ -154,10 +154,10 @@ class LearningTest(parameterized.TestCase):
     (None, "gaussian", "gaussian"), (2, "gaussian", "gaussian"),
   )  # fmt: skip
   @pytest.mark.long
-  def test_gradient_of_gaussian_units(self, num_iterations, *units):
+  def test_gradient_of_gaussian_units(self, num_iterations, *kinds):
     """Statistics x and x^2, h and h^2."""
     worst = self._worst(
-      num_iterations=num_iterations, units=units, **self._GOING_ON
+      num_iterations=num_iterations, kinds=kinds, **self._GOING_ON
     )
     self.assertLess(worst, 1e-5)
 
@@ -173,10 +173,10 @@ class LearningTest(parameterized.TestCase):
   )
   @pytest.mark.long
   def test_wrong_second_statistics_are_found_out(self, **wrong):
-    family = rbm.FAMILIES["gaussian"]._replace(**wrong)
-    with mock.patch.dict(rbm.FAMILIES, gaussian=family):
+    family = units.FAMILIES["gaussian"]._replace(**wrong)
+    with mock.patch.dict(units.FAMILIES, gaussian=family):
       worst = self._worst(
-        num_iterations=2, units=("gaussian",) * 2, **self._GOING_ON
+        num_iterations=2, kinds=("gaussian",) * 2, **self._GOING_ON
       )
     self.assertGreater(worst, 0.01)
 
@@ -188,13 +188,13 @@ class LearningTest(parameterized.TestCase):
     age,
     block,
     broken=False,
-    units=("bernoulli", "bernoulli"),
+    kinds=("bernoulli", "bernoulli"),
   ):
     """The largest error of the gradients and chains, redone sweep by sweep.
 
     Eqs. 11 and 12; `broken` expects chains that start from the data each time.
     """
-    visible, hidden = units
+    visible, hidden = kinds
     model = _model(
       interaction=True, num_chains=num_chains, visible=visible, hidden=hidden
     )
@@ -208,7 +208,7 @@ class LearningTest(parameterized.TestCase):
         )
       )
     images, key, num_sweeps = _images(), jax.random.key(1), 2
-    if "gaussian" in units:
+    if "gaussian" in kinds:
       # Values that do not explode and are not their own squares.
       model.weights[...] /= 4
       low, high = (-0.4, 1.3) if visible == "gaussian" else (0.1, 0.9)

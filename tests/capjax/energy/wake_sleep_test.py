@@ -13,7 +13,7 @@ import widths
 from absl.testing import absltest, parameterized
 from flax import nnx
 
-from capjax.energy import contrastive, rbm, wake_sleep
+from capjax.energy import contrastive, rbm, units, wake_sleep
 from kernels.energy import families
 
 
@@ -45,8 +45,8 @@ class LearningTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*_WRONG)
   def test_wrong_second_statistics_are_found_out(self, kind, **wrong):
-    family = rbm.FAMILIES["gaussian"]._replace(**wrong)
-    with mock.patch.dict(rbm.FAMILIES, gaussian=family):
+    family = units.FAMILIES["gaussian"]._replace(**wrong)
+    with mock.patch.dict(units.FAMILIES, gaussian=family):
       self.assertGreater(self._worst(kind, gaussian=True), 0.01)
 
   def _worst(self, kind, gaussian):

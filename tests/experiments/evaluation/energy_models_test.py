@@ -10,7 +10,7 @@ from flax import nnx
 
 import capjax
 from capjax import data
-from capjax.energy import rbm
+from capjax.energy import units
 from capjax.evaluation import likelihood
 from experiments.evaluation import energy_models, models
 from experiments.figures import energy_models as figures
@@ -180,7 +180,7 @@ class _CountsInk(nnx.Module):
   """Takes the ink of an image for its energy."""
 
   image_shape = (2, 3, 1)
-  families = rbm.FAMILIES["bernoulli"], rbm.FAMILIES["bernoulli"]
+  families = units.FAMILIES["bernoulli"], units.FAMILIES["bernoulli"]
 
   def free_energy(self, images):
     return jnp.sum(images, axis=(1, 2, 3))
