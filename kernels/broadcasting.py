@@ -53,7 +53,7 @@ def _spread_jvp(before, after, primals, tangents):
   spread_x = _spread(x, before, after)
   # Each product has one term. Reverse mode transposes it, which makes it the
   # sum over the new axes.
-  wide = change.astype(numerics.accumulation_dtype(change))
+  wide = numerics.widen(change)
   product = functools.partial(jnp.matmul, precision="highest")
   if before:
     ones = jnp.ones((math.prod(before), 1), wide.dtype)
@@ -81,7 +81,7 @@ def sum_rows(x: Float[Array, "N C"]) -> Float[Array, " C"]:
     ValueError: if there are no rows or no columns.
   """
   checks.arrays({"x": (x, "N C")})
-  wide = x.astype(numerics.accumulation_dtype(x))
+  wide = numerics.widen(x)
   ones = jnp.ones(x.shape[:1], wide.dtype)
   return jnp.matmul(ones, wide, precision="highest")
 

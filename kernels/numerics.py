@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from . import checks
 
@@ -25,6 +25,18 @@ def accumulation_dtype(*arrays: jax.typing.ArrayLike) -> jnp.dtype:
     *arrays: arrays or numbers of any dtype and shape.
   """
   return jnp.result_type(*arrays, jnp.float32)
+
+
+def widen(
+  x: jax.typing.ArrayLike, *others: jax.typing.ArrayLike
+) -> Num[Array, "..."]:
+  """Converts an array to the dtype of sums over it: float32 or wider.
+
+  Args:
+    x: of any dtype and shape.
+    *others: arrays that are summed with it; see `accumulation_dtype`.
+  """
+  return jnp.asarray(x, accumulation_dtype(x, *others))
 
 
 def precision() -> str | None:
@@ -117,7 +129,7 @@ def safe_norm(
 
 
 def _norm(x, axis, keepdims):
-  x = x.astype(accumulation_dtype(x))
+  x = widen(x)
   # |x| = m |x / m| for every m: the gradient through m is zero.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis, keepdims=True))
   # The norm of a vector near the largest number would overflow.
@@ -141,7 +153,7 @@ def unit_vectors(x: Float[Array, "*N D"]) -> Float[Array, "*N D"]:
     Vectors of length 1 or 0, but for rounding, shaped like `x`.
   """
   checks.floats({"x": x})
-  wide = x.astype(accumulation_dtype(x))
+  wide = widen(x)
   # Only directions count: squares of tiny vectors would be rounded to zero.
   largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), -1, keepdims=True))
   # XLA would round the reciprocal of a larger number to zero.
@@ -383,7 +395,7 @@ def layer_norm(x: Float[Array, "..."]) -> Float[Array, "..."]:
   Differs from paper: no scale and offset; 1e-5 in place of 0.
   """
   checks.floats({"x": x})
-  given, x = jnp.result_type(x), x.astype(accumulation_dtype(x))
+  given, x = jnp.result_type(x), widen(x)
   large = excess(x, -1)
   x = x / large
   # The default variance is a difference of squares, which loses digits.

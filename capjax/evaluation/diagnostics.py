@@ -234,7 +234,7 @@ def parse_agreement(
     )
 
   def choose(coefficients):
-    sent = jnp.maximum(_wide(coefficients), 0)
+    sent = jnp.maximum(numerics.widen(coefficients), 0)
     shape = (*sent.shape[:-2], -1, num_types, num_parents)
     masses = jnp.sum(sent.reshape(shape), axis=-3)
     choices = jax.nn.one_hot(jnp.argmax(masses, axis=-1), num_parents)
@@ -265,10 +265,6 @@ def _shares(coefficients):
       f"{num_parents} parent(s): nothing to choose; give coefficients of a "
       "layer with at least 2."
     )
-  sent = jnp.maximum(_wide(coefficients), 0)
+  sent = jnp.maximum(numerics.widen(coefficients), 0)
   total = jnp.sum(sent, axis=-1, keepdims=True)
   return sent / jnp.where(total > 0, total, 1), total[..., 0] > 0
-
-
-def _wide(x: Float[Array, "..."]) -> Float[Array, "..."]:
-  return x.astype(numerics.accumulation_dtype(x))

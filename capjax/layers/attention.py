@@ -188,7 +188,7 @@ def _weigh(
   products: Float[Array, "S Q N"], presence: Float[Array, " N"], scale: float
 ) -> Float[Array, "S Q N"]:
   """Weights of tokens, with log presences added to the scaled products."""
-  presence = presence.astype(numerics.accumulation_dtype(presence))
+  presence = numerics.widen(presence)
   present = presence > 0
   logits = products * scale + numerics.safe_log(presence)
   top = jnp.max(logits, axis=-1, keepdims=True, where=present, initial=-1e30)
@@ -204,5 +204,5 @@ def _weigh_near_hard(
 ) -> Float[Array, "S Q N"]:
   """Weights as in the authors' code; only tokens of largest presence count."""
   presence = jax.lax.stop_gradient(presence)
-  absence = 1 - presence.astype(numerics.accumulation_dtype(presence))
+  absence = 1 - numerics.widen(presence)
   return numerics.softmax((products - _HARD * absence) * scale)

@@ -79,7 +79,7 @@ class BatchNorm(nnx.BatchNorm):
         "on."
       )
     rows = x.reshape(-1, x.shape[-1])
-    rows = rows.astype(numerics.accumulation_dtype(rows))
+    rows = numerics.widen(rows)
     count = rows.shape[0]
     assert self.scale is not None and self.bias is not None
     if use_running_average:

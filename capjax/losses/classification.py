@@ -66,7 +66,7 @@ def margin_loss(
   checks.arrays({"present": (present, "... J")})
   checks.same_shape(activations.shape, present=present)
   checks.values(0.0, 1.0, present=present)
-  activations, present = _wide(activations), _wide(present)
+  activations, present = numerics.widen(activations), numerics.widen(present)
   missing = jnp.square(jax.nn.relu(upper - activations))
   excess = jnp.square(jax.nn.relu(activations - lower))
   losses = present * missing + absent_weight * (1 - present) * excess
@@ -111,7 +111,7 @@ def spread_loss(
   checks.within(0.0, 1.0, margin=margin)
   checks.arrays({"activations": (activations, "... J")})
   checks.same_shape(activations.shape[:-1], labels=labels)
-  activations = _wide(activations)
+  activations = numerics.widen(activations)
   present = one_hot(labels, activations.shape[-1])
   others = 1 - present
   true = jnp.sum(present * activations, axis=-1, keepdims=True)
@@ -161,7 +161,9 @@ def share_loss(
     ValueError: as `cross_entropy`.
   """
   checks.arrays({"activations": (activations, "... J")})
-  return cross_entropy(jnp.log(_wide(activations) + _LEAST_ACTIVATION), labels)
+  return cross_entropy(
+    jnp.log(numerics.widen(activations) + _LEAST_ACTIVATION), labels
+  )
 
 
 def cross_entropy(
@@ -184,7 +186,7 @@ def cross_entropy(
   checks.same_shape(logits.shape[:-1], labels=labels)
   check_labels(labels, logits.shape[-1])
   labels = as_int32(labels)
-  logits = _wide(logits)
+  logits = numerics.widen(logits)
   entropies = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
   known = (labels >= 0) & (labels < logits.shape[-1])
   return jnp.where(known, entropies, jnp.nan)
@@ -237,13 +239,10 @@ def multilabel_loss(
   checks.arrays({"logits": (logits, "B J")})
   check_sets(logits, labels)
   present = multi_hot(labels, logits.shape[-1])
-  entropies = optax.sigmoid_binary_cross_entropy(_wide(logits), present)
+  entropies = optax.sigmoid_binary_cross_entropy(
+    numerics.widen(logits), present
+  )
   return _mean_with_accuracy(jnp.sum(entropies, axis=-1), logits, labels)
-
-
-def _wide(x):
-  """Converts to the dtype of sums: float32 or wider."""
-  return x.astype(numerics.accumulation_dtype(x))
 
 
 def _mean_with_accuracy(losses, scores, labels):

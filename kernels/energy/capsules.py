@@ -95,7 +95,7 @@ def no_drive(bias: Bias) -> Drive:
     Zeros [K J] and [K].
   """
   checks.arrays({"bias.hidden": (bias.hidden, "U K J")})
-  hidden = _wide(bias.hidden[0])
+  hidden = numerics.widen(bias.hidden[0])
   return Drive(jnp.zeros_like(hidden), jnp.zeros(len(hidden), hidden.dtype))
 
 
@@ -230,7 +230,7 @@ def switch_log_odds(
       parameters than the bias.
   """
   driven = hidden.log_partition(_on(bias, drive, hidden))
-  gain = driven - hidden.log_partition(_wide(bias.hidden, driven))
+  gain = driven - hidden.log_partition(numerics.widen(bias.hidden, driven))
   return _switches(bias) + drive.switches + jnp.sum(gain, axis=1)
 
 
@@ -257,7 +257,7 @@ def log_partition(
     on = hidden.log_partition(_on(bias, drive, hidden))
     return jnp.sum(on) + jnp.sum(drive.switches)
   log_odds = switch_log_odds(bias, drive, hidden=hidden)
-  off = hidden.log_partition(_wide(bias.hidden, log_odds))
+  off = hidden.log_partition(numerics.widen(bias.hidden, log_odds))
   return jnp.sum(off) + jnp.sum(jax.nn.softplus(log_odds))
 
 
@@ -281,7 +281,7 @@ def posterior(
   if bias.switches is None:
     return _capsules(on, jnp.ones_like(drive.switches))
   switches = jax.nn.sigmoid(switch_log_odds(bias, drive, hidden=hidden))
-  off = hidden.moments(_wide(bias.hidden, on))
+  off = hidden.moments(numerics.widen(bias.hidden, on))
   share = switches[:, None]
   return Capsules(share * on + (1 - share) * off, switches, share * on[0])
 
@@ -442,11 +442,11 @@ def capsule_energy(
   _check(bias, drive, capsules.switches, hidden=hidden)
   checks.same_shape(bias.hidden.shape, statistics=capsules.statistics)
   checks.same_shape(drive.hidden.shape, active=capsules.active)
-  alone = jnp.sum(_wide(bias.hidden) * capsules.statistics) + jnp.sum(
+  alone = jnp.sum(numerics.widen(bias.hidden) * capsules.statistics) + jnp.sum(
     hidden.log_base(capsules.statistics[0])
   )
   if bias.switches is not None:
-    alone += jnp.sum(_wide(bias.switches) * capsules.switches)
+    alone += jnp.sum(numerics.widen(bias.switches) * capsules.switches)
   met = jnp.sum(capsules.active * drive.hidden)
   return -alone - met - jnp.sum(drive.switches * capsules.switches)
 
@@ -526,7 +526,9 @@ def state(
   checks.arrays(
     {"hidden_values": (hidden_values, "K J"), "switches": (switches, "K")}
   )
-  return _capsules(hidden.statistics(_wide(hidden_values)), _wide(switches))
+  return _capsules(
+    hidden.statistics(numerics.widen(hidden_values)), numerics.widen(switches)
+  )
 
 
 def _axes(parameters):
@@ -584,7 +586,7 @@ def _on(bias, drive, hidden):
 
 def _shifted(parameters, shift):
   """Adds to the first parameter of each unit, in the wider dtype of both."""
-  return _wide(parameters, shift).at[0].add(shift)
+  return numerics.widen(parameters, shift).at[0].add(shift)
 
 
 def _drive(hidden, subscripts, neighbours, interaction):
@@ -595,12 +597,7 @@ def _drive(hidden, subscripts, neighbours, interaction):
 
 
 def _product(subscripts, *operands):
-  return numerics.einsum(subscripts, *map(_wide, operands))
-
-
-def _wide(x, *others):
-  """Converts to the dtype of sums with others: float32 or wider."""
-  return jnp.asarray(x, numerics.accumulation_dtype(x, *others))
+  return numerics.einsum(subscripts, *map(numerics.widen, operands))
 
 
 def _capsules(statistics, switches):
@@ -609,8 +606,8 @@ def _capsules(statistics, switches):
 
 def _visible_energy(visible, parameters, family):
   _check_family("visible biases", parameters.visible, family)
-  visible = _wide(visible)
+  visible = numerics.widen(visible)
   statistics = family.statistics(visible)
-  return -jnp.sum(_wide(parameters.visible) * statistics) - jnp.sum(
+  return -jnp.sum(numerics.widen(parameters.visible) * statistics) - jnp.sum(
     family.log_base(visible)
   )

@@ -100,10 +100,10 @@ def _checked(presence, num_classes):
   checks.within(1.0, math.inf, num_classes=num_classes)
   checks.arrays({"presence": (presence, "B K")})
   checks.values(0.0, 1.0, presence=presence)
-  return presence.astype(numerics.accumulation_dtype(presence))
+  return numerics.widen(presence)
 
 
 def _entropy(mass: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
-  mass = mass.astype(numerics.accumulation_dtype(mass))
+  mass = numerics.widen(mass)
   shares = mass / (jnp.sum(mass, axis=-1, keepdims=True) + 1e-8)
   return -jnp.sum(shares * numerics.safe_log(shares), axis=-1)

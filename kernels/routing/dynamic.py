@@ -61,7 +61,7 @@ def dynamic_routing(
   """
   checks.arrays({"votes": (votes, "I J D"), "bias": (bias, "J D")})
   dtype = jnp.result_type(votes)
-  votes = votes.astype(numerics.accumulation_dtype(votes))
+  votes = numerics.widen(votes)
 
   def coefficients(consensus):
     shares = _couple(numerics.einsum("ijd,jd->ij", votes, consensus), leaky)

@@ -86,7 +86,7 @@ def contractions(
       functools.partial(numerics.einsum, "ic,ijcd,jd->ij", poses, transforms),
       functools.partial(numerics.einsum, "ic,ijcd,ij->jd", poses, transforms),
     )
-  votes = votes.astype(numerics.accumulation_dtype(votes))
+  votes = numerics.widen(votes)
   return (
     functools.partial(numerics.einsum, "ijd,jd->ij", votes),
     functools.partial(numerics.einsum, "ijd,ij->jd", votes),

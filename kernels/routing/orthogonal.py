@@ -109,7 +109,7 @@ def prune(
   checks.arrays({"poses": (poses, "I C"), "centre": (centre, "C")})
   checks.within(-1.0, 1.0, threshold=threshold)
   x = jax.lax.stop_gradient(poses)
-  x = x.astype(numerics.accumulation_dtype(x))
+  x = numerics.widen(x)
   lengths = numerics.safe_norm(x)
   y = x if centre is None else x - jax.lax.stop_gradient(centre)
   units = numerics.unit_vectors(y)

@@ -40,5 +40,5 @@ NOT_OF_ARRAYS = {
   "similarities.templates",
   "geometry.grid", "geometry.pixel_offsets", "geometry.pixel_units",
   "numerics.accumulation_dtype", "numerics.full_products",
-  "numerics.precision", "sharding.vary_alike",
+  "numerics.precision", "numerics.widen", "sharding.vary_alike",
 }  # fmt: skip

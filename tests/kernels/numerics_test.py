@@ -438,6 +438,17 @@ class NumericsTest(chex.TestCase):
       double = jnp.zeros(2, jnp.float64)
       self.assertEqual(numerics.accumulation_dtype(half, double), jnp.float64)
 
+  @widths.limits_of_float32
+  def test_widen(self):
+    half, single = jnp.ones(2, jnp.bfloat16), jnp.ones(2)
+    chex.assert_trees_all_equal_dtypes(numerics.widen(half), single)
+    chex.assert_trees_all_equal(numerics.widen(half), single)
+    chex.assert_trees_all_equal(numerics.widen(2), jnp.float32(2))
+    with jax.enable_x64(True):
+      double = jnp.ones(2, jnp.float64)
+      chex.assert_trees_all_equal_dtypes(numerics.widen(half, double), double)
+      chex.assert_trees_all_equal_dtypes(numerics.widen(double), double)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -55,7 +55,7 @@ def standardise(image: Float[Array, "H W C"]) -> Float[Array, "H W C"]:
     least 1 / sqrt(HWC) in the unit of `image`: pass 0..255, not 0..1, so that
     this limit has no effect.
   """
-  wide = image.astype(numerics.accumulation_dtype(image))
+  wide = numerics.widen(image)
   centred = wide - jnp.mean(wide)
   variance = jnp.maximum(jnp.mean(centred**2), 1 / image.size)
   return (centred * jax.lax.rsqrt(variance)).astype(image.dtype)
