@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from capjax import data, weights
 from capjax.kernels import checks
@@ -80,9 +80,7 @@ _ALLOW_OTHER_DATA = flags.DEFINE_bool(
 )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     hosts.refuse("evaluate")
     names = list(dict.fromkeys(_SUITE.value))

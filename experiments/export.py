@@ -15,9 +15,8 @@ and writes the result on the card.
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from capjax import data, exporting, pretrained, saved
 
@@ -121,9 +120,7 @@ def _described(arrays) -> str:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   is_graph = _FORMAT.value in _WRITERS
   source = (_SOURCE.value if is_graph else None) or runs.WORKDIR.value
   with errors.clear_errors():

@@ -7,7 +7,6 @@ finds them. A download that was interrupted is resumed by the same command.
 """
 
 import functools
-from collections.abc import Sequence
 
 from absl import app, flags
 
@@ -26,8 +25,7 @@ _MIRROR = flags.DEFINE_list(
 )
 
 
-def main(argv: Sequence[str]) -> None:
-  names = argv[1:]
+def main(names: list[str]) -> None:
   known = ", ".join(fetching.SETS)
   if not names:
     raise app.UsageError(f"name a data set to fetch: {known}")
@@ -47,4 +45,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  limits.run(main, shared=())
+  limits.run_on_words(main, shared=())

@@ -8,12 +8,12 @@ import functools
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import flags
 from PIL import Image
 
 from capjax import data, pretrained, scae
@@ -400,9 +400,7 @@ def _copy(run: str, figure: str, path: pathlib.Path) -> bool:
   return True
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   unknown = set(_ONLY.value) - set(PICTURES)
   if unknown:
     sys.exit(f"no picture {', '.join(unknown)}; known: {', '.join(PICTURES)}.")

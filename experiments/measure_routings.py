@@ -9,11 +9,10 @@ machine affects all alike. The loss is that of training, of one batch of noise.
 """
 
 import time
-from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import flags
 from flax import nnx
 
 from capjax.layers import routers
@@ -41,9 +40,7 @@ _ROUNDS = flags.DEFINE_integer(
 )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     if _OUT.value:
       limits.require_folder("out", _OUT.value)

@@ -10,11 +10,10 @@ this the machine should do nothing else.
 """
 
 import time
-from collections.abc import Sequence
 
 import jax
 import optax
-from absl import app, flags
+from absl import flags
 
 import capjax
 from capjax.specs import Spec
@@ -60,9 +59,7 @@ _CASES = {
 }
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   if _OUT.value:
     with errors.clear_errors():
       limits.require_folder("out", _OUT.value)

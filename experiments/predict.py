@@ -133,8 +133,7 @@ def _numbers(found) -> Iterator[tuple[str, np.ndarray]]:
         yield "_".join([name, *map(str, place)]), values[:, *place]
 
 
-def main(argv: Sequence[str]) -> None:
-  paths = argv[1:]
+def main(paths: list[str]) -> None:
   with errors.clear_errors():
     if not paths:
       raise ValueError("no image is given; name files after the flags")
@@ -188,4 +187,4 @@ if __name__ == "__main__":
   flags.register_validator(
     "model", bool, "give a run, a file of weights or a name, as --model=NAME"
   )
-  limits.run(main)
+  limits.run_on_words(main)

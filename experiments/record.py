@@ -9,9 +9,8 @@ them it calls this with `--check`, which fails if the record would be refused.
 
 import json
 import pathlib
-from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from .flags import errors, limits, runs
 from .records import records
@@ -54,9 +53,7 @@ def records_of(run: directory.Run) -> list[dict]:
   return [summary, *(evaluations[name] for name in sorted(evaluations))]
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   path = pathlib.Path(_OUT.value).expanduser()
   with errors.clear_errors():
     if _CHECK.value:

@@ -11,9 +11,8 @@ records, and fails where they differ.
 
 import pathlib
 import sys
-from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from .flags import limits
 from .records import (
@@ -81,9 +80,7 @@ def replace_block(
   return f"{before}{begin}\n\n{table}\n{end}{after}"
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   page = pathlib.Path(_PAGE.value)
   results = pathlib.Path(_RESULTS.value)
   try:

@@ -6,9 +6,7 @@ r"""Trains a capsule RBM, or a plain RBM, by contrastive divergence.
 Li and Zhu (2019), Capsule generative models, sections 2.1 and 3.1.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax.energy import rbm
 from capjax.specs import Spec
@@ -53,9 +51,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     flagged.refuse_useless_flags()
     if not _SWITCHES.value:

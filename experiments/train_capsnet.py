@@ -6,9 +6,7 @@ r"""Trains CapsNet, a related network or a convolutional baseline on images.
 Sabour, Frosst, Hinton (2017), Dynamic routing between capsules, section 5.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from . import launch
 from .flags import (
@@ -35,9 +33,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     photometry.refuse_decoder(flags.FLAGS["model"].value)

@@ -8,9 +8,7 @@ r"""Trains the constellation capsule autoencoder.
 Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders, section 2.1.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax.data.sources import constellations
 from capjax.scae.constellation import ConstellationAutoencoder
@@ -121,9 +119,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_constellation", ["stop_accuracy"])

@@ -8,10 +8,8 @@ Smith, Schut, Gal and van der Wilk (2020), Capsule networks: a probabilistic
 perspective.
 """
 
-from collections.abc import Sequence
-
 import optax
-from absl import app, flags
+from absl import flags
 
 from capjax.generative import amortised
 from capjax.specs import Spec
@@ -135,9 +133,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_generative", ["stop_accuracy"])

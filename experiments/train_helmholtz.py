@@ -9,10 +9,9 @@ Li and Zhu (2019), Capsule generative models, sections 2.2 and 3.2.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from capjax import data
 from capjax.energy.helmholtz import CapsuleHM
@@ -121,9 +120,7 @@ def _check_default() -> None:
     )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     if _PRETRAIN_STEPS.value is None:
       _check_default()

@@ -7,9 +7,7 @@ r"""Trains matrix capsules with EM routing, or the CNN they are compared with.
 Hinton, Sabour, Frosst (2018), Matrix capsules with EM routing.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax import baselines
 from capjax.data.transforms import stereo
@@ -190,9 +188,7 @@ def _spec() -> Spec:
   return Spec(MatrixCapsules, arguments)
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     is_baseline = _MODEL.value == "baseline"

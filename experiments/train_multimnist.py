@@ -9,9 +9,7 @@ device in each step, from any data set. An image counts as correct if both
 classes are (Sabour, Frosst, Hinton, 2017, section 6).
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from . import launch
 from .flags import augmentation, errors, limits, networks, optimizer
@@ -39,9 +37,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_multimnist", augmentation.DEFORMATIONS)

@@ -6,9 +6,7 @@ r"""Trains a stacked capsule autoencoder: parts and objects without labels.
 Kosiorek, Sabour, Teh, Hinton (2019), Stacked capsule autoencoders.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax.scae import SCAE, SCRIPT_WEIGHTS, Weights
 from capjax.specs import Spec
@@ -211,9 +209,7 @@ def _scene() -> Scene | None:
   return Scene(kind, scenes.PAD.value, max_shift.value, canvas)
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_scae", ["stop_accuracy"])

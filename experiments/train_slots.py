@@ -8,9 +8,7 @@ from any data set. Locatello et al. (2020), Object-centric learning with slot
 attention; Biza et al. (2023), Invariant slot attention.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax.slot_autoencoder import SlotAutoencoder
 from capjax.specs import Spec
@@ -102,9 +100,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_slots", ["stop_accuracy"])

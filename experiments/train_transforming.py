@@ -9,9 +9,7 @@ image moved at random, since coordinates would have no meaning if all images
 were centred; the target is that image after a further, known transformation.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax.specs import Spec
 from capjax.transforming import OUTPUTS, POSES, TransformingAutoencoder
@@ -115,9 +113,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_transforming", ["stop_accuracy"])

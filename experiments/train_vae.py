@@ -7,9 +7,7 @@ Li and Zhu (2019), Capsule generative models, section 3.1; the loss is that of
 Kingma and Welling (2014), Auto-encoding variational Bayes.
 """
 
-from collections.abc import Sequence
-
-from absl import app, flags
+from absl import flags
 
 from capjax import baselines
 from capjax.specs import Spec
@@ -44,9 +42,7 @@ def make_task() -> Task:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   with errors.clear_errors():
     optimizer.check_flags()
     limits.refuse("train_vae", ["stop_accuracy"])

@@ -8,10 +8,10 @@ parts. To write data from your own program, call `capjax.data.write_records`.
 Factors of variation, such as viewpoints, are not written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 from capjax import data
 
@@ -28,9 +28,7 @@ def blocks(dataset: data.Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     start += len(images)
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
+def main() -> None:
   with errors.clear_errors():
     if not _OUT.value:
       raise ValueError("give the folder to write to as --out=FOLDER")

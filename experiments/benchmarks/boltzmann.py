@@ -8,13 +8,13 @@ chains, the gradients and an update (Li and Zhu, 2019).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags
+from absl import flags
 from flax import nnx
 from scipy import special
 
@@ -143,9 +143,7 @@ def numpy_loops(steps: int) -> float:
   return (time.perf_counter() - start) / steps
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   flops_rate, _ = harness.rates()
   # Two products in each sweep, from x to the capsules and back; three for
   # learning, and one for the reconstruction.

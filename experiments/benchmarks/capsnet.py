@@ -17,12 +17,12 @@ import json
 import os
 import pathlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags
+from absl import flags
 from flax import nnx
 
 import capjax
@@ -176,9 +176,7 @@ def race_peer(python: str, batch: int, num_steps: int) -> dict[str, Any]:
     raise ValueError(f"--peer={python} printed no JSON") from error
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   ceilings = harness.rates()
   batches = [int(batch) for batch in _BATCHES.value]
   peers = {}

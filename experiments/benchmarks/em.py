@@ -12,11 +12,10 @@ matmul rate, and the fewest bytes divided by the memory rate.
 import functools
 import math
 import re
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags
+from absl import flags
 from capjax.kernels.routing import em, em_convolution
 from flax import nnx
 
@@ -165,9 +164,7 @@ def step_floors(
   return sum(x for x, _ in found), sum(x for _, x in found)
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   ceilings = harness.rates()
   for name, (shape, _, batch, *_) in _NETWORKS.items() if _STEPS.value else ():
     setting = f"{'x'.join(map(str, shape))}, batch {batch}"

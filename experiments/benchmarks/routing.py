@@ -9,10 +9,9 @@ the matmul rate, and the fewest bytes over the memory rate.
 
 import functools
 import math
-from collections.abc import Sequence
 
 import jax
-from absl import app, flags
+from absl import flags
 
 from capjax import layers
 from capjax.kernels import numerics
@@ -58,9 +57,7 @@ def floors(
   return operations / rates[0], 4 * numbers / rates[1]
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   ceilings = harness.rates()
   print(f"parts {harness.COLUMNS}")
   for num_parts in map(int, _NUM_PARTS.value):

@@ -7,11 +7,8 @@ contains --xla_cpu_experimental_ynn_fusion_type=reduce, XLA's sum is that of a
 library, which is faster but can be wrong (docs/cpu_sums.md).
 """
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-from absl import app
 
 from capjax.kernels import broadcasting
 
@@ -33,9 +30,7 @@ def ours(x: jax.Array) -> jax.Array:
   return broadcasting.sum_rows(x.reshape(-1, x.shape[-1]))
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   operations, transfer = harness.rates()
   for shape in SHAPES:
     x = jax.random.normal(jax.random.key(0), shape)

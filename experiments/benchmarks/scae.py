@@ -15,11 +15,10 @@ once for the gradient, divided by the memory rate.
 
 import functools
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from absl import app, flags
+from absl import flags
 from flax import nnx
 
 from capjax import scae
@@ -110,9 +109,7 @@ def num_operations(parameters, batch: int) -> int:
   return 3 * 2 * batch * total
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   flops, transfer = harness.rates()
   batch, side = _BATCH.value, _CANVAS.value
   sizes = dict(

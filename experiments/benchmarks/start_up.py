@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 from ..flags import limits
 from . import rows
@@ -85,9 +85,7 @@ def measure(rounds: int, preset: str = "digits") -> dict[str, float]:
   return {name: min(seconds) for name, seconds in found.items()}
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   for name, seconds in measure(_ROUNDS.value).items():
     rows.note(rows.Row(f"start of train_capsnet, {name}", "digits", seconds))
     print(f"{name}: {seconds:.2f} s", flush=True)

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 import optax
-from absl import app, flags
+from absl import flags
 from flax import nnx
 
 import capjax
@@ -192,9 +192,7 @@ def train_on(folder: pathlib.Path, size: float) -> None:
   )
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}")
+def main() -> None:
   with tempfile.TemporaryDirectory() as folder:
     if _GIGABYTES.value:
       train_on(pathlib.Path(folder), 1e9 * _GIGABYTES.value)

@@ -8,9 +8,8 @@ the time of compilation, and the peak memory.
 """
 
 import importlib
-from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 from flax import nnx
 
 from ..flags import limits, presets, runs
@@ -75,9 +74,7 @@ def time_step(
   return cost, batch
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main() -> None:
   for system, (binary, preset, shape) in SYSTEMS.items():
     cost, batch = step_cost.in_process(
       time_step, binary, preset, shape, _STEPS.value

@@ -147,15 +147,15 @@ def markdown(
 """
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) != 2:
+def main(words: list[str]) -> None:
+  if len(words) != 1:
     raise app.UsageError("give the file that the benchmarks wrote")
   try:
-    machines, found = rows.read(argv[1])
+    machines, found = rows.read(words[0])
   except (OSError, ValueError) as error:
     sys.exit(f"{type(error).__name__}: {error}")
   if not machines or not found:
-    raise app.UsageError(f"{argv[1]} has no results")
+    raise app.UsageError(f"{words[0]} has no results")
   print(describe(machines))
   print(plain(lines_of(found)))
   if _MARKDOWN.value:
@@ -164,4 +164,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  limits.run(main)
+  limits.run_on_words(main)

@@ -23,19 +23,40 @@ _NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 
-def run(
-  main: Callable[[list[str]], Any], shared: Collection[str] | None = None
-) -> None:
+def run(main: Callable[[], Any], shared: Collection[str] | None = None) -> None:
   """Starts a binary: parses and checks its flags, then calls `main`.
 
+  Words that are not flags are refused.
+
   Args:
-    main: takes the words that are no flags.
+    main: the binary.
     shared: names of the flags of other modules that the binary uses. The other
       flags of these modules are refused, and `--help` leaves them out. None if
       the binary uses all.
   """
+
+  def without_words(words: list[str]) -> None:
+    if words:
+      raise app.UsageError(f"unexpected arguments: {words}")
+    main()
+
+  run_on_words(without_words, shared)
+
+
+def run_on_words(
+  main: Callable[[list[str]], Any], shared: Collection[str] | None = None
+) -> None:
+  """Starts a binary that takes words besides its flags, such as file names.
+
+  Args:
+    main: takes these words.
+    shared: as for `run`.
+  """
   gc.freeze()  # imported objects stay; do not search them for garbage
-  app.run(main, flags_parser=functools.partial(_parse, shared=shared))
+  app.run(
+    lambda argv: main(argv[1:]),
+    flags_parser=functools.partial(_parse, shared=shared),
+  )
 
 
 def experiment_flags() -> list[flags.Flag]:

@@ -104,7 +104,7 @@ def main(binary: str, lines: list[str]) -> None:
   for line in lines:
     with flagsaver.flagsaver():
       flags.FLAGS([binary, *line.split()])
-      module.main([binary])
+      module.main()
   print(json.dumps(told))
 
 
