@@ -334,7 +334,9 @@ class CapsuleHM(nnx.Module):
       Two bounds for each image; they need no estimate of a partition function.
 
     Raises:
-      ValueError: if `num_iterations` is given without `from_expectations`.
+      TypeError: as `infer`.
+      ValueError: as `infer`, or if `num_iterations` is given without
+        `from_expectations`.
     """
     if num_iterations is not None and not from_expectations:
       raise ValueError(

@@ -233,6 +233,7 @@ class ObjectEncoder(nnx.Module):
       num_inducing=num_inducing,
       rngs=rngs,
     )
+    self.num_children = num_children
     sizes = (num_parents, out_features, hidden)
     self.log_odds = _EachMLP(*sizes, 1, rngs=rngs)
     self.poses = _EachMLP(*sizes, 6, rngs=rngs)
@@ -249,9 +250,17 @@ class ObjectEncoder(nnx.Module):
       The distribution of the layer above, with leading axis B.
 
     Raises:
-      TypeError: if logits and poses differ in B or I.
-      ValueError: if there are not I children, or 6 numbers of a pose.
+      TypeError: if logits or poses hold integers.
+      ValueError: if they differ in B or I, there are not I children, or not 6
+        numbers of a pose.
     """
+    checks.arrays(
+      {
+        "logits": (children.logits, "B I"),
+        "poses": (children.poses, "B I 6"),
+      },
+      I=self.num_children,
+    )
     presences = jax.nn.sigmoid(children.logits)
     names = jnp.eye(presences.shape[1])
     names = jnp.broadcast_to(names, (len(presences), *names.shape))

@@ -59,15 +59,15 @@ class Constellation(NamedTuple):
     """
     return (self.prior_presence() > _DUMMY_WEIGHT).astype(self.presence.dtype)
 
-  def shares_won(self, there: Float[Array, "B M"]) -> Float[Array, "B K"]:
+  def shares_won(self, presence: Float[Array, "B M"]) -> Float[Array, "B K"]:
     """Computes the share of the present points that each object explains best.
 
     Args:
-      there: [B M], 1 for points that are present, else 0.
+      presence: [B M], 1 for points that are present, else 0.
     """
     won = jax.nn.one_hot(self.winners, self.logits.shape[1])
-    counts = numerics.einsum("bmk,bm->bk", won, there)
-    return counts / jnp.maximum(jnp.sum(there, axis=1, keepdims=True), 1.0)
+    counts = numerics.einsum("bmk,bm->bk", won, presence)
+    return counts / jnp.maximum(jnp.sum(presence, axis=1, keepdims=True), 1.0)
 
 
 class ConstellationAutoencoder(nnx.Module):

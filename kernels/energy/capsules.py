@@ -182,7 +182,7 @@ def hidden_parameters(
   Returns:
     b, with z_k d_kj added to the first parameter of each hidden unit.
   """
-  _check(bias, drive, switches)
+  _check(bias, drive, switches=(switches, "K"))
   return _shifted(bias.hidden, switches[:, None] * drive.hidden)
 
 
@@ -200,11 +200,11 @@ def switch_logits(
     c_k + e_k + sum_j h_kj d_kj.
 
   Raises:
+    TypeError: if `hidden` holds integers.
     ValueError: if the bias has no switches, or `hidden` another shape than the
       drive.
   """
-  _check(bias, drive)
-  checks.same_shape(drive.hidden.shape, hidden=hidden)
+  _check(bias, drive, hidden=(hidden, "K J"))
   met = jnp.sum(hidden * drive.hidden, axis=1)
   return _switches(bias) + drive.switches + met
 
@@ -316,7 +316,7 @@ def mean_field(
   if bias.switches is None:
     return posterior(bias, drive, hidden=hidden)
 
-  _check(bias, drive, hidden=hidden)
+  _check(bias, drive, hidden, switches=(switches, "K"))
 
   def statistics(switches):
     return hidden.moments(hidden_parameters(switches, bias, drive))
@@ -379,7 +379,7 @@ def sample_hidden(
   Raises:
     ValueError: if the family has another number of parameters than the bias.
   """
-  _check(bias, drive, hidden=hidden)
+  _check(bias, drive, hidden)
   values = hidden.sample(key, hidden_parameters(switches, bias, drive))
   return state(values, switches, hidden=hidden)
 
@@ -436,12 +436,18 @@ def capsule_energy(
     The energy in nats, without the terms of the neighbouring layer alone.
 
   Raises:
+    TypeError: if the capsules hold integers.
     ValueError: if the capsules have other shapes than the bias and the drive,
       or the family another number of parameters than the bias.
   """
-  _check(bias, drive, capsules.switches, hidden=hidden)
-  checks.same_shape(bias.hidden.shape, statistics=capsules.statistics)
-  checks.same_shape(drive.hidden.shape, active=capsules.active)
+  _check(
+    bias,
+    drive,
+    hidden,
+    statistics=(capsules.statistics, "U K J"),
+    switches=(capsules.switches, "K"),
+    active=(capsules.active, "K J"),
+  )
   alone = jnp.sum(numerics.widen(bias.hidden) * capsules.statistics) + jnp.sum(
     hidden.log_base(capsules.statistics[0])
   )
@@ -552,19 +558,26 @@ def _switches(bias: Bias) -> Float[Array, " K"]:
   return bias.switches
 
 
-def _check(bias, drive, switches=None, *, hidden=None):
-  """Checks the bias and the drive of a layer, and the family of its units."""
+def _check(bias, drive, family=None, /, **units):
+  """Checks the arrays of a layer, and the family of its hidden units.
+
+  Args:
+    bias: of the capsules.
+    drive: of the capsules.
+    family: that of the hidden units; None to leave it unchecked.
+    **units: `NAME=(array, axes)` for arrays of values of units.
+  """
   checks.arrays(
     {
       "bias.hidden": (bias.hidden, "U K J"),
       "bias.switches": (bias.switches, "K"),
       "drive.hidden": (drive.hidden, "K J"),
       "drive.switches": (drive.switches, "K"),
-      "switches": (switches, "K"),
+      **units,
     }
   )
-  if hidden is not None:
-    _check_family("bias.hidden", bias.hidden, hidden)
+  if family is not None:
+    _check_family("bias.hidden", bias.hidden, family)
 
 
 def _check_family(name, parameters, family):
@@ -580,7 +593,7 @@ def _check_family(name, parameters, family):
 
 def _on(bias, drive, hidden):
   """Natural parameters of the hidden units of capsules that are on."""
-  _check(bias, drive, hidden=hidden)
+  _check(bias, drive, hidden)
   return _shifted(bias.hidden, drive.hidden)
 
 

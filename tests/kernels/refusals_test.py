@@ -144,7 +144,9 @@ def test_energies_are_of_the_families_of_the_parameters(own, given):
 def test_states_of_capsules_are_not_broadcast():
   parameters = _parameters(*(families.BERNOULLI,) * 2)
   drive = energy.drive_from_below(jnp.ones(4), parameters)
-  with pytest.raises(ValueError, match=r"hidden is \[1 1\]; give \[3 2\]"):
+  with pytest.raises(
+    ValueError, match=r"hidden is \[1 1\]; give \[K J\] = \[3 2\]"
+  ):
     energy.switch_logits(jnp.ones((1, 1)), parameters.bias, drive)
   state = energy.state(jnp.ones((3, 2)), jnp.ones(3))
   for name in ("statistics", "active"):
@@ -153,6 +155,18 @@ def test_states_of_capsules_are_not_broadcast():
       energy.capsule_energy(
         state._replace(**{name: one}), parameters.bias, drive
       )
+
+
+def test_states_of_capsules_are_no_integers():
+  parameters = _parameters(*(families.BERNOULLI,) * 2)
+  drive = energy.drive_from_below(jnp.ones(4), parameters)
+  with pytest.raises(TypeError, match="hidden holds int32"):
+    energy.switch_logits(jnp.ones((3, 2), int), parameters.bias, drive)
+  state = energy.state(jnp.ones((3, 2)), jnp.ones(3))
+  for name, values in state._asdict().items():
+    integers = state._replace(**{name: values.astype(int)})
+    with pytest.raises(TypeError, match=f"{name} holds int32"):
+      energy.capsule_energy(integers, parameters.bias, drive)
 
 
 @pytest.mark.parametrize(

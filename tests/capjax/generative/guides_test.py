@@ -17,6 +17,13 @@ from capjax.generative import guides, numpyro_programs
 from capjax.layers import dense
 
 
+def _object_encoder():
+  return guides.ObjectEncoder(
+    3, 2, width=8, num_blocks=1, num_heads=2, num_inducing=2, out_features=4,
+    hidden=4, rngs=nnx.Rngs(0),
+  )  # fmt: skip
+
+
 class GuidesTest(chex.TestCase):
   def test_scales_compute_as_the_other_products_do(self):
     _, guide, _ = generative_cases.small()
@@ -67,11 +74,18 @@ class GuidesTest(chex.TestCase):
     with self.assertRaisesRegex(ValueError, "num_parts is 0; give"):
       guides.PartEncoder((8, 8, 1), 0, rngs=nnx.Rngs(0))
 
+  @parameterized.parameters(
+    (jnp.zeros((1, 3), int), jnp.zeros((1, 3, 6)), TypeError, "logits holds"),
+    (jnp.zeros((1, 3)), jnp.zeros((1, 3, 7)), ValueError, "poses is .*give"),
+    (jnp.zeros((1, 3)), jnp.zeros((2, 3, 6)), ValueError, "poses is .*give"),
+    (jnp.zeros((1, 4)), jnp.zeros((1, 4, 6)), ValueError, "logits is .*give"),
+  )
+  def test_other_children_are_refused(self, logits, poses, error, words):
+    with self.assertRaisesRegex(error, words):
+      _object_encoder()(Capsules(logits, poses))
+
   def test_objects_are_found_among_present_children(self):
-    encoder = guides.ObjectEncoder(
-      3, 2, width=8, num_blocks=1, num_heads=2, num_inducing=2, out_features=4,
-      hidden=4, rngs=nnx.Rngs(0),
-    )  # fmt: skip
+    encoder = _object_encoder()
     logits = jnp.array([[0.5, -60.0, -1.0]])
     poses = jax.random.normal(jax.random.key(0), (1, 3, 6))
     presences = 1 / (1 + np.exp(-logits))

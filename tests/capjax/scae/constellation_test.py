@@ -285,8 +285,8 @@ class AutoencoderTest(chex.TestCase):
     output = _output()
     batch, num_objects, _, num_points = output.posterior.shape
     winners = jnp.zeros((batch, num_points), int).at[:, 0].set(1)
-    there = jnp.ones((batch, num_points)).at[:, -1].set(0.0)
-    won = output._replace(winners=winners).shares_won(there)
+    presence = jnp.ones((batch, num_points)).at[:, -1].set(0.0)
+    won = output._replace(winners=winners).shares_won(presence)
     want = np.zeros(num_objects)
     want[:2] = [(num_points - 2) / (num_points - 1), 1 / (num_points - 1)]
     np.testing.assert_allclose(won, np.tile(want, (batch, 1)), rtol=1e-6)
