@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capjax import data, losses, predictions, saved
+from capjax import data, losses, predictions, saved, scae
+from capjax.data.sources import constellations
 from capjax.data.transforms import overlap
+from capjax.evaluation import segmentation
 from capjax.kernels import checks
 
 FOLDER = pathlib.Path(__file__).parent
@@ -91,22 +93,26 @@ def measure(
 
   Args:
     trained: the model.
-    images: uint8 [N H W C].
+    images: uint8 [N H W C]; not used for a model of constellations.
     labels: [N]; or [N 2], in any order, where images have two labels; or [N J]
-      of 0 and 1, where they have any number.
+      of 0 and 1, where they have any number. For a model of constellations the
+      numbers of noiseless ones, as `data.sources.constellations.load` has them.
 
   Returns:
     `accuracy` for models that know classes: with several labels, the share of
     images where all are right. If a model has two labels for each image and
     [N] labels are given, each image is laid over one of another class (Sabour
-    et al., 2017, section 6). For other models `reconstruction_error`, the mean
-    absolute difference of intensities in [0, 1] between images and
-    reconstructions.
+    et al., 2017, section 6). For a model of constellations
+    `segmentation_accuracy`, as `evaluation.segmentation.score` has it. For
+    other models `reconstruction_error`, the mean absolute difference of
+    intensities in [0, 1] between images and reconstructions.
 
   Raises:
     ValueError: if the model has neither classes nor reconstructions, such as an
       SCAE trained without labels, or the labels have another shape.
   """
+  if isinstance(trained.model, scae.ConstellationAutoencoder):
+    return {"segmentation_accuracy": _accuracy_of_points(trained, labels)}
   if trained.card["num_labels"] == 2 and np.ndim(labels) == 1:
     return {"accuracy": _accuracy_of_pairs(trained, images, labels)}
   found = trained.predict(images)
@@ -129,6 +135,17 @@ def measure(
   inputs = np.asarray(trained.preprocess(images))
   errors = np.abs(found.outputs["reconstructions"] - inputs)
   return {"reconstruction_error": float(np.mean(errors, dtype=np.float64))}
+
+
+def _accuracy_of_points(trained, numbers) -> float:
+  """The share of points assigned to the right object, averaged over images."""
+  sampled = jax.jit(jax.vmap(constellations.numbered))(jnp.asarray(numbers))
+  output = jax.jit(lambda model, *given: model(*given))(
+    trained.model, sampled.points, sampled.presence
+  )
+  return segmentation.score(
+    *map(np.asarray, (output.winners, sampled.objects, sampled.presence))
+  ).accuracy
 
 
 def _accuracy_of_pairs(trained, images, labels) -> float:
