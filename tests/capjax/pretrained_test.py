@@ -40,9 +40,10 @@ def test_the_measure_is_that_of_the_card(name, request):
   count = trained.card["measured"]["num_first_images"]
   got = pretrained.measure(trained, test.images[:count], test.labels[:count])
   assert got == pytest.approx(trained.card["measured"]["first_images"], 1e-3)
-  changed = test.images[:count, ::-1], test.labels[:count]
+  few = 200
+  changed = test.images[:few, ::-1], test.labels[:few]
   if dataset == "constellations":
-    changed = test.images[:count], test.labels[:count] + 5000
+    changed = test.images[:few], test.labels[:few] + 5000
   wrong = pretrained.measure(trained, *changed)
   assert wrong != pytest.approx(got, 1e-3)
 
