@@ -109,17 +109,31 @@ def num_operations(parameters, batch: int) -> int:
   return 3 * 2 * batch * total
 
 
-def main() -> None:
-  flops, transfer = harness.rates()
-  batch, side = _BATCH.value, _CANVAS.value
-  sizes = dict(
-    num_parts=_NUM_PARTS.value,
-    num_objects=_NUM_OBJECTS.value,
-    encoder_features=_ENCODER_FEATURES.value,
-  )
-  model = scae.SCAE((side, side, 1), 10, **sizes, rngs=nnx.Rngs(0))
-  images = jax.random.uniform(jax.random.key(0), (batch, side, side, 1))
-  key = jax.random.key(1)
+def time_steps(setting: str, floor: tuple[float, float], **sizes: int) -> None:
+  """Times whole training steps on one device, and on the cores of a CPU.
+
+  Args:
+    setting: canvas and batch, for the rows.
+    floor: lower bounds in seconds, from operations and from bytes.
+    **sizes: arguments of the autoencoder.
+  """
+  batch = _BATCH.value
+  for devices in step_cost.cpu_divisions(batch):
+    cost = step_cost.in_process(
+      functools.partial(time_step, **sizes),
+      batch,
+      _CANVAS.value,
+      _STEPS,
+      environment=devices.environment,
+    )
+    name = f"whole step{devices.remark}"
+    row = cost.row(f"SCAE, {name}", setting)
+    rows.note(row._replace(operations=floor[0], transfer=floor[1]))
+    print(f"{name:30s} {cost.describe(batch)}", flush=True)
+
+
+def time_parts(model: scae.SCAE, images: jax.Array, setting: str) -> None:
+  """Times the encoder and the likelihood of images, with their gradients."""
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   output = jax.jit(lambda model: model(images))(model)
 
@@ -131,33 +145,14 @@ def main() -> None:
     graph, _, rest = nnx.split(model.decoder, nnx.Param, ...)
     return jnp.sum(nnx.merge(graph, decoder, rest).log_prob(images, parts))
 
-  decoder = nnx.state(model.decoder, nnx.Param)
-  parts = {
-    "encoder, gradient": (jax.grad(encode), (parameters,)),
-    "image likelihood": (explain, (decoder, output.parts)),
-    "image likelihood, gradient": (
-      jax.grad(explain, (0, 1)),
-      (decoder, output.parts),
-    ),
-  }
-  pixels = batch * _NUM_PARTS.value * side**2 * 2 * 4
-  operations = num_operations(nnx.to_pure_dict(parameters), batch)
-  floor = operations / flops, 2 * pixels / transfer
-  setting = f"{side}x{side}, batch {batch}"
-  for devices in step_cost.cpu_divisions(batch):
-    cost = step_cost.in_process(
-      functools.partial(time_step, **sizes),
-      batch,
-      side,
-      _STEPS,
-      environment=devices.environment,
-    )
-    name = f"whole step{devices.remark}"
-    row = cost.row(f"SCAE, {name}", setting)
-    rows.note(row._replace(operations=floor[0], transfer=floor[1]))
-    print(f"{name:30s} {cost.describe(batch)}", flush=True)
+  explained = nnx.state(model.decoder, nnx.Param), output.parts
+  batch = len(images)
   print(f"batch {batch:28d}      seconds  images/s  temporary MB")
-  for name, (function, arguments) in parts.items():
+  for name, function, arguments in (
+    ("encoder, gradient", jax.grad(encode), (parameters,)),
+    ("image likelihood", explain, explained),
+    ("image likelihood, gradient", jax.grad(explain, (0, 1)), explained),
+  ):
     (cost,) = harness.measure_all([function], *arguments)
     rows.note(rows.Row(f"SCAE, {name}", setting, cost.seconds))
     print(
@@ -165,15 +160,15 @@ def main() -> None:
       f" {cost.temporary_bytes / 1e6:13.1f}",
       flush=True,
     )
-  print(
-    f"{'floor':30s} {1e3 * floor[0]:9.1f} ms of products, "
-    f"{1e3 * floor[1]:.1f} ms of bytes"
-  )
 
+
+def race_mixtures(model: scae.SCAE, images: jax.Array, setting: str) -> None:
+  """Times rendered parts in a mixture beside the textbook's form."""
   templates = jnp.concatenate(
     [model.decoder.templates(), model.decoder.alphas[...]], axis=-1
   )
-  raw = jax.random.normal(key, (batch, _NUM_PARTS.value, 6)) / 2
+  shape = (len(images), _NUM_PARTS.value, 6)
+  raw = jax.random.normal(jax.random.key(1), shape) / 2
   poses = geometry.pose_matrix(raw)
   for name, form in (
     ("parts in a mixture", lambda f: f),
@@ -193,6 +188,29 @@ def main() -> None:
       f"{name:30s} {1e3 * own.seconds:9.1f} ms, textbook "
       f"{1e3 * other.seconds:.1f} ms: {other.seconds / own.seconds:.2f}x faster"
     )
+
+
+def main() -> None:
+  flops, transfer = harness.rates()
+  batch, side = _BATCH.value, _CANVAS.value
+  sizes = dict(
+    num_parts=_NUM_PARTS.value,
+    num_objects=_NUM_OBJECTS.value,
+    encoder_features=_ENCODER_FEATURES.value,
+  )
+  model = scae.SCAE((side, side, 1), 10, **sizes, rngs=nnx.Rngs(0))
+  images = jax.random.uniform(jax.random.key(0), (batch, side, side, 1))
+  parameters = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+  pixels = batch * _NUM_PARTS.value * side**2 * 2 * 4
+  floor = num_operations(parameters, batch) / flops, 2 * pixels / transfer
+  setting = f"{side}x{side}, batch {batch}"
+  time_steps(setting, floor, **sizes)
+  time_parts(model, images, setting)
+  print(
+    f"{'floor':30s} {1e3 * floor[0]:9.1f} ms of products, "
+    f"{1e3 * floor[1]:.1f} ms of bytes"
+  )
+  race_mixtures(model, images, setting)
 
 
 if __name__ == "__main__":
