@@ -247,8 +247,8 @@ def _largest(x, axis):
   return jax.lax.stop_gradient(jnp.max(x, axis, keepdims=True))
 
 
-def _widened(x):
-  """Converts to float32 or wider; half-precision numbers are computed once.
+def _widened_once(x):
+  """As `widen`, but half-precision numbers are computed once.
 
   If XLA computed them twice, once rounded, the two results would differ by the
   spacing of half precision.
@@ -278,7 +278,7 @@ def softmax(
     Shares in [0, 1], which sum to 1.
   """
   checks.floats({"x": x})
-  wide = _widened(x)
+  wide = _widened_once(x)
   weights = exp_below(wide, _largest(wide, axis), scale=scale)
   total = jnp.sum(weights, axis, keepdims=True)
   return share(weights, total).astype(x.dtype)
@@ -301,7 +301,7 @@ def logsumexp(
     Logarithms (nats), without the axis, or without all axes, unless `keepdims`.
   """
   checks.floats({"x": x})
-  wide = _widened(x)
+  wide = _widened_once(x)
   largest = _largest(wide, axis)
   nothing = largest == -jnp.inf
   top = jnp.where(nothing, 0.0, largest)
@@ -328,7 +328,7 @@ def log_softmax(
     Logarithms of shares, <= 0.
   """
   checks.floats({"x": x})
-  wide = _widened(x)
+  wide = _widened_once(x)
   below = wide - _largest(wide, axis)
   below = jnp.where(below > 0, 0.0, below)  # keeps the full gradient at 0
   total = jnp.sum(jnp.exp(below), axis, keepdims=True)

@@ -31,7 +31,10 @@ class Layer(nnx.Module):
     family: str,
     rngs: nnx.Rngs,
   ):
-    """Initialises W with standard deviation 0.001, biases as `units.standard`.
+    """Initialises W with standard deviation 0.001.
+
+    Biases of hidden units are those of `units.standard`; those of switches
+    are 0.
 
     Args:
       below: sizes of the layer below, (M,) of visible units or (K, J) of

@@ -60,7 +60,8 @@ class CapsuleRBM(nnx.Module):
   ):
     """Initialises W with standard deviation 0.001, and Omega with 0.
 
-    Biases are those of `units.standard`.
+    Biases of visible and hidden units are those of `units.standard`; those of
+    switches are 0.
 
     Args:
       image_shape: shape of an image, or of the active units of capsules

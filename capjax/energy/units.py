@@ -1,4 +1,4 @@
-"""Visible and hidden units by the names of their exponential families.
+"""Units of energy models: families by name, first parameters, and images.
 
 Axes: B batch, N data, M visible units, R natural parameters of a unit.
 """
@@ -91,22 +91,25 @@ def independent_units(
 def visible(
   images: Float[Array, "B ..."],
   image_shape: tuple[int, ...],
-  family: families.Family,
+  kind: families.Family,
 ) -> Float[Array, "B M"]:
   """Checks images, and returns them as visible units.
 
   Args:
     images: of `image_shape`, or of another shape with as many numbers.
     image_shape: shape of an image of the model.
-    family: of the visible units.
+    kind: the family of the visible units.
+
+  Returns:
+    The pixels of each image, row by row.
 
   Raises:
     TypeError: if the images hold integers.
-    ValueError: if the images have another shape, or, where values are known
-      (not under jit), they are not finite or, for Bernoulli units, outside of
-      [0, 1].
+    ValueError: if there is no image, the images have another shape, or, where
+      values are known (not under jit), they are not finite or, for Bernoulli
+      units, outside of [0, 1].
   """
-  is_bernoulli = family is families.BERNOULLI
+  is_bernoulli = kind is families.BERNOULLI
   checks.images(images, image_shape, flat=True, intensities=is_bernoulli)
   return images.reshape(len(images), -1)
 
@@ -114,14 +117,17 @@ def visible(
 def mean_images(
   natural: Float[Array, "B R M"],
   image_shape: tuple[int, ...],
-  family: families.Family,
+  kind: families.Family,
 ) -> Float[Array, "B ..."]:
   """The means of visible units, as images.
 
   Args:
     natural: natural parameters of the units.
     image_shape: shape of an image of the model.
-    family: of the visible units.
+    kind: the family of the visible units.
+
+  Returns:
+    Any real numbers for Gaussian units; in [0, 1] for Bernoulli ones.
   """
-  means = jax.vmap(family.moments)(natural)[:, 0]
+  means = jax.vmap(kind.moments)(natural)[:, 0]
   return means.reshape(-1, *image_shape)

@@ -77,7 +77,7 @@ def log_partition(
     key: random key of the chains.
     model: the capsule RBM.
     base: natural parameters of the pixels where the path starts; best those of
-      the data, as `units.independent_units` finds them.
+      the data, as `energy.units.independent_units` finds.
     num_temperatures: inverse temperatures of the path, evenly spaced in
       [0, 1].
     num_chains: chains whose weights are averaged; not used backwards.

@@ -139,13 +139,24 @@ def measure(
 
 def _accuracy_of_points(trained, numbers) -> float:
   """The share of points assigned to the right object, averaged over images."""
+  numbers = np.asarray(numbers)
+  if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+    raise ValueError(
+      f"labels are {numbers.dtype} {list(numbers.shape)}; give whole numbers "
+      "[N] of constellations."
+    )
   sampled = jax.jit(jax.vmap(constellations.numbered))(jnp.asarray(numbers))
   output = jax.jit(lambda model, *given: model(*given))(
     trained.model, sampled.points, sampled.presence
   )
-  return segmentation.score(
-    *map(np.asarray, (output.winners, sampled.objects, sampled.presence))
-  ).accuracy
+  images = map(np.asarray, (output.winners, sampled.objects, sampled.presence))
+  shares = [
+    np.mean(segmentation.match(found[present > 0], truth[present > 0])
+            == truth[present > 0])
+    for found, truth, present in zip(*images, strict=True)
+    if present.any()
+  ]  # fmt: skip
+  return float(np.mean(shares))
 
 
 def _accuracy_of_pairs(trained, images, labels) -> float:

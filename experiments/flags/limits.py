@@ -23,13 +23,15 @@ _NO_SIZES = ("seed", "steps", "every", "_at")  # suffixes of flags' names
 _SMALLEST, _LARGEST = 1.2e-38, 3.4e38  # of float32
 
 
-def run(main: Callable[[], Any], shared: Collection[str] | None = None) -> None:
+def run(
+  main: Callable[[], None], shared: Collection[str] | None = None
+) -> None:
   """Starts a binary: parses and checks its flags, then calls `main`.
 
   Words that are not flags are refused.
 
   Args:
-    main: the binary.
+    main: what the binary does; it takes no arguments.
     shared: names of the flags of other modules that the binary uses. The other
       flags of these modules are refused, and `--help` leaves them out. None if
       the binary uses all.
@@ -44,7 +46,7 @@ def run(main: Callable[[], Any], shared: Collection[str] | None = None) -> None:
 
 
 def run_on_words(
-  main: Callable[[list[str]], Any], shared: Collection[str] | None = None
+  main: Callable[[list[str]], None], shared: Collection[str] | None = None
 ) -> None:
   """Starts a binary that takes words besides its flags, such as file names.
 

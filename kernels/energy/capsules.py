@@ -307,9 +307,10 @@ def mean_field(
     The expectations under q(h) q(z), a fixed point after enough iterations.
 
   Raises:
-    TypeError: if `num_iterations` is no whole number, or is traced.
-    ValueError: if it is below 0, or the family has another number of parameters
-      than the bias.
+    TypeError: if `num_iterations` is no whole number, or is traced; or if
+      `switches` holds integers.
+    ValueError: if `num_iterations` is below 0, `switches` is not [K], or the
+      family has another number of parameters than the bias.
   """
   checks.counts(at_least=0, num_iterations=num_iterations)
 
@@ -408,7 +409,9 @@ def gibbs(
     The state after the sweep; its switches are 0 or 1.
 
   Raises:
-    ValueError: if the family has another number of parameters than the bias.
+    TypeError: as `switch_logits`.
+    ValueError: as `switch_logits`, or if the family has another number of
+      parameters than the bias.
   """
   if bias.switches is None:
     return sample(key, bias, drive, hidden=hidden)
@@ -476,7 +479,9 @@ def energy(
     E(x, h, z); its gradients with respect to the parameters are eq. 12.
 
   Raises:
-    ValueError: if a family has another number of parameters than the model.
+    TypeError: as `capsule_energy`.
+    ValueError: as `capsule_energy`, or if the family of the visible units has
+      another number of parameters than the model.
   """
   below, hidden = families
   drive = drive_from_below(visible, parameters)
@@ -567,6 +572,7 @@ def _check(bias, drive, family=None, /, **units):
     family: that of the hidden units; None to leave it unchecked.
     **units: `NAME=(array, axes)` for arrays of values of units.
   """
+  checks.floats({name: array for name, (array, _) in units.items()})
   checks.arrays(
     {
       "bias.hidden": (bias.hidden, "U K J"),

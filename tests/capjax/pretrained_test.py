@@ -14,6 +14,8 @@ from flax import nnx
 
 import capjax
 from capjax import data, pretrained, saved
+from capjax.data.sources import constellations
+from capjax.evaluation import segmentation
 
 
 @pytest.mark.parametrize("name", pretrained.names())
@@ -40,12 +42,38 @@ def test_the_measure_is_that_of_the_card(name, request):
   count = trained.card["measured"]["num_first_images"]
   got = pretrained.measure(trained, test.images[:count], test.labels[:count])
   assert got == pytest.approx(trained.card["measured"]["first_images"], 1e-3)
-  few = 200
-  changed = test.images[:few, ::-1], test.labels[:few]
+
+  # Images upside down, or a damaged model of points.
+  images, labels = test.images[:200], test.labels[:200]
+  right = pretrained.measure(trained, images, labels)
   if dataset == "constellations":
-    changed = test.images[:few], test.labels[:few] + 5000
-  wrong = pretrained.measure(trained, *changed)
-  assert wrong != pytest.approx(got, 1e-3)
+    graph, state = nnx.split(trained.model)
+    zeros = jax.tree.map(jnp.zeros_like, state)
+    trained = saved.TrainedModel(nnx.merge(graph, zeros), trained.card)
+  wrong = pretrained.measure(trained, images[:, ::-1], labels)
+  assert wrong != pytest.approx(right, 1e-2)
+
+
+@pytest.mark.parametrize(
+  "labels", [np.zeros((4, 2), np.int32), np.zeros(4, np.float32), np.array(0)]
+)
+def test_constellations_have_numbers(labels):
+  trained = pretrained.load("constellation")
+  with pytest.raises(ValueError, match="labels are .*; give whole numbers"):
+    pretrained.measure(trained, np.zeros((4, 1, 1, 1), np.uint8), labels)
+
+
+def test_points_are_scored_as_segments():
+  trained = pretrained.load("constellation")
+  numbers = np.arange(40, dtype=np.int32)
+  sampled = jax.vmap(constellations.numbered)(numbers)
+  found = trained(sampled.points, sampled.presence).winners
+  want = segmentation.score(
+    *map(np.asarray, (found, sampled.objects, sampled.presence))
+  )
+  images = np.zeros((40, 1, 1, 1), np.uint8)
+  got = pretrained.measure(trained, images, numbers)
+  assert got == {"segmentation_accuracy": pytest.approx(want.accuracy)}
 
 
 def test_weights_load_where_new_models_are_wider():

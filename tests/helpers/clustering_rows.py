@@ -34,8 +34,7 @@ def _maximise(weights, votes, beta_a, beta_u):
   In float32, as `em_routing` calls it.
   """
   weights, votes, beta_a, beta_u = (
-    x.astype(numerics.accumulation_dtype(x))
-    for x in (weights, votes, beta_a, beta_u)
+    numerics.widen(x) for x in (weights, votes, beta_a, beta_u)
   )
   centre = votes[0]
   moments = em.Moments(

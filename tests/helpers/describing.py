@@ -56,4 +56,4 @@ if __name__ == "__main__":
   binary = importlib.import_module(f"experiments.{sys.argv.pop(1)}")
   launch.train = _describe
   flags.FLAGS.workdir = "nowhere"
-  app.run(lambda _: binary.main())
+  app.run(lambda argv: binary.main(*argv[1:]))

@@ -34,4 +34,4 @@ def _diverge(count: int):
 if __name__ == "__main__":
   binary = importlib.import_module(f"experiments.{sys.argv.pop(1)}")
   launch.train = _diverge(int(sys.argv.pop(1)))
-  app.run(lambda _: binary.main())
+  app.run(lambda argv: binary.main(*argv[1:]))

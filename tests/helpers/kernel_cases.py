@@ -19,8 +19,8 @@ CASES: dict[str, Case] = (
   routing_rows.CASES | numerics_rows.CASES | model_rows.CASES
 )
 
-# Public functions that have no row: they take no arrays, compute no arrays, or
-# are a part of one kernel that has a row.
+# Public functions that have no row: they take no arrays, compute no arrays but
+# those of another dtype, or are a part of one kernel that has a row.
 NOT_OF_ARRAYS = {
   "checks.arrays", "checks.choice", "checks.counts", "checks.dtype",
   "checks.floats", "checks.image_shape", "checks.positive", "checks.sequences",

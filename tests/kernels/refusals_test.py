@@ -162,11 +162,21 @@ def test_states_of_capsules_are_no_integers():
   drive = energy.drive_from_below(jnp.ones(4), parameters)
   with pytest.raises(TypeError, match="hidden holds int32"):
     energy.switch_logits(jnp.ones((3, 2), int), parameters.bias, drive)
+  with pytest.raises(TypeError, match="hidden is a NoneType"):
+    energy.switch_logits(None, parameters.bias, drive)
+  with pytest.raises(TypeError, match="switches holds int32"):
+    energy.mean_field(
+      jnp.ones(3, int), parameters.bias, drive, num_iterations=1
+    )
   state = energy.state(jnp.ones((3, 2)), jnp.ones(3))
   for name, values in state._asdict().items():
     integers = state._replace(**{name: values.astype(int)})
     with pytest.raises(TypeError, match=f"{name} holds int32"):
       energy.capsule_energy(integers, parameters.bias, drive)
+    with pytest.raises(TypeError, match=f"{name} is a NoneType"):
+      energy.capsule_energy(
+        state._replace(**{name: None}), parameters.bias, drive
+      )
 
 
 @pytest.mark.parametrize(

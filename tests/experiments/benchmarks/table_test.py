@@ -63,7 +63,7 @@ def test_the_table_has_ratios(path, tmp_path, capsys):
   page = tmp_path / "page.md"
   with flagsaver.flagsaver():
     flags.FLAGS(["binary", f"--markdown={page}", "--load=with load"])
-    table.main(["binary", str(path)])
+    table.main([str(path)])
   device, header, first, second = capsys.readouterr().out.splitlines()
   assert device == (
     "cpu, Python 3.11.1, jax 0.1; ceilings measured with it: float32 matmul "

@@ -24,7 +24,7 @@ from experiments import {binary} as module
 sys.argv = ["{binary}", "--workdir=unused", "--bfloat16"]
 flags.FLAGS(sys.argv)
 if {refused}:
-  module.main(sys.argv[:1])
+  module.main()
 model = module.make_task().describe((28, 28, 1), 10).shapes()
 print({{str(getattr(m, "dtype", None)) for _, m in model.iter_modules()}})
 """

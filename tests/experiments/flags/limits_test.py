@@ -237,3 +237,20 @@ def test_a_file_needs_its_folder(tmp_path):
   limits.require_folder("out", "a.csv")
   with pytest.raises(ValueError, match="--out=.*there is no folder"):
     limits.require_folder("out", str(tmp_path / "no" / "a.csv"))
+
+
+def test_words_that_are_no_flags_are_refused(monkeypatch, capsys):
+  calls = []
+  monkeypatch.setattr("sys.argv", ["binary", "--seed=3", "stray", "word"])
+  with flagsaver.flagsaver():
+    with pytest.raises(SystemExit) as end:
+      limits.run(lambda: calls.append("ran"))
+    assert end.value.code == 1 and not calls
+    assert "unexpected arguments: ['stray', 'word']" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+      limits.run_on_words(calls.append)
+    assert not end.value.code and calls == [["stray", "word"]]
+    monkeypatch.setattr("sys.argv", ["binary", "--seed=3"])
+    with pytest.raises(SystemExit) as end:
+      limits.run(lambda: calls.append("ran"))
+    assert not end.value.code and calls[1:] == ["ran"]
