@@ -648,7 +648,10 @@ $(call seeds,constellation,0 1 2)
 # gradient: that of the authors' code has none.
 train.constellation_short := train_constellation $(presets)/constellation/constellation_short.cfg
 train.constellation_sparse := $(train.constellation_short) --sparsity=soft
-$(foreach name,constellation_short constellation_sparse,\
+train.constellation_short_noise_0.1 := $(train.constellation_short) --noise=0.1
+train.constellation_short_noise_0.25 := $(train.constellation_short) --noise=0.25
+$(foreach name,constellation_short constellation_sparse \
+  constellation_short_noise_0.1 constellation_short_noise_0.25,\
   $(eval minutes.$(name) := 10)\
   $(call seeds,$(name),0 1 2))
 
