@@ -640,9 +640,9 @@ minutes.scae_fashion_mnist_cpu := 35
 $(call seeds,scae_fashion_mnist_cpu,0)
 
 train.constellation := train_constellation $(presets)/constellation/constellation.cfg
-suites.constellation := gcm,ransac
 minutes.constellation := 30
 $(call seeds,constellation,0 1 2)
+suites.constellation-0 := gcm,ransac
 
 # A quarter of the length; then with the sparsity of the paper's text, which has a
 # gradient: that of the authors' code has none.
