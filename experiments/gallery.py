@@ -331,7 +331,7 @@ def slots_points(path: pathlib.Path) -> bool:
 
 def constellation(path: pathlib.Path) -> bool:
   """Points of shapes, as a constellation autoencoder explains them."""
-  return _copy("constellation-0", "segmentation", path)
+  return _copy("constellation_short-2", "segmentation", path)
 
 
 def scae_pairs(path: pathlib.Path) -> bool:
