@@ -22,13 +22,9 @@ from capjax.layers import (
   tiling,
 )
 from capjax.layers.agreement import route_by_agreement
-from capjax.layers.capsules import (
-  Conv,
-  DenseCaps,
-  Fixed,
-  PrimaryCaps,
-)
+from capjax.layers.capsules import DenseCaps, Fixed, PrimaryCaps
 from capjax.layers.conv_capsules import ConvCaps
+from capjax.layers.convolution import Conv
 from capjax.layers.dense import Einsum, Linear
 from capjax.layers.grid_capsules import GridCaps
 from capjax.layers.normalization import BatchNorm

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax import memory
-from capjax.kernels import broadcasting, checks, numerics, routing
+from capjax.kernels import checks, numerics, routing
 from capjax.layers import convolution, routers
 
 # A vector's length, or the rows and columns of a matrix.
@@ -35,87 +35,6 @@ class Fixed(nnx.Variable):
   The modules here stop their gradients, so that an optimiser of all arrays does
   not change them either, unless it decays weights.
   """
-
-
-class Conv(nnx.Module):
-  """A convolution with bias, in the form that is fastest on the platform."""
-
-  def __init__(
-    self,
-    in_features: int,
-    out_features: int,
-    kernel_size: int,
-    *,
-    stride: int = 1,
-    padding: str = "VALID",
-    kernel_init: Callable = nnx.initializers.lecun_normal(),
-    bias_init: Callable = nnx.initializers.zeros,
-    scale: float = 1.0,
-    dtype: jax.typing.DTypeLike = jnp.float32,
-    rngs: nnx.Rngs,
-  ):
-    """Initialises the parameters.
-
-    Args:
-      in_features: channels in.
-      out_features: channels out.
-      kernel_size: taps along each axis.
-      stride: step of the window along each axis.
-      padding: "VALID" or "SAME".
-      kernel_init: initialiser of the kernel [k k in out].
-      bias_init: initialiser of the bias [out].
-      scale: factor of the convolution, but not of the bias.
-      dtype: dtype of the arithmetic and of the result; parameters stay float32.
-      rngs: its `params` stream initialises the parameters.
-
-    Raises:
-      ValueError: if a number is below 1, or the padding or dtype is unknown.
-    """
-    checks.rngs(rngs)
-    checks.counts(
-      in_features=in_features,
-      out_features=out_features,
-      kernel_size=kernel_size,
-      stride=stride,
-    )
-    checks.padding(padding)
-    checks.dtype(dtype)
-    shape = (kernel_size, kernel_size, in_features, out_features)
-    self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
-    self.bias = nnx.Param(
-      bias_init(rngs.params(), (out_features,), jnp.float32)
-    )
-    self.stride = stride
-    self.padding = padding
-    self.scale = scale
-    self.dtype = dtype
-
-  def __call__(
-    self, images: Float[Array, "B H W C"]
-  ) -> Float[Array, "B oH oW D"]:
-    """Convolves images, multiplies by `scale`, and adds the bias.
-
-    Args:
-      images: any floats, with `in_features` channels; with "VALID" at least as
-        large as the kernel.
-
-    Returns:
-      Features in `dtype`; see `convolution.conv2d` for their number of rows.
-
-    Raises:
-      TypeError: if the images are no floats.
-      ValueError: if they have another number of axes or channels, or are too
-        small for the kernel.
-    """
-    checks.floats({"images": images})
-    features = convolution.conv2d(
-      images.astype(self.dtype),
-      self.kernel[...].astype(self.dtype),
-      stride=self.stride,
-      padding=self.padding,
-    )
-    bias = self.bias[...].astype(self.dtype)
-    return broadcasting.add_bias(self.scale * features, bias)
 
 
 class PrimaryCaps(nnx.Module):
@@ -174,7 +93,7 @@ class PrimaryCaps(nnx.Module):
     """
     checks.rngs(rngs)
     checks.counts(num_types=num_types, pose_size=pose_size)
-    self.conv = Conv(
+    self.conv = convolution.Conv(
       in_features,
       num_types * pose_size,
       kernel_size,
@@ -195,14 +114,14 @@ class PrimaryCaps(nnx.Module):
     """Returns poses; their lengths, below 1, are the activations.
 
     Args:
-      features: as for `Conv`.
+      features: as for `convolution.Conv`.
 
     Returns:
       Poses in float32 at each position; I is `num_types`, C is `pose_size`.
 
     Raises:
-      TypeError: as for `Conv`.
-      ValueError: as for `Conv`.
+      TypeError: as for `convolution.Conv`.
+      ValueError: as for `convolution.Conv`.
     """
     features = self.conv(features).astype(jnp.float32)
     shape = (*features.shape[:3], self.num_types, self.pose_size)

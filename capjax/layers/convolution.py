@@ -22,12 +22,14 @@ Axes: B batch, H W image, C channels in, D channels out, S stride.
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float
 
-from capjax.kernels import checks, numerics
+from capjax.kernels import broadcasting, checks, numerics
 from capjax.kernels.routing import windows as em_windows
 from capjax.layers import platforms, tiling
 
@@ -66,6 +68,87 @@ def conv2d(
     cpu=functools.partial(_on_cpu, stride=stride),
     default=functools.partial(direct, stride=stride),
   )
+
+
+class Conv(nnx.Module):
+  """A convolution with bias, in the form that is fastest on the platform."""
+
+  def __init__(
+    self,
+    in_features: int,
+    out_features: int,
+    kernel_size: int,
+    *,
+    stride: int = 1,
+    padding: str = "VALID",
+    kernel_init: Callable = nnx.initializers.lecun_normal(),
+    bias_init: Callable = nnx.initializers.zeros,
+    scale: float = 1.0,
+    dtype: jax.typing.DTypeLike = jnp.float32,
+    rngs: nnx.Rngs,
+  ):
+    """Initialises the parameters.
+
+    Args:
+      in_features: channels in.
+      out_features: channels out.
+      kernel_size: taps along each axis.
+      stride: step of the window along each axis.
+      padding: "VALID" or "SAME".
+      kernel_init: initialiser of the kernel [k k in out].
+      bias_init: initialiser of the bias [out].
+      scale: factor of the convolution, but not of the bias.
+      dtype: dtype of the arithmetic and of the result; parameters stay float32.
+      rngs: its `params` stream initialises the parameters.
+
+    Raises:
+      ValueError: if a number is below 1, or the padding or dtype is unknown.
+    """
+    checks.rngs(rngs)
+    checks.counts(
+      in_features=in_features,
+      out_features=out_features,
+      kernel_size=kernel_size,
+      stride=stride,
+    )
+    checks.padding(padding)
+    checks.dtype(dtype)
+    shape = (kernel_size, kernel_size, in_features, out_features)
+    self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
+    self.bias = nnx.Param(
+      bias_init(rngs.params(), (out_features,), jnp.float32)
+    )
+    self.stride = stride
+    self.padding = padding
+    self.scale = scale
+    self.dtype = dtype
+
+  def __call__(
+    self, images: Float[Array, "B H W C"]
+  ) -> Float[Array, "B oH oW D"]:
+    """Convolves images, multiplies by `scale`, and adds the bias.
+
+    Args:
+      images: any floats, with `in_features` channels; with "VALID" at least as
+        large as the kernel.
+
+    Returns:
+      Features in `dtype`; see `conv2d` for their number of rows.
+
+    Raises:
+      TypeError: if the images are no floats.
+      ValueError: if they have another number of axes or channels, or are too
+        small for the kernel.
+    """
+    checks.floats({"images": images})
+    features = conv2d(
+      images.astype(self.dtype),
+      self.kernel[...].astype(self.dtype),
+      stride=self.stride,
+      padding=self.padding,
+    )
+    bias = self.bias[...].astype(self.dtype)
+    return broadcasting.add_bias(self.scale * features, bias)
 
 
 def direct(

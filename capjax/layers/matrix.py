@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 from capjax.kernels import checks, numerics
 from capjax.kernels.routing import em, em_convolution, windows
 from capjax.layers import em_forms, platforms
-from capjax.layers.capsules import Conv, Fixed
+from capjax.layers.capsules import Fixed
+from capjax.layers.convolution import Conv
 
 # Numbers of the votes of an example that accelerators hold at once: with 2**22
 # an array of a batch of 16 has 256 MB, and a backward pass several of them.

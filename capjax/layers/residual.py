@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from capjax.kernels import checks
-from capjax.layers import capsules
+from capjax.layers import convolution
 
 
 class ResidualBlock(nnx.Module):
@@ -46,15 +46,15 @@ class ResidualBlock(nnx.Module):
     """
     options: dict[str, Any] = dict(padding="SAME", dtype=dtype, rngs=rngs)
     initial = nnx.initializers.he_normal()
-    self.first = capsules.Conv(
+    self.first = convolution.Conv(
       in_features, out_features, 3, stride=stride, kernel_init=initial,
       **options,
     )  # fmt: skip
-    self.second = capsules.Conv(
+    self.second = convolution.Conv(
       out_features, out_features, 3, kernel_init=initial, **options
     )
     self.shortcut = (
-      capsules.Conv(in_features, out_features, 1, stride=stride, **options)
+      convolution.Conv(in_features, out_features, 1, stride=stride, **options)
       if stride > 1 or in_features != out_features
       else None
     )
