@@ -18,6 +18,7 @@ from capjax.layers import (
   routing_inputs,
   set_transformer,
   slots,
+  tile_products,
   tile_transforms,
   tiling,
 )
@@ -60,6 +61,7 @@ __all__ = [
   "routing_inputs",
   "set_transformer",
   "slots",
+  "tile_products",
   "tile_transforms",
   "tiling",
 ]
