@@ -23,9 +23,12 @@ from capjax.data import dataset
 from capjax.data.transforms import preprocessing
 from capjax.data.transforms.preprocessing import Preprocessing
 from capjax.kernels import checks
+from capjax.layers import inference
 
 # The state that training changes, and that `start_from` copies.
 _TRAINED = (nnx.Param, nnx.BatchStat)
+# From so many on, it pays to transform kernels once for all batches.
+_MANY_BATCHES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +120,8 @@ class TrainedModel:
     size = min(batch_size, len(images))
     num_labels = self.card["num_labels"]
     model = _evaluating(self.model)
+    if len(images) >= _MANY_BATCHES * size:
+      model = inference.transform_kernels(model)
     batches = []
     for start in range(0, len(images), size):
       batch = images[start : start + size]

@@ -10,6 +10,7 @@ from capjax.layers import (
   dense,
   em_forms,
   grid_capsules,
+  inference,
   matrix,
   normalization,
   platforms,
@@ -28,6 +29,7 @@ from capjax.layers.conv_capsules import ConvCaps
 from capjax.layers.convolution import Conv
 from capjax.layers.dense import Einsum, Linear
 from capjax.layers.grid_capsules import GridCaps
+from capjax.layers.inference import transform_kernels
 from capjax.layers.normalization import BatchNorm
 from capjax.layers.residual import ResidualBlock, ResidualStages
 
@@ -52,6 +54,7 @@ __all__ = [
   "dense",
   "em_forms",
   "grid_capsules",
+  "inference",
   "matrix",
   "normalization",
   "platforms",
@@ -64,4 +67,5 @@ __all__ = [
   "tile_products",
   "tile_transforms",
   "tiling",
+  "transform_kernels",
 ]

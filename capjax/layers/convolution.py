@@ -40,6 +40,7 @@ def conv2d(
   *,
   stride: int = 1,
   padding: str = "VALID",
+  transformed: Float[Array, "F D C2"] | None = None,
 ) -> Float[Array, "B oH oW D"]:
   """Convolves in the form that is fastest on the platform.
 
@@ -48,6 +49,9 @@ def conv2d(
     kernel: the weights, applied unflipped.
     stride: the same along both axes, at least 1.
     padding: "VALID", or "SAME" with zeros (ceil(H / stride) rows out).
+    transformed: `tiling.transform_kernel` of the kernel, in float32 or wider.
+      CPUs then use it for values, where that is faster; derivatives are those
+      of the kernel alone.
 
   Returns:
     The sums over the kernel's window at every `stride`-th position.
@@ -65,13 +69,22 @@ def conv2d(
   return platforms.choose(
     images,
     kernel,
+    transformed,
     cpu=functools.partial(_on_cpu, stride=stride),
-    default=functools.partial(direct, stride=stride),
+    default=lambda *arrays: direct(*arrays[:2], stride=stride),
   )
 
 
 class Conv(nnx.Module):
-  """A convolution with bias, in the form that is fastest on the platform."""
+  """A convolution with bias, in the form that is fastest on the platform.
+
+  Attributes:
+    kernel: [k k in out].
+    bias: [out].
+    transformed: the kernel after `inference.transform_kernels`, otherwise None.
+  """
+
+  transformed: nnx.Variable | None = None
 
   def __init__(
     self,
@@ -146,6 +159,7 @@ class Conv(nnx.Module):
       self.kernel[...].astype(self.dtype),
       stride=self.stride,
       padding=self.padding,
+      transformed=None if self.transformed is None else self.transformed[...],
     )
     bias = self.bias[...].astype(self.dtype)
     return broadcasting.add_bias(self.scale * features, bias)
@@ -258,23 +272,41 @@ def _slices(cells, taps, count, *, axis):
   return jnp.concatenate(slices, axis=-1)
 
 
-def _on_cpu(images, kernel, *, stride):
+def _on_cpu(images, kernel, transformed, *, stride):
   # Without gradients, it costs too much to transform a kernel for few images;
   # with gradients, for which pieces are copied again, it pays off.
-  for_values = _fastest(
+  for_values, cost = _fastest(
     images, kernel, stride, winograd=1.9, spectral=1.65, channels=64
   )
-  for_gradients = _fastest(
+  for_gradients, _ = _fastest(
     images, kernel, stride, winograd=1.3, spectral=0.95, channels=32
   )
-  # Groups of frequencies in turn need less memory, but slow down gradients.
-  options = {"in_turn": True} if for_values is tiling.spectral else {}
-  value = functools.partial(_wide, for_values, stride=stride, **options)
-  if for_values is for_gradients and not options:
-    return value(images, kernel)
-  differentiated = functools.partial(_wide, for_gradients, stride=stride)
+  is_used = transformed is not None and cost > 1.8 * tiling.spectral_cost(
+    images, kernel, stride=stride, transformed=True
+  )
+
+  def value(images, kernel, transformed):
+    options = {}
+    if is_used:
+      options = {"transformed": transformed}
+    elif for_values is tiling.spectral:
+      # Groups of frequencies in turn need less memory, but slow down gradients.
+      options = {"in_turn": True}
+    form = tiling.spectral if is_used else for_values
+    return _wide(form, images, kernel, stride=stride, **options)
+
+  def differentiated(images, kernel, transformed):
+    del transformed
+    return _wide(for_gradients, images, kernel, stride=stride)
+
+  if for_values is for_gradients is not tiling.spectral and not is_used:
+    return value(images, kernel, None)
   return platforms.choose_by_gradient(
-    images, kernel, without=value, differentiated=differentiated
+    images,
+    kernel,
+    transformed,
+    without=value,
+    differentiated=differentiated,
   )
 
 
@@ -286,7 +318,7 @@ def _wide(form, images, kernel, **options):
 
 
 def _fastest(images, kernel, stride, *, channels, **factors):
-  """Returns the form of the lowest cost.
+  """Returns the form of the lowest cost, and this cost.
 
   The factors allow for the memory that transforms move besides their
   arithmetic. Of the direct sums, `by_rows` is taken for kernels of up to 3x3
@@ -304,7 +336,7 @@ def _fastest(images, kernel, stride, *, channels, **factors):
     tiling.spectral: factors["spectral"]
     * tiling.spectral_cost(images, kernel, stride=stride),
   }
-  return min(costs, key=costs.__getitem__)
+  return min(costs.items(), key=lambda item: item[1])
 
 
 def depth_to_space(

@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from capjax.kernels import numerics
@@ -25,6 +26,7 @@ def multiply(
   size: tuple[int, int],
   matrices: tile_transforms.Transforms,
   in_turn: bool = False,
+  transformed: Float[Array, "F D C2"] | None = None,
 ) -> Float[Array, "B oH oW D"]:
   """Transforms tiles and taps, multiplies, and transforms the products back.
 
@@ -36,6 +38,8 @@ def multiply(
     size: oH and oW.
     matrices: the transforms for such tiles.
     in_turn: takes the groups of points one after another, in less memory.
+    transformed: the kernel by `transform_kernel` for the same tile, where it is
+      known; the transforms then have one group.
   """
   rows, columns = size
   kernel = _split_phases(kernel, stride, axis=0)
@@ -64,8 +68,12 @@ def multiply(
     for sign, quarter in zip(group.signs[1:], tiles[1:], strict=True):
       sums += sign * quarter
     pixels = _weighted_sums(group.pixels, sums)
-    taps = _weighted_sums(group.taps, kernel)
-    return _weighted_sums(group.outputs, numerics.matmul(pixels, taps))
+    if transformed is None:
+      products = numerics.matmul(pixels, _weighted_sums(group.taps, kernel))
+      return _weighted_sums(group.outputs, products)
+    products = numerics.matmul(transformed, pixels.swapaxes(1, 2))
+    # Swapped here, not before: XLA would swap the factors of the products back.
+    return _weighted_sums(group.outputs, products).swapaxes(1, 2)
 
   matrices = jax.tree.map(lambda x: jnp.asarray(x, images.dtype), matrices)
   if in_turn and len(matrices.signs) > 1:
@@ -88,6 +96,28 @@ def multiply(
     num_images, valid[0] * grid[0], valid[1] * grid[1], filters
   )
   return outputs[:, :rows, :columns]
+
+
+def transform_kernel(
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int,
+  taps: Float[np.ndarray, "F K"],
+) -> Float[Array, "F D C2"]:
+  """Transforms a kernel for `multiply`.
+
+  Args:
+    kernel: as for `convolution.conv2d`.
+    stride: as for `convolution.conv2d`.
+    taps: the transform of the only group of points.
+
+  Returns:
+    The kernel at each point; C2 is S^2 C. Filters stand before channels:
+    products with the pixels of few images then take half the time.
+  """
+  kernel = _split_phases(kernel, stride, axis=0)
+  kernel = kernel.reshape(-1, *kernel.shape[2:]).swapaxes(1, 2)
+  return _weighted_sums(jnp.asarray(taps, kernel.dtype), kernel)
 
 
 def _weighted_sums(matrix, x):

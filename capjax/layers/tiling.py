@@ -26,6 +26,12 @@ from capjax.layers import platforms, tile_products, tile_transforms
 # The transforms are dense matrices of tile^4 entries.
 _LARGEST_TILE = 16
 _WINOGRAD_TILE = tile_transforms.EVALUATIONS_TILE
+# Smaller kernels are transformed again in little time: taps in phases, and
+# pairs of channels in phases and filters.
+_FEWEST_TAPS = 4
+_FEWEST_PAIRS = 2**16
+# Multiplications in the time in which a CPU reads a number from memory.
+_READ = 5
 # Numbers in the intermediate results of a piece of a batch: these fit a cache.
 _PIECE = 2**19
 
@@ -104,6 +110,7 @@ def spectral(
   stride: int,
   tile: int | None = None,
   in_turn: bool = False,
+  transformed: Float[Array, "F D C2"] | None = None,
 ) -> Float[Array, "B oH oW D"]:
   """Multiplies at each frequency of square tiles (overlap-save), no padding.
 
@@ -122,13 +129,17 @@ def spectral(
     in_turn: folds tiles of every batch where it can, and takes the groups of
       frequencies one after another. This needs less memory; the gradient takes
       longer.
+    transformed: the kernel by `transform_kernel`, which then is not transformed
+      again. The two arguments before have no effect, and of the kernel only
+      the shape counts.
 
   Returns:
     As `convolution.conv2d`.
   """
   sizes = _sizes(images, kernel, stride)
-  if tile is None:
-    tile = _best_tile(*sizes)
+  if transformed is not None:
+    return _spectral_in_pieces(images, kernel, transformed, stride, *sizes)
+  tile = tile or _best_tile(*sizes)
   fold = _is_folded(tile, in_turn, *sizes)
   return tile_products.multiply(
     images,
@@ -141,11 +152,41 @@ def spectral(
   )
 
 
+def transform_kernel(
+  kernel: Float[Array, "kH kW C D"], *, stride: int
+) -> Float[Array, "F D C2"] | None:
+  """Transforms a kernel once, for many calls of `spectral`.
+
+  It is for tiles with twice as many pixels along each axis as the kernel has
+  taps in phases, k = ceil(kH / S), for images of any size. The result has about
+  6 k^2 S^2 C D numbers: for large kernels six to seven times those of the
+  kernel.
+
+  Args:
+    kernel: as for `convolution.conv2d`.
+    stride: as for `convolution.conv2d`.
+
+  Returns:
+    The kernel at the F points; None where it does not pay: with fewer than 4 or
+    more than 8 taps in phases, or S^2 C D below 2^16.
+  """
+  taps = _taps(kernel, stride)
+  tile = _transformed_tile(taps)
+  pairs = stride**2 * math.prod(kernel.shape[2:])
+  if min(taps) < _FEWEST_TAPS or pairs < _FEWEST_PAIRS or tile > _LARGEST_TILE:
+    return None
+  matrices = tile_transforms.frequencies(tile, taps, False)
+  return tile_products.transform_kernel(
+    kernel, stride=stride, taps=matrices.taps[0]
+  )
+
+
 def spectral_cost(
   images: Float[Array, "B H W C"],
   kernel: Float[Array, "kH kW C D"],
   *,
   stride: int,
+  transformed: bool = False,
 ) -> float:
   """Counts the multiplications of `spectral` with its best tile.
 
@@ -153,12 +194,22 @@ def spectral_cost(
     images: as for `spectral`; only their shape counts.
     kernel: as for `spectral`; only its shape counts.
     stride: as for `spectral`.
+    transformed: whether the kernel is already transformed. Reading it counts as
+      the multiplications for which there would be time.
 
   Returns:
     Multiplications for the whole batch.
   """
   sizes = _sizes(images, kernel, stride)
-  return float(_spectral_cost(_best_tile(*sizes), *sizes))
+  if not transformed:
+    return float(_spectral_cost(_best_tile(*sizes), *sizes))
+  taps, filters = sizes[2:4], sizes[4:6]
+  tile = _transformed_tile(taps)
+  saved = math.prod(taps) - _READ
+  return float(
+    _spectral_cost(tile, *sizes)
+    - _num_points(tile) * saved * math.prod(filters)
+  )
 
 
 def in_pieces(
@@ -222,17 +273,53 @@ def output_size(
   return rows, columns
 
 
+def _spectral_in_pieces(images, kernel, transformed, stride, *sizes):
+  """Multiplies by a transformed kernel, which each piece of a batch reads."""
+  rows, columns, *taps, channels, filters, _ = sizes
+  tile = _transformed_tile(taps)
+  valid = [tile - k + 1 for k in taps]
+  num_tiles = -(-rows // valid[0]) * -(-columns // valid[1])
+
+  def multiply(images):
+    return tile_products.multiply(
+      images,
+      kernel,
+      stride=stride,
+      tile=tile,
+      size=(rows, columns),
+      matrices=tile_transforms.frequencies(tile, tuple(taps), False),
+      transformed=transformed,
+    )
+
+  # Reading the kernel again then adds little to reading and writing the rest.
+  points = _num_points(tile)
+  return in_pieces(
+    multiply,
+    images,
+    spread=points * num_tiles * max(channels, filters),
+    weights=points * channels * filters // 4,
+  )
+
+
 def _sizes(images, kernel, stride):
   """Rows, columns out, taps in phases, channels in phases, filters, images."""
-  height, width, channels, filters = kernel.shape
+  channels, filters = kernel.shape[2:]
   return (
     *output_size(images, kernel, stride=stride),
-    -(-height // stride),
-    -(-width // stride),
+    *_taps(kernel, stride),
     channels * stride**2,
     filters,
     len(images),
   )
+
+
+def _taps(kernel, stride):
+  """Taps in phases, along each axis."""
+  return tuple(-(-size // stride) for size in kernel.shape[:2])
+
+
+def _transformed_tile(taps):
+  return 2 * max(taps)
 
 
 def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
@@ -252,8 +339,12 @@ def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
 
 
 def _spectral_cost(tile, *sizes):
+  return _cost(tile, _num_points(tile), *sizes)
+
+
+def _num_points(tile):
   alone = 1 if tile % 2 else 4  # Frequencies that are their own conjugate.
-  return _cost(tile, (3 * tile**2 - alone) // 2, *sizes)
+  return (3 * tile**2 - alone) // 2
 
 
 def _is_folded(tile, in_turn, *sizes):

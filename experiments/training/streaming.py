@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capjax import data
-from capjax.layers import platforms
+from capjax.layers import inference, platforms
 
 from . import order, placing
 from .batches import Batch, Block, Sample, find_reads
@@ -266,9 +266,12 @@ def make_evaluate(
   def keys_of(numbers):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
 
+  known = platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
+  transform = jax.jit(known(inference.transform_kernels))
+
   # Copied to each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=everywhere)
-  @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
+  @known
   def run(model, numbers, batch, labels, *arguments):
     examples = batch.examples(sample, keys_of(numbers), labels, *arguments)
     return measure(model, *jax.lax.with_sharding_constraint(examples, split))
@@ -285,6 +288,8 @@ def make_evaluate(
       indices = numbers[number] // views
       return indices, find(indices, numbers[number])
 
+    if count > 1:
+      model = transform(model)
     parts = []
     for done, batch in enumerate(read(images, chosen, range(count), mesh)):
       measures = run(model, numbers[done], place(batch, mesh), *arrays)

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from capjax.data import as_intensities
-from capjax.layers import platforms
+from capjax.layers import inference, platforms
 
 from . import batches, micro_batches, order, placing
 
@@ -351,6 +351,8 @@ def make_evaluate(
   @platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
   def run(model, indices, numbers, *data):
     data = placing.whole(data)
+    if len(indices) > 1:
+      model = inference.transform_kernels(model)
 
     def sample_one(index, number):
       return sample(jax.random.fold_in(jax.random.key(0), number), index, *data)

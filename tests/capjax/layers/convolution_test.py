@@ -56,6 +56,15 @@ def _folded(in_turn):
   return spectral
 
 
+def _transformed(images, kernel, *, stride):
+  """The kernel is transformed before; of it only the shape is read."""
+  with mock.patch.multiple(tiling, _FEWEST_TAPS=1, _FEWEST_PAIRS=1):
+    transformed = tiling.transform_kernel(kernel, stride=stride)
+  return tiling.spectral(
+    images, jnp.nan * kernel, stride=stride, transformed=transformed
+  )
+
+
 def _one_by_one(form):
   """The form with pieces of one image, where it makes pieces."""
 
@@ -82,6 +91,8 @@ _FORMS = {
   "spectral_tiles": _tiled(1),
   "spectral_folded": _folded(in_turn=False),
   "spectral_in_turn": _folded(in_turn=True),
+  "spectral_transformed": _transformed,
+  "spectral_transformed_pieces": _one_by_one(_transformed),
   "patches_pieces": _one_by_one(convolution.patches),
   "winograd_pieces": _one_by_one(tiling.winograd),
   "conv2d": convolution.conv2d,

@@ -72,6 +72,11 @@ def _folded(images, kernel, *, stride):
   return tiling.spectral(images, kernel, stride=stride, tile=10, in_turn=True)
 
 
+def _transformed(images, kernel, *, stride):
+  transformed = tiling.transform_kernel(kernel, stride=stride)
+  return tiling.spectral(images, kernel, stride=stride, transformed=transformed)
+
+
 def _of_one_sign(images, kernel, *, stride):
   """Quarters of a tile added, never subtracted."""
   made = tile_transforms.frequencies(10, (5, 5), True)
@@ -102,7 +107,9 @@ def _in_one_piece(function, images, **sizes):
 
 
 class TilingTest(chex.TestCase):
-  @parameterized.parameters(tiling.spectral, _folded, convolution.conv2d)
+  @parameterized.parameters(
+    tiling.spectral, _folded, _transformed, convolution.conv2d
+  )
   def test_precise_on_primary_capsules(self, form):
     check_precise_on_primary_capsules(form)
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 
-from capjax import data
+from capjax import data, layers
 from experiments.training import (
   batches,
   order,
@@ -180,6 +180,20 @@ def test_measures_are_those_in_memory(sample):
   chex.assert_trees_all_equal(got, want)
   assert len(got["targets"]) == 2 * NUM_EXAMPLES
   assert told == [(n, 28) for n in range(4, 29, 4)]
+
+
+def test_evaluate_transforms_kernels_for_many_batches():
+  evaluate = streaming.make_evaluate(
+    lambda model, images, labels: {
+      "transformed": jnp.full(len(images), model.transformed is not None)
+    },
+    sample=single,
+    batch_size=BATCH_SIZE,
+    mesh=placing.data_mesh(BATCH_SIZE),
+  )
+  model = layers.Conv(64, 256, 8, stride=2, rngs=nnx.Rngs(0))
+  images = in_files().images
+  assert evaluate(model, images, LABELS)["transformed"].all()
 
 
 def test_a_file_that_cannot_be_read_ends_training():

@@ -8,7 +8,7 @@ import optax
 import pytest
 from flax import nnx
 
-from capjax import data
+from capjax import data, layers
 from experiments.run import directory
 from experiments.training import checkpoints, loop, placing, train_step, windows
 from experiments.training.loop_config import LoopConfig
@@ -205,6 +205,21 @@ def test_evaluate_measures_each_example_once_in_order(batch_size):
   np.testing.assert_allclose(measures["pixel"], LABELS, rtol=1e-6)
   np.testing.assert_array_equal(measures["label"], LABELS)
   assert train_step.means(measures) == {"pixel": pytest.approx(11.0)}
+
+
+def test_evaluate_transforms_kernels_for_many_batches():
+  evaluate = train_step.make_evaluate(
+    lambda model, images, labels: {
+      "transformed": jnp.full(len(images), model.transformed is not None)
+    },
+    sample=train_step.sample_labelled(lambda key, image: image),
+    batch_size=BATCH_SIZE,
+    mesh=placing.data_mesh(BATCH_SIZE),
+  )
+  model = layers.Conv(64, 256, 8, stride=2, rngs=nnx.Rngs(0))
+  one = evaluate(model, IMAGES[:BATCH_SIZE], LABELS[:BATCH_SIZE])
+  assert not one["transformed"].any()
+  assert evaluate(model, IMAGES, LABELS)["transformed"].all()
 
 
 def test_evaluate_tells_how_far_it_is():
