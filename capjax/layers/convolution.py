@@ -127,7 +127,9 @@ class Conv(nnx.Module):
     checks.padding(padding)
     checks.dtype(dtype)
     shape = (kernel_size, kernel_size, in_features, out_features)
-    self.kernel = nnx.Param(kernel_init(rngs.params(), shape, jnp.float32))
+    self.kernel: nnx.Variable = nnx.Param(
+      kernel_init(rngs.params(), shape, jnp.float32)
+    )
     self.bias = nnx.Param(
       bias_init(rngs.params(), (out_features,), jnp.float32)
     )

@@ -60,6 +60,8 @@ _ENERGY = "kernels/energy/capsules.py", "kernels/energy/capsules_test.py"
 _TILES = (
   "capjax/layers/tile_transforms.py", "capjax/layers/tile_transforms_test.py",
 )  # fmt: skip
+_TRANSFORMED = "capjax/layers/inference.py", "capjax/layers/inference_test.py"
+_PRODUCTS = "capjax/layers/tile_products.py", _TRANSFORMED[1]
 _LOSSES = "capjax/losses/classification.py", "capjax/losses/losses_test.py"
 _ATTACKS = "capjax/evaluation/attacks.py", "capjax/evaluation/attacks_test.py"
 _SUITES = "experiments/evaluation", "experiments/evaluation/golden_test.py"
@@ -90,6 +92,12 @@ MUTANTS = [
     ("waves[order < conjugate]", "waves[order <= conjugate]"),
     ("np.linalg.inv(values(tile)).T", "np.linalg.inv(values(tile))"),
   ),
+  *_of(
+    _TRANSFORMED,
+    ("Frozen(layer.kernel[...])", "nnx.Param(layer.kernel[...])"),
+    ("and layer.transformed is None", ""),
+  ),
+  *_of(_PRODUCTS, ("products).swapaxes(1, 2)", "products)")),
   *_of(
     _DYNAMIC,
     ("for _ in range(num_iterations - 1):", "for _ in range(num_iterations):"),
