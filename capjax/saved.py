@@ -27,8 +27,8 @@ from capjax.layers import inference
 
 # The state that training changes, and that `start_from` copies.
 _TRAINED = (nnx.Param, nnx.BatchStat)
-# From so many on, it pays to transform kernels once for all batches.
-_MANY_BATCHES = 4
+# It pays to transform kernels once for so many batches of so many images.
+_MANY = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class TrainedModel:
     size = min(batch_size, len(images))
     num_labels = self.card["num_labels"]
     model = _evaluating(self.model)
-    if len(images) >= _MANY_BATCHES * size:
+    if size >= _MANY and len(images) >= _MANY * size:
       model = inference.transform_kernels(model)
     batches = []
     for start in range(0, len(images), size):

@@ -58,9 +58,12 @@ def conv2d(
 
   Raises:
     TypeError: if the images and the kernel are not floats of one dtype.
-    ValueError: for shapes that do not fit, or an unknown padding.
+    ValueError: for shapes that do not fit, an unknown padding, or a transformed
+      kernel of another shape or dtype.
   """
   _check(images, kernel, stride, padding)
+  if transformed is not None:
+    _check_transformed(transformed, kernel, stride)
   if padding == "SAME":
     around = em_windows.same_padding(
       images.shape[1:3], kernel.shape[:2], stride=stride
@@ -283,7 +286,7 @@ def _on_cpu(images, kernel, transformed, *, stride):
   for_gradients, _ = _fastest(
     images, kernel, stride, winograd=1.3, spectral=0.95, channels=32
   )
-  is_used = transformed is not None and cost > 1.8 * tiling.spectral_cost(
+  is_used = transformed is not None and cost > 1.65 * tiling.spectral_cost(
     images, kernel, stride=stride, transformed=True
   )
 
@@ -356,6 +359,18 @@ def depth_to_space(
   count, rows, columns, channels = images.shape
   images = images.reshape(count, rows, columns, 2, 2, channels // 4)
   return images.swapaxes(2, 3).reshape(count, 2 * rows, 2 * columns, -1)
+
+
+def _check_transformed(transformed, kernel, stride):
+  transform = functools.partial(tiling.transform_kernel, stride=stride)
+  wide = jnp.promote_types(kernel.dtype, jnp.float32)
+  want = jax.eval_shape(transform, jax.ShapeDtypeStruct(kernel.shape, wide))
+  given = transformed.shape, transformed.dtype
+  if want is None or given != (want.shape, want.dtype):
+    raise ValueError(
+      f"transformed is {transformed.dtype} {transformed.shape}; give what "
+      f"tiling.transform_kernel returns for the kernel {kernel.shape}."
+    )
 
 
 def _check(images, kernel, stride, padding):

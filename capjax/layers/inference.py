@@ -22,22 +22,26 @@ def transform_kernels(model: nnx.Module) -> nnx.Module:
   kernel first. The copy holds the transformed kernels, and uses them where that
   is faster. Other platforms convolve directly, and transform nothing.
 
-  The copy has the outputs of the model, but for rounding, and its derivatives.
-  It does not follow the model's training, and is not for training or saving:
-  its transformed kernels are no `nnx.Param`.
+  The copy has the outputs of the model, but for rounding, and their derivatives
+  by its inputs and its other parameters. It does not follow the model's
+  training, and is not for training or saving: its transformed kernels are no
+  `nnx.Param`. Do not set its kernels.
 
   Args:
-    model: any module; it may be traced.
+    model: any module, or a pytree of modules; it may be traced. Layers that are
+      stacked along further axes (`nnx.vmap`) are left as they are.
 
   Returns:
-    A copy that shares the arrays of the model, and has more of them: 155 MB for
-    the full CapsNet, whose kernel has 21 MB.
+    A copy that shares the arrays of the model, and has more of them: on each
+    device 155 MB for the full CapsNet, whose kernel has 21 MB.
   """
   model = nnx.clone(model)
   if platforms.platform() != "cpu":
     return model
   for _, layer in nnx.iter_graph(model):
-    if isinstance(layer, Conv) and layer.transformed is None:
+    if not isinstance(layer, Conv) or layer.transformed is not None:
+      continue
+    if layer.kernel.ndim == 4:
       kernel = layer.kernel[...].astype(layer.dtype)
       wide = jnp.promote_types(kernel.dtype, jnp.float32)
       found = _transform(kernel.astype(wide), stride=layer.stride)

@@ -72,8 +72,12 @@ def multiply(
       products = numerics.matmul(pixels, _weighted_sums(group.taps, kernel))
       return _weighted_sums(group.outputs, products)
     products = numerics.matmul(transformed, pixels.swapaxes(1, 2))
-    # Swapped here, not before: XLA would swap the factors of the products back.
-    return _weighted_sums(group.outputs, products).swapaxes(1, 2)
+    # Images stay an axis, along which devices divide them. They are swapped
+    # only here: before, XLA would swap the factors of the products back.
+    sums = jnp.einsum(
+      "vf,fdn->vdn", group.outputs, products, precision=numerics.precision()
+    )
+    return sums.swapaxes(1, 2)
 
   matrices = jax.tree.map(lambda x: jnp.asarray(x, images.dtype), matrices)
   if in_turn and len(matrices.signs) > 1:

@@ -159,8 +159,7 @@ def transform_kernel(
 
   It is for tiles with twice as many pixels along each axis as the kernel has
   taps in phases, k = ceil(kH / S), for images of any size. The result has about
-  6 k^2 S^2 C D numbers: for large kernels six to seven times those of the
-  kernel.
+  6 k^2 S^2 C D numbers, six to nine times those of the kernel.
 
   Args:
     kernel: as for `convolution.conv2d`.

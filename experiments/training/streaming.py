@@ -266,12 +266,11 @@ def make_evaluate(
   def keys_of(numbers):
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), numbers)
 
-  known = platforms.known(mesh.devices.flat[0].platform, mesh.shape["data"])
-  transform = jax.jit(known(inference.transform_kernels))
+  where = mesh.devices.flat[0].platform, mesh.shape["data"]
 
   # Copied to each device, so that each process can read all measures.
   @functools.partial(jax.jit, out_shardings=everywhere)
-  @known
+  @platforms.known(*where)
   def run(model, numbers, batch, labels, *arguments):
     examples = batch.examples(sample, keys_of(numbers), labels, *arguments)
     return measure(model, *jax.lax.with_sharding_constraint(examples, split))
@@ -289,7 +288,8 @@ def make_evaluate(
       return indices, find(indices, numbers[number])
 
     if count > 1:
-      model = transform(model)
+      with platforms.known(*where):
+        model = inference.transform_kernels(model)
     parts = []
     for done, batch in enumerate(read(images, chosen, range(count), mesh)):
       measures = run(model, numbers[done], place(batch, mesh), *arrays)

@@ -422,23 +422,26 @@ def test_weights_start_from_a_trained_model_alone():
     inspect.unwrap(saved.fitting)(model, "digits")
 
 
-@pytest.mark.parametrize(("batch_size", "times"), [(1, 1), (2, 0)])
-def test_many_batches_transform_kernels_once(batch_size, times, monkeypatch):
+@pytest.mark.parametrize(
+  ("batch_size", "count", "times"), [(4, 16, 1), (4, 15, 0), (2, 16, 0)]
+)
+def test_many_batches_transform_kernels_once(
+  batch_size, count, times, monkeypatch
+):
   counted = mock.Mock(wraps=inference.transform_kernels)
   monkeypatch.setattr(inference, "transform_kernels", counted)
   trained = saved_cases.trained("capsnet")
-  images = saved_cases.images(saved_cases.image_shape("capsnet"))[:4]
-  assert len(images) == 4
+  images = saved_cases.images(saved_cases.image_shape("capsnet"))
+  images = np.resize(images, (count, *images.shape[1:]))
   trained.predict(images, batch_size=batch_size)
   assert counted.call_count == times
 
 
 def test_a_model_with_transformed_kernels_is_not_written(tmp_path):
   """Its card would describe another model."""
-  layer = capjax.layers.Conv(64, 256, 8, stride=2, rngs=nnx.Rngs(0))
   trained = saved_cases.trained("capsnet")
   model = nnx.clone(trained.model)
-  model.primary.conv = inference.transform_kernels(layer)
-  with pytest.raises(ValueError, match="is not written"):
+  model.primary.conv.transformed = inference.Frozen(jnp.zeros((6, 16, 8)))
+  with pytest.raises(ValueError, match="besides primary.conv.transformed"):
     capjax.save(saved.TrainedModel(model, trained.card), tmp_path / "x")
   assert not list(tmp_path.iterdir())

@@ -95,9 +95,9 @@ MUTANTS = [
   *_of(
     _TRANSFORMED,
     ("Frozen(layer.kernel[...])", "nnx.Param(layer.kernel[...])"),
-    ("and layer.transformed is None", ""),
+    ("or layer.transformed is not None", ""),
   ),
-  *_of(_PRODUCTS, ("products).swapaxes(1, 2)", "products)")),
+  *_of(_PRODUCTS, ("return sums.swapaxes(1, 2)", "return sums")),
   *_of(
     _DYNAMIC,
     ("for _ in range(num_iterations - 1):", "for _ in range(num_iterations):"),

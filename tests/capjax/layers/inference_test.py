@@ -1,5 +1,7 @@
 """Kernels that are transformed once: the same outputs and derivatives."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from flax import nnx
 
 import capjax
 from capjax import layers
-from capjax.layers import inference, platforms, tiling
+from capjax.layers import convolution, inference, platforms, tiling
 
 
 def _conv(dtype=jnp.float32, **options):
@@ -123,6 +125,27 @@ class InferenceTest(chex.TestCase):
     self.assertIsNone(inference.transform_kernels(layer).transformed)
     layer = layers.Conv(256, 256, 3, rngs=nnx.Rngs(0))
     self.assertIsNone(inference.transform_kernels(layer).transformed)
+
+  def test_refuses_a_transform_of_another_kernel(self):
+    kernel, images = _conv().kernel[...], _images(2)
+    transformed = tiling.transform_kernel(kernel, stride=2)
+    convolve = functools.partial(convolution.conv2d, images, stride=2)
+    few = slice(16)  # filters, for which no kernel is transformed
+    for of, other in (
+      (kernel, transformed[:-1]),
+      (kernel, transformed.astype(jnp.bfloat16)),
+      (kernel[..., few], transformed[:, few]),
+    ):
+      with self.assertRaisesRegex(ValueError, "what tiling.transform_kernel"):
+        convolve(of, transformed=other)
+
+  def test_stacked_layers_are_left_alone(self):
+    @nnx.vmap(in_axes=0, out_axes=0)
+    def make(key):
+      return layers.Conv(64, 256, 8, stride=2, rngs=nnx.Rngs(key))
+
+    stacked = make(jax.random.split(jax.random.key(0), 8))
+    self.assertIsNone(inference.transform_kernels(stacked).transformed)
 
   def test_other_platforms_transform_nothing(self):
     with platforms.known("gpu"):

@@ -16,6 +16,8 @@ import json, re
 import jax, numpy as np, optax
 from flax import nnx
 import capjax
+from capjax import layers
+from capjax.layers import platforms
 from capjax.specs import Spec
 from experiments.tasks import capsnet, scae
 from experiments.training import placing, train_step
@@ -33,13 +35,31 @@ def gathered(task, size):
   state, *data = arrays
   lowered = update.add.lower(state, update.zeros(*arrays), *data, 1)
   text = lowered.compile().as_text()
+  return shapes(text)
+
+def shapes(text):
   found = re.findall(r"\w+\[([\d,]*)\]\S* all-gather(?:-start)?\(", text)
   return [[int(n) for n in x.split(",") if n] for x in found]
+
+def gathered_by_transformed():
+  mesh = placing.data_mesh(32)
+  layer = layers.Conv(64, 256, 8, stride=2, rngs=nnx.Rngs(0))
+  layer = placing.replicate(layers.transform_kernels(layer), mesh)
+  images = jax.device_put(
+    np.zeros((32, 16, 16, 64), np.float32),
+    jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")),
+  )
+  known = platforms.known("cpu", 2)
+  lowered = jax.jit(known(lambda layer, x: layer(x))).lower(layer, images)
+  compiled = lowered.compile()
+  assert "f32[94,256,16]" in compiled.as_text()  # it multiplies 16 images
+  return shapes(compiled.as_text())
 
 adam = optax.adam(1e-3)
 small = dict(num_parts=3, num_objects=4, template_size=4, encoder_features=8)
 print(json.dumps({
   "devices": jax.device_count(),
+  "transformed": gathered_by_transformed(),
   "scae": gathered(scae.make_task(Spec(capjax.SCAE, small), adam), 28),
   "capsnet": gathered(
     capsnet.make_task(
@@ -64,7 +84,7 @@ def test_devices_keep_their_images_to_themselves():
   assert done.returncode == 0, done.stderr
   gathered = json.loads(done.stdout.splitlines()[-1])
   assert gathered["devices"] == 2
-  assert gathered["scae"] == []
+  assert gathered["scae"] == gathered["transformed"] == []
   assert gathered["capsnet"], "the pattern finds no gathering"
   # Scores of the classes, for the accuracy; of no image, and of no capsule.
   assert all(math.prod(shape) <= 32 * 10 for shape in gathered["capsnet"])
