@@ -1,13 +1,13 @@
 """A faster copy of a model for inference: kernels that are transformed once."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from capjax.layers import platforms, tiling
 from capjax.layers.convolution import Conv
-
-_transform = jax.jit(tiling.transform_kernel, static_argnames="stride")
 
 
 class Frozen(nnx.Variable):
@@ -42,10 +42,15 @@ def transform_kernels(model: nnx.Module) -> nnx.Module:
     if not isinstance(layer, Conv) or layer.transformed is not None:
       continue
     if layer.kernel.ndim == 4:
-      kernel = layer.kernel[...].astype(layer.dtype)
-      wide = jnp.promote_types(kernel.dtype, jnp.float32)
-      found = _transform(kernel.astype(wide), stride=layer.stride)
+      found = _transform(layer.kernel[...], layer.dtype, layer.stride)
       if found is not None:
         layer.kernel = Frozen(layer.kernel[...])
         layer.transformed = Frozen(found)
   return model
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _transform(kernel, dtype, stride):
+  wide = jnp.promote_types(dtype, jnp.float32)
+  kernel = kernel.astype(dtype).astype(wide)
+  return tiling.transform_kernel(kernel, stride=stride)
