@@ -11,7 +11,8 @@ every convolution becomes matrix products:
   takes a quarter of the direct sum's multiplications, and transforms.
 * `tiling.spectral`: products at each frequency of larger tiles; the 9x9 kernel
   at stride 2 of CapsNet then takes a third of the multiplications. Without a
-  gradient it takes groups of frequencies in turn, in less memory.
+  gradient it takes groups of frequencies in turn, in less memory, or the kernel
+  of `inference.transform_kernels`.
 
 `patches` and `tiling.winograd` take a large batch in pieces that stay in the
 cache. Which form is taken follows from the sizes, and from whether there is a
@@ -286,18 +287,18 @@ def _on_cpu(images, kernel, transformed, *, stride):
   for_gradients, _ = _fastest(
     images, kernel, stride, winograd=1.3, spectral=0.95, channels=32
   )
-  is_used = transformed is not None and cost > 1.65 * tiling.spectral_cost(
-    images, kernel, stride=stride, transformed=True
+  is_used = transformed is not None and cost > 1.65 * tiling.transformed_cost(
+    images, kernel, stride=stride
   )
 
   def value(images, kernel, transformed):
-    options = {}
+    form, options = for_values, {}
     if is_used:
+      form = tiling.spectral_of_transformed
       options = {"transformed": transformed}
-    elif for_values is tiling.spectral:
+    elif form is tiling.spectral:
       # Groups of frequencies in turn need less memory, but slow down gradients.
       options = {"in_turn": True}
-    form = tiling.spectral if is_used else for_values
     return _wide(form, images, kernel, stride=stride, **options)
 
   def differentiated(images, kernel, transformed):

@@ -58,25 +58,9 @@ def winograd(
   Returns:
     As `convolution.conv2d`.
   """
-  rows, columns, *taps, channels, filters, _ = _sizes(images, kernel, stride)
-  valid = [_WINOGRAD_TILE - k + 1 for k in taps]
-  num_tiles = -(-rows // valid[0]) * -(-columns // valid[1])
-
-  def multiply(images):
-    return tile_products.multiply(
-      images,
-      kernel,
-      stride=stride,
-      tile=_WINOGRAD_TILE,
-      size=(rows, columns),
-      matrices=tile_transforms.evaluations(*taps),
-    )
-
-  return in_pieces(
-    multiply,
-    images,
-    spread=_WINOGRAD_TILE**2 * num_tiles * max(channels, filters),
-    weights=_WINOGRAD_TILE**2 * channels * filters,
+  matrices = tile_transforms.evaluations(*_taps(kernel, stride))
+  return _multiply_in_pieces(
+    images, kernel, stride=stride, tile=_WINOGRAD_TILE, matrices=matrices
   )
 
 
@@ -110,7 +94,6 @@ def spectral(
   stride: int,
   tile: int | None = None,
   in_turn: bool = False,
-  transformed: Float[Array, "F D C2"] | None = None,
 ) -> Float[Array, "B oH oW D"]:
   """Multiplies at each frequency of square tiles (overlap-save), no padding.
 
@@ -129,17 +112,13 @@ def spectral(
     in_turn: folds tiles of every batch where it can, and takes the groups of
       frequencies one after another. This needs less memory; the gradient takes
       longer.
-    transformed: the kernel by `transform_kernel`, which then is not transformed
-      again. The two arguments before have no effect, and of the kernel only
-      the shape counts.
 
   Returns:
     As `convolution.conv2d`.
   """
   sizes = _sizes(images, kernel, stride)
-  if transformed is not None:
-    return _spectral_in_pieces(images, kernel, transformed, stride, *sizes)
-  tile = tile or _best_tile(*sizes)
+  if tile is None:
+    tile = _best_tile(*sizes)
   fold = _is_folded(tile, in_turn, *sizes)
   return tile_products.multiply(
     images,
@@ -155,7 +134,7 @@ def spectral(
 def transform_kernel(
   kernel: Float[Array, "kH kW C D"], *, stride: int
 ) -> Float[Array, "F D C2"] | None:
-  """Transforms a kernel once, for many calls of `spectral`.
+  """Transforms a kernel once, for many calls of `spectral_of_transformed`.
 
   It is for tiles with twice as many pixels along each axis as the kernel has
   taps in phases, k = ceil(kH / S), for images of any size. The result has about
@@ -180,12 +159,41 @@ def transform_kernel(
   )
 
 
+def spectral_of_transformed(
+  images: Float[Array, "B H W C"],
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int,
+  transformed: Float[Array, "F D C2"],
+) -> Float[Array, "B oH oW D"]:
+  """Computes `spectral` with a kernel that is already transformed.
+
+  Args:
+    images: as for `convolution.conv2d`.
+    kernel: as for `convolution.conv2d`; only its shape counts.
+    stride: as for `convolution.conv2d`.
+    transformed: the kernel by `transform_kernel`.
+
+  Returns:
+    As `convolution.conv2d`.
+  """
+  taps = _taps(kernel, stride)
+  tile = _transformed_tile(taps)
+  return _multiply_in_pieces(
+    images,
+    kernel,
+    stride=stride,
+    tile=tile,
+    matrices=tile_transforms.frequencies(tile, taps, False),
+    transformed=transformed,
+  )
+
+
 def spectral_cost(
   images: Float[Array, "B H W C"],
   kernel: Float[Array, "kH kW C D"],
   *,
   stride: int,
-  transformed: bool = False,
 ) -> float:
   """Counts the multiplications of `spectral` with its best tile.
 
@@ -193,15 +201,32 @@ def spectral_cost(
     images: as for `spectral`; only their shape counts.
     kernel: as for `spectral`; only its shape counts.
     stride: as for `spectral`.
-    transformed: whether the kernel is already transformed. Reading it counts as
-      the multiplications for which there would be time.
 
   Returns:
     Multiplications for the whole batch.
   """
   sizes = _sizes(images, kernel, stride)
-  if not transformed:
-    return float(_spectral_cost(_best_tile(*sizes), *sizes))
+  return float(_spectral_cost(_best_tile(*sizes), *sizes))
+
+
+def transformed_cost(
+  images: Float[Array, "B H W C"],
+  kernel: Float[Array, "kH kW C D"],
+  *,
+  stride: int,
+) -> float:
+  """Counts the multiplications of `spectral_of_transformed`.
+
+  Args:
+    images: as for `spectral`; only their shape counts.
+    kernel: as for `spectral`; only its shape counts.
+    stride: as for `spectral`.
+
+  Returns:
+    Multiplications for the whole batch, and those that there would be time for
+    while the kernel is read.
+  """
+  sizes = _sizes(images, kernel, stride)
   taps, filters = sizes[2:4], sizes[4:6]
   tile = _transformed_tile(taps)
   saved = math.prod(taps) - _READ
@@ -272,31 +297,31 @@ def output_size(
   return rows, columns
 
 
-def _spectral_in_pieces(images, kernel, transformed, stride, *sizes):
-  """Multiplies by a transformed kernel, which each piece of a batch reads."""
-  rows, columns, *taps, channels, filters, _ = sizes
-  tile = _transformed_tile(taps)
-  valid = [tile - k + 1 for k in taps]
-  num_tiles = -(-rows // valid[0]) * -(-columns // valid[1])
-
-  def multiply(images):
-    return tile_products.multiply(
-      images,
-      kernel,
-      stride=stride,
-      tile=tile,
-      size=(rows, columns),
-      matrices=tile_transforms.frequencies(tile, tuple(taps), False),
-      transformed=transformed,
-    )
-
-  # Reading the kernel again then adds little to reading and writing the rest.
-  points = _num_points(tile)
+def _multiply_in_pieces(
+  images, kernel, *, stride, tile, matrices, transformed=None
+):
+  """Multiplies at the points of one group, in pieces that fit the cache."""
+  *sizes, channels, filters, _ = _sizes(images, kernel, stride)
+  num_points = matrices.taps.shape[1]
+  weights = num_points * channels * filters
+  if transformed is not None:
+    # It does not fit. Reading it again for each piece then adds little to
+    # reading and writing the rest.
+    weights //= 4
+  multiply = functools.partial(
+    tile_products.multiply,
+    kernel=kernel,
+    stride=stride,
+    tile=tile,
+    size=tuple(sizes[:2]),
+    matrices=matrices,
+    transformed=transformed,
+  )
   return in_pieces(
     multiply,
     images,
-    spread=points * num_tiles * max(channels, filters),
-    weights=points * channels * filters // 4,
+    spread=num_points * _num_tiles(tile, *sizes) * max(channels, filters),
+    weights=weights,
   )
 
 
@@ -317,6 +342,11 @@ def _taps(kernel, stride):
   return tuple(-(-size // stride) for size in kernel.shape[:2])
 
 
+def _num_tiles(tile, rows, columns, height, width):
+  """Tiles of an image for so many outputs and taps in phases."""
+  return -(-rows // (tile - height + 1)) * -(-columns // (tile - width + 1))
+
+
 def _transformed_tile(taps):
   return 2 * max(taps)
 
@@ -327,13 +357,13 @@ def _cost(tile, points, rows, columns, height, width, channels, filters, batch):
   Folding tiles saves some of them. They are counted nevertheless, since the
   memory traffic, which takes most of the time of the transform, stays.
   """
-  valid = (tile - height + 1, tile - width + 1)
-  tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
+  valid = (tile - height + 1) * (tile - width + 1)
+  tiles = _num_tiles(tile, rows, columns, height, width) * batch
   return points * (
     tiles * channels * filters
     + tile**2 * tiles * channels
     + height * width * channels * filters
-    + math.prod(valid) * tiles * filters
+    + valid * tiles * filters
   )
 
 
@@ -355,8 +385,7 @@ def _is_folded(tile, in_turn, *sizes):
   """
   rows, columns, height, width, _, filters, batch = sizes
   batch = -(-batch // platforms.num_devices())
-  valid = (tile - height + 1, tile - width + 1)
-  tiles = -(-rows // valid[0]) * -(-columns // valid[1]) * batch
+  tiles = _num_tiles(tile, rows, columns, height, width) * batch
   pays = in_turn or tile**2 * tiles >= height * width * filters
   return pays and tile_transforms.folds(tile)
 

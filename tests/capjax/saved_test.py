@@ -4,7 +4,6 @@ import inspect
 import json
 import os
 import pathlib
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from flax import nnx
 import capjax
 from capjax import named_tensors, saved, specs
 from capjax.energy import rbm
-from capjax.layers import inference
 
 FAMILIES = list(saved_cases.SPECS)
 
@@ -420,28 +418,3 @@ def test_weights_start_from_a_trained_model_alone():
   model = saved_cases.trained("capsnet").model
   with pytest.raises(TypeError, match="trained is a str; give a trained mod"):
     inspect.unwrap(saved.fitting)(model, "digits")
-
-
-@pytest.mark.parametrize(
-  ("batch_size", "count", "times"), [(4, 16, 1), (4, 15, 0), (2, 16, 0)]
-)
-def test_many_batches_transform_kernels_once(
-  batch_size, count, times, monkeypatch
-):
-  counted = mock.Mock(wraps=inference.transform_kernels)
-  monkeypatch.setattr(inference, "transform_kernels", counted)
-  trained = saved_cases.trained("capsnet")
-  images = saved_cases.images(saved_cases.image_shape("capsnet"))
-  images = np.resize(images, (count, *images.shape[1:]))
-  trained.predict(images, batch_size=batch_size)
-  assert counted.call_count == times
-
-
-def test_a_model_with_transformed_kernels_is_not_written(tmp_path):
-  """Its card would describe another model."""
-  trained = saved_cases.trained("capsnet")
-  model = nnx.clone(trained.model)
-  model.primary.conv.transformed = inference.Frozen(jnp.zeros((6, 16, 8)))
-  with pytest.raises(ValueError, match="besides primary.conv.transformed"):
-    capjax.save(saved.TrainedModel(model, trained.card), tmp_path / "x")
-  assert not list(tmp_path.iterdir())

@@ -60,7 +60,7 @@ def _transformed(images, kernel, *, stride):
   """The kernel is transformed before; of it only the shape is read."""
   with mock.patch.multiple(tiling, _FEWEST_TAPS=1, _FEWEST_PAIRS=1):
     transformed = tiling.transform_kernel(kernel, stride=stride)
-  return tiling.spectral(
+  return tiling.spectral_of_transformed(
     images, jnp.nan * kernel, stride=stride, transformed=transformed
   )
 

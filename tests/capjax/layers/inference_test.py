@@ -1,16 +1,20 @@
 """Kernels that are transformed once: the same outputs and derivatives."""
 
 import functools
+import os
+import tempfile
+from unittest import mock
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import saved_cases
 from absl.testing import absltest, parameterized
 from flax import nnx
 
 import capjax
-from capjax import layers
+from capjax import layers, saved
 from capjax.layers import convolution, inference, platforms, tiling
 
 
@@ -151,6 +155,28 @@ class InferenceTest(chex.TestCase):
     with platforms.known("gpu"):
       copy = inference.transform_kernels(_conv())
     self.assertIsNone(copy.transformed)
+
+  @parameterized.parameters((4, 16, 1), (4, 15, 0), (2, 16, 0))
+  def test_many_batches_are_predicted_by_a_copy(self, size, count, times):
+    trained = saved_cases.trained("capsnet")
+    shape = (count, *saved_cases.image_shape("capsnet"))
+    with mock.patch.object(
+      inference, "transform_kernels", wraps=inference.transform_kernels
+    ) as counted:
+      trained.predict(np.zeros(shape, np.uint8), batch_size=size)
+    self.assertEqual(counted.call_count, times)
+
+  def test_a_copy_is_not_written(self):
+    """Its card would describe another model."""
+    trained = saved_cases.trained("capsnet")
+    model = nnx.clone(trained.model)
+    model.primary.conv.transformed = inference.Frozen(jnp.zeros((6, 16, 8)))
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    path = os.path.join(folder.name, "x.safetensors")
+    with self.assertRaisesRegex(ValueError, "besides primary.conv.transformed"):
+      capjax.save(saved.TrainedModel(model, trained.card), path)
+    self.assertFalse(os.path.exists(path))
 
   def test_capsnet(self):
     """Only the primary capsules of the full network have a large kernel."""

@@ -74,7 +74,9 @@ def _folded(images, kernel, *, stride):
 
 def _transformed(images, kernel, *, stride):
   transformed = tiling.transform_kernel(kernel, stride=stride)
-  return tiling.spectral(images, kernel, stride=stride, transformed=transformed)
+  return tiling.spectral_of_transformed(
+    images, kernel, stride=stride, transformed=transformed
+  )
 
 
 def _of_one_sign(images, kernel, *, stride):
