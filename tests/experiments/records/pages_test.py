@@ -61,6 +61,9 @@ def test_seeds_of_different_data_have_no_mean():
     pages.value("x test_error_percent .2f", {"x": group})
   with pytest.raises(ValueError, match="different data"):
     tables.by_seed({"x": group}, "x", "", "test_error_percent")
+  apart = [{**record, "preset": "solids_cpu_vector"} for record in group]
+  shown = tables.fingerprint(apart)
+  assert shown == "aaaaaaa bbbbbbb, ccccccc bbbbbbb"
   repeated = {"x": [make_record(0), make_record(0)]}
   with pytest.raises(ValueError, match="2 records are of seed 0"):
     tables.by_seed(repeated, "x", "", "test_error_percent")
