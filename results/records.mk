@@ -144,8 +144,8 @@ $(foreach cell,quarter crops,\
 
 train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cpu.cfg
 suites.efficient_mnist_cpu := equivariance
-minutes.efficient_mnist_cpu := 35
-$(call seeds,efficient_mnist_cpu,0)
+minutes.efficient_mnist_cpu := 95
+$(call seeds,efficient_mnist_cpu,0 1 2)
 
 train.routings_cpu_dynamic := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic
 minutes.routings_cpu_dynamic := 5
