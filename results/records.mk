@@ -347,7 +347,7 @@ $(foreach number,0 1 2,$(eval options.poses_placed_matrix-$(number) := --images=
 
 train.multimnist_cpu := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg
 minutes.multimnist_cpu := 15
-$(call seeds,multimnist_cpu,0)
+$(call seeds,multimnist_cpu,0 1 2)
 
 train.multimnist_cpu_scale_1 := train_multimnist $(presets)/multimnist/multimnist_cpu.cfg --primary_scale=1
 minutes.multimnist_cpu_scale_1 := 15
@@ -355,7 +355,7 @@ $(call seeds,multimnist_cpu_scale_1,0)
 
 train.multimnist_cpu_baseline := train_multimnist $(presets)/multimnist/multimnist_cpu_baseline.cfg
 minutes.multimnist_cpu_baseline := 11
-$(call seeds,multimnist_cpu_baseline,0)
+$(call seeds,multimnist_cpu_baseline,0 1 2)
 
 # 15 times as long.
 train.multimnist_long := $(train.multimnist_cpu) --num_steps=60000 --log_every=500
@@ -511,7 +511,7 @@ $(call seeds,boltzmann_fashion,0)
 train.helmholtz_mnist := train_helmholtz $(presets)/helmholtz/helmholtz_mnist.cfg
 suites.helmholtz_mnist := bound,out_of_distribution,letters
 minutes.helmholtz_mnist := 10
-$(call seeds,helmholtz_mnist,0)
+$(call seeds,helmholtz_mnist,0 1 2)
 
 train.helmholtz_mnist_slow := train_helmholtz $(presets)/helmholtz/helmholtz_mnist_slow.cfg
 suites.helmholtz_mnist_slow := bound
@@ -526,7 +526,7 @@ $(call seeds,helmholtz_fashion,0)
 train.vae_mnist := train_vae $(presets)/vae/vae_mnist.cfg
 suites.vae_mnist := bound
 minutes.vae_mnist := 18
-$(call seeds,vae_mnist,0)
+$(call seeds,vae_mnist,0 1 2)
 
 train.vae_fashion := train_vae $(presets)/vae/vae_fashion.cfg
 suites.vae_fashion := out_of_distribution
@@ -683,8 +683,8 @@ train.slots_quick := train_slots $(presets)/slots/slots_quick.cfg
 train.invariant_slots_quick := $(train.slots_quick) --invariant
 minutes.slots_quick := 3
 minutes.invariant_slots_quick := 4
-$(call seeds,slots_quick,0)
-$(call seeds,invariant_slots_quick,0)
+$(call seeds,slots_quick,0 1 2)
+$(call seeds,invariant_slots_quick,0 1 2)
 train.scae_pairs_quick := train_scae $(presets)/scae/scae_pairs_quick.cfg
 minutes.scae_pairs_quick := 2
 $(call seeds,scae_pairs_quick,0)
