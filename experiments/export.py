@@ -18,12 +18,12 @@ import tempfile
 
 from absl import flags
 
-from capjax import data, exporting, pretrained, saved
+from capjax import data, exporting, named_tensors, pretrained, saved, specs
 
 from . import finished, launch
 from .flags import datasets, errors, limits, runs
 from .run import directory, provenance
-from .training import cards
+from .training import cards, train_step
 
 _WRITERS = {
   "stablehlo": exporting.write_stablehlo,
@@ -55,6 +55,12 @@ _PRETRAINED = flags.DEFINE_string(
 )
 _HALF = flags.DEFINE_bool(
   "half", False, "Store the parameters as float16; they are loaded as float32."
+)
+_WITHOUT_DECODER = flags.DEFINE_bool(
+  "without_decoder",
+  False,
+  "Leave the decoder out of the pretrained model, which then knows classes and "
+  "makes no images.",
 )
 _FEW = 1000  # first test images, on which a test repeats the measure
 
@@ -89,6 +95,41 @@ def add_pretrained(
   pretrained.write_table()
   print(f"{name}: {measured}")
   return str(path)
+
+
+def without_decoder(trained: saved.TrainedModel) -> saved.TrainedModel:
+  """The same model without the decoder of its class capsules.
+
+  Args:
+    trained: a network whose constructor takes `decoder_features`.
+
+  Returns:
+    The model with the other tensors, which gives the same classes. Its card has
+    the metrics of the whole model, without those of reconstructions.
+
+  Raises:
+    ValueError: if the model has no such decoder.
+  """
+  spec = specs.from_json(trained.card)
+  tensors = named_tensors.of_model(trained.model)
+  kept = {n: x for n, x in tensors.items() if not n.startswith("decoder.")}
+  try:
+    has_decoder = bool(spec.argument("decoder_features"))
+  except KeyError:
+    has_decoder = False
+  if not has_decoder:
+    raise ValueError(
+      f"this {type(trained.model).__name__} has no decoder of class capsules; "
+      "leave out --without_decoder"
+    )
+  spec = spec.with_arguments(decoder_features=())
+  model = named_tensors.fill(spec.shapes(), kept)
+  card = trained.card | spec.as_json()
+  card["num_parameters"] = train_step.num_parameters(model)
+  for entry in ("metrics", "num_images"):
+    values = trained.card.get(entry, {}).items()
+    card[entry] = {n: x for n, x in values if "reconstruction" not in n}
+  return saved.TrainedModel(model, card)
 
 
 def write_graph(
@@ -137,12 +178,18 @@ def main() -> None:
       )
     limits.refuse(
       f"--format={_FORMAT.value}",
-      ["pretrained", "half"] if is_graph else ["out", "graph"],
+      ["pretrained", "half", "without_decoder"]
+      if is_graph
+      else ["out", "graph"],
     )
     if _SOURCE.value and runs.WORKDIR.value:
       raise ValueError("--source and --workdir both name a model; give one")
     if _HALF.value and not _PRETRAINED.value:
       raise ValueError("--half is for --pretrained=NAME alone; leave it out")
+    if _WITHOUT_DECODER.value and not _PRETRAINED.value:
+      raise ValueError(
+        "--without_decoder is for --pretrained=NAME alone; leave it out"
+      )
     if is_graph and _OUT.value is None:
       raise ValueError(f"--format={_FORMAT.value} needs --out=FILE")
     if is_graph:
@@ -170,6 +217,8 @@ def main() -> None:
     if _PRETRAINED.value:
       card = cards.of_run(trained.task, test, summary)
       model = saved.TrainedModel(trained.model, card)
+      if _WITHOUT_DECODER.value:
+        model = without_decoder(model)
       print(add_pretrained(model, _PRETRAINED.value, test, half=_HALF.value))
     else:
       card = cards.write(run, trained.task, trained.model, test, summary)

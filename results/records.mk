@@ -146,6 +146,9 @@ train.efficient_mnist_cpu := train_capsnet $(presets)/capsnet/efficient_mnist_cp
 suites.efficient_mnist_cpu := equivariance
 minutes.efficient_mnist_cpu := 95
 $(call seeds,efficient_mnist_cpu,0 1 2)
+suites.efficient_mnist_cpu-2 := $(suites.efficient_mnist_cpu-2),ensemble
+needs.efficient_mnist_cpu-2 := efficient_mnist_cpu-1
+options.efficient_mnist_cpu-2 := --ensemble=$(RUNS)/efficient_mnist_cpu-1
 
 train.routings_cpu_dynamic := train_capsnet $(presets)/capsnet/routings_cpu.cfg --routing=dynamic
 minutes.routings_cpu_dynamic := 5

@@ -89,6 +89,10 @@ def test_an_unfinished_run_is_not_exported(run, train, tmp_path):
       "--source and --workdir both name a model",
     ),
     (("--format=onnx",), "--format=onnx needs --out=FILE"),
+    (
+      ("--without_decoder",),
+      "--without_decoder is for --pretrained=NAME alone",
+    ),
   ],
 )
 @pytest.mark.long_after_first
