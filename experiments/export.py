@@ -4,12 +4,13 @@ r"""Writes the model of a finished run in other forms.
   capjax export --source=runs/mnist --format=stablehlo --out=mnist.stablehlo
   capjax export --source=digits --format=onnx --out=digits.onnx
   capjax export --workdir=runs/mnist --pretrained=mnist
+  capjax export --workdir=runs/mnist --pretrained=mnist --without_decoder
 
 The first writes model.safetensors and model.json into the run's folder, for
 `capjax.load`; training writes them too, but older code did not. The next two
-write graphs that run without capjax (docs/models.md). The last adds the model
-to those that are shipped: it measures the stored weights on the whole test set,
-and writes the result on the card.
+write graphs that run without capjax (docs/models.md). The last two add the
+model to those that are shipped: they measure the stored weights on the whole
+test set, and write the result on the card.
 """
 
 import pathlib
