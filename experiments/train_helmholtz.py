@@ -21,7 +21,7 @@ from capjax.specs import Spec
 from . import launch, pipeline
 from .flags import boltzmann as flagged
 from .flags import errors, limits, runs
-from .run import directory, processes
+from .run import directory, processes, provenance
 from .tasks import helmholtz
 from .training import memory
 from .training import task as tasks
@@ -85,12 +85,15 @@ def _fit_layer(
   validation: data.Dataset,
 ) -> tuple[Stack, float]:
   """Trains a layer's RBM in a folder of its own; see `helmholtz.FitLayer`."""
+  whole = directory.Run(workdir).workdir
   run = runs.open_run(f"{workdir}/layer_{number}")
   processes.together(
     lambda: memory.check(task, train, config, remedy=limits.flags_of_size)
   )
   # Its length is that of pretraining, whatever --num_steps is.
   pipeline.lock(run, task, config, runs.invocation(), shortest=lambda: 1)
+  # Code that trains a layer is recorded with the whole run, as of its updates.
+  processes.by_first(provenance.note_resumption, whole, runs.invocation())
   processes.by_first(run.note, "model", record)
   _, seconds = pipeline.optimise(task, run, train, validation, config)
   _, stack, _ = tasks.restore_model(run, task, train, config)

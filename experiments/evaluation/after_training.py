@@ -32,7 +32,7 @@ def finish(
   entries = {
     "num_parameters": train_step.num_parameters(trained.model),
     "num_steps": step,
-    "restarts": run.restarts(),
+    "restarts": run.restarts_of_phases(),
     "reported": _reported(task, trained.config),
     **records,
     "metrics": {},

@@ -279,6 +279,11 @@ class Run:
     """How often training has returned to an earlier state."""
     return sum(line["split"] == "restart" for line in self.metrics())
 
+  def restarts_of_phases(self) -> int:
+    """`restarts` of training and of all layers that were pretrained here."""
+    layers = map(Run, self.workdir.glob("layer_*"))
+    return self.restarts() + sum(layer.restarts() for layer in layers)
+
   def images_per_second(self) -> float | None:
     """The median rate of the updates so far, which compilation hardly affects.
 

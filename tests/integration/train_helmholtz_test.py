@@ -219,6 +219,34 @@ def test_a_killed_run_goes_on_where_it_was(
 
 
 @pytest.mark.long
+def test_what_pretrained_in_between_is_recorded(train, start, tmp_path):
+  """Another device for a part of the first layer alone."""
+  words = [x for x in SMALL if not x.startswith("--pretrain_steps")]
+  words += ["--pretrain_steps=4000", "--checkpoint_every=20"]
+  layer = tmp_path / "layer_1"
+  reached = 0
+  for devices in (1, 2):
+    process = start(
+      tmp_path, *words, f"--cpu_devices={devices}", binary="train_helmholtz"
+    )
+    reached += 40
+    deadline = time.monotonic() + 120
+    while not any(x["step"] >= reached for x in processes.metrics_of(layer)):
+      assert time.monotonic() < deadline and not process.has_ended()
+      time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    reached = processes.metrics_of(layer)[-1]["step"]
+  code, printed = train(
+    tmp_path, *words, "--cpu_devices=1", binary="train_helmholtz"
+  )
+  assert code == 0, printed
+  summary = processes.summary_of(tmp_path)
+  devices = [x["device"] for x in summary["resumptions"]]
+  assert "as 2 devices" in devices[0] and devices[1:] == [summary["device"]]
+
+
+@pytest.mark.long
 def test_an_auto_encoder_trains_and_is_bounded(train, tmp_path):
   code, printed = train(
     tmp_path, "--num_latents=5", "--num_steps=120", "--eval_every=60",

@@ -296,6 +296,20 @@ def test_weights_that_a_run_started_from_may_be_moved(tmp_path, caplog):
     claim(run, f"--start_from={tmp_path}/b")
 
 
+def test_restarts_are_those_of_all_phases(tmp_path):
+  for folder, splits in (
+    ("", ("train", "restart")),
+    ("layer_1", ("restart", "restart", "validation")),
+    ("layer_2", ("train",)),
+  ):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    lines = [json.dumps({"step": 1, "split": split}) for split in splits]
+    path = tmp_path / folder / "metrics.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+  run = directory.Run(tmp_path)
+  assert (run.restarts(), run.restarts_of_phases()) == (1, 3)
+
+
 def test_code_of_a_resumption_in_the_middle_is_recorded(tmp_path, monkeypatch):
   def resumed(commit, dirty, trains=True):
     monkeypatch.setattr(provenance, "commit", lambda: commit * 40)
