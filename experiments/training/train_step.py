@@ -367,8 +367,9 @@ def make_evaluate(
   def evaluate(model, images, labels, *arguments, views=1, between=None):
     total = len(images) * views
     blocks = -(-total // batch_size)
-    group = min(blocks, _GROUP)  # all groups have one size: compiled once
-    numbers = np.arange(-(-blocks // group) * group * batch_size) % total
+    groups = -(-blocks // _GROUP)
+    group = -(-blocks // groups)  # all groups have one size: compiled once
+    numbers = np.arange(groups * group * batch_size) % total
     numbers = numbers.reshape(-1, group, batch_size).astype(np.int32)
     arrays = placing.divide((images, labels), mesh)
     arrays += placing.replicate(arguments, mesh)

@@ -237,6 +237,28 @@ def test_evaluate_tells_how_far_it_is():
   assert told == [(16, 46), (32, 46), (46, 46)]
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 18, 23])
+def test_evaluate_measures_few_examples_in_vain(count):
+  measured = []
+
+  def measure(model, images, labels):
+    del model, images
+    jax.debug.callback(lambda: measured.append(1))
+    return {"label": labels}
+
+  evaluate = train_step.make_evaluate(
+    measure,
+    sample=train_step.sample_labelled(lambda key, image: image),
+    batch_size=1,
+    mesh=placing.data_mesh(1),
+  )
+  measures = evaluate(Line(), IMAGES[:count], LABELS[:count])
+  np.testing.assert_array_equal(measures["label"], LABELS[:count])
+  jax.effects_barrier()
+  # Groups of at most 16 batches have one size: here at most one is in vain.
+  assert 0 <= len(measured) - count <= 1
+
+
 def test_keys_follow_from_an_image_alone():
   images = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 1), np.uint8)
   images[1] = images[0]
