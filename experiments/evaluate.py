@@ -21,7 +21,7 @@ from capjax.kernels import checks
 from . import finished, launch
 from .evaluation import models, printed, suites
 from .evaluation.suite import Suite
-from .flags import datasets, errors, hosts, limits, runs
+from .flags import datasets, errors, limits, runs
 from .run import changes, directory, provenance
 from .training import allocator, task
 
@@ -82,7 +82,6 @@ _ALLOW_OTHER_DATA = flags.DEFINE_bool(
 
 def main() -> None:
   with errors.clear_errors():
-    hosts.refuse("evaluate")
     names = list(dict.fromkeys(_SUITE.value))
     _check_suites(names)
     run = runs.open_run(runs.WORKDIR.value)

@@ -185,18 +185,24 @@ def main() -> None:
     )
     if _SOURCE.value and runs.WORKDIR.value:
       raise ValueError("--source and --workdir both name a model; give one")
-    if _HALF.value and not _PRETRAINED.value:
-      raise ValueError("--half is for --pretrained=NAME alone; leave it out")
-    if _WITHOUT_DECODER.value and not _PRETRAINED.value:
-      raise ValueError(
-        "--without_decoder is for --pretrained=NAME alone; leave it out"
-      )
+    for flag in (_HALF, _WITHOUT_DECODER):
+      if flag.value and not _PRETRAINED.value:
+        raise ValueError(
+          f"--{flag.name} is for --pretrained=NAME alone; leave it out"
+        )
     if is_graph and _OUT.value is None:
       raise ValueError(f"--format={_FORMAT.value} needs --out=FILE")
     if is_graph:
       limits.refuse(
         f"--format={_FORMAT.value}",
-        ["dataset", "data_dir", "image_size", "grayscale", "stream"],
+        [
+          "dataset",
+          "data_dir",
+          "image_size",
+          "grayscale",
+          "stream",
+          "compilation_cache",
+        ],  # fmt: skip
       )
       limits.require_folder("out", _OUT.value)
       try:

@@ -84,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  limits.run(main)
+  limits.run(main, shared=["json"])

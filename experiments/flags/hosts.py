@@ -66,23 +66,6 @@ def divide_cpu(batch_size: int) -> None:
     jax.config.update("jax_num_cpu_devices", count)
 
 
-def refuse(what: str, *also: str) -> None:
-  """Checks that no flag of several processes is given.
-
-  Args:
-    what: the name of the command that does not use them.
-    *also: names of other flags of this module that it does not use.
-
-  Raises:
-    ValueError: if one is given on the command line.
-  """
-  unused = [_DISTRIBUTED, _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID]
-  names = [flag.name for flag in unused] + list(also)
-  given = [name for name in names if flags.FLAGS[name].present]
-  if given:
-    raise ValueError(f"{what} does not use --{', --'.join(given)}")
-
-
 def _variable_of_devices() -> str | None:
   """The variable of the environment that sets a CPU's devices; None if none."""
   options = os.environ.get("XLA_FLAGS", "")

@@ -3,6 +3,7 @@
 import optax
 from absl import flags
 
+from ..run import directory
 from ..training import optimizers
 from . import limits, rates, runs
 
@@ -48,7 +49,8 @@ _FINAL_RATE_FRACTION = flags.DEFINE_float(
   "final_rate_fraction",
   None,
   "Learning rate at --num_steps as a fraction of --learning_rate, for the "
-  "exponential --schedule; replaces --decay_rate and --decay_steps.",
+  "exponential --schedule; replaces --decay_rate and --decay_steps. The rate "
+  "does not fall below --final_learning_rate.",
   lower_bound=1e-9,
   upper_bound=1.0,
 )
@@ -76,7 +78,10 @@ def check_flags() -> None:
   if _OPTIMIZER.value == "adam":
     limits.refuse("--optimizer=adam", ["momentum", "epsilon"])
   peak, warmup = rates.LEARNING_RATE.value, _WARMUP_STEPS.value
-  if warmup >= runs.NUM_STEPS.value:
+  # A run that has begun may be ended within its warm-up.
+  workdir = runs.WORKDIR.value
+  has_begun = bool(workdir) and directory.Run(workdir).holds_a_run()
+  if warmup >= runs.NUM_STEPS.value and not has_begun:
     raise ValueError(
       f"--warmup_steps={warmup} is not below --num_steps="
       f"{runs.NUM_STEPS.value}, so that no step reaches --learning_rate; give "

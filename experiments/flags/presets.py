@@ -118,8 +118,11 @@ def inlined(words: Sequence[str]) -> list[str]:
 
 
 def has_some(binary: str) -> bool:
-  """Whether the binary of this path has presets."""
-  return _folder(binary).is_dir()
+  """Whether the binary of this path has presets.
+
+  A benchmark of the same name as a model has none.
+  """
+  return _stem(binary).startswith("train_") and _folder(binary).is_dir()
 
 
 def quick(binary: str) -> str | None:

@@ -87,7 +87,14 @@ def value(words: str, named: Named) -> str:
     return f"{group[0]['num_parameters'] / 1e6:.1f}"
   values = [record["metrics"][metric] for record in group]
   if index:
-    values = [curve[int(index)] for curve in values]
+    try:
+      values = [curve[int(index)] for curve in values]
+    except (TypeError, ValueError, IndexError):
+      raise ValueError(f"{words!r}: {metric} has no number @{index}.") from None
+  if any(isinstance(x, list) for x in values):
+    raise ValueError(
+      f"{words!r}: {metric} is a curve; give one number, as {metric}@0."
+    )
   if len(set(values)) == 1 and not tables.is_measured(metric):
     values = values[:1]
   if form.endswith("%"):

@@ -92,19 +92,6 @@ def test_parts_of_a_batch_are_what_devices_share(divided):
   assert divided(*words, by=launch.divide_cpu, cores=8) == 2
 
 
-@pytest.mark.parametrize(
-  ("word", "also"),
-  [("--distributed", ()), ("--cpu_devices=1", ("cpu_devices",))],
-)
-def test_flags_without_use_are_refused(word, also):
-  with flagsaver.flagsaver():
-    flags.FLAGS(["binary"])
-    hosts.refuse("this", *also)
-    flags.FLAGS(["binary", word])
-    with pytest.raises(ValueError, match=f"this does not use {word[:13]}"):
-      hosts.refuse("this", *also)
-
-
 def test_a_run_does_not_keep_the_number():
   assert "cpu_devices" in invocation.PROCESS_FLAGS
 

@@ -101,6 +101,15 @@ def test_rates_must_fit_the_run(words, wants):
   assert all(word in str(error.value) for word in wants)
 
 
+def test_a_run_may_end_within_its_warm_up(tmp_path):
+  words = ["--warmup_steps=1000", f"--workdir={tmp_path}"]
+  with given(*words), pytest.raises(ValueError, match="warmup_steps=1000"):
+    optimizer.check_flags()  # of a folder without updates
+  (tmp_path / "metrics.jsonl").write_text('{"step": 10, "split": "train"}\n')
+  with given(*words):
+    optimizer.check_flags()
+
+
 def test_images_must_stay_in_the_frame():
   for words, wants in (
     (["--max_shift=8"], ["8x8", "8 pixels", "--max_shift"]),

@@ -75,6 +75,7 @@ def test_a_recorded_command_finds_its_preset(tmp_path, monkeypatch):
 def test_commands_without_presets_say_so():
   assert presets.has_some("train_scae.py")
   assert not presets.has_some("evaluate.py")
+  assert not presets.has_some("experiments/benchmarks/capsnet.py")
   with pytest.raises(flags.IllegalFlagValueError, match="has no presets"):
     presets.expand(["evaluate.py", "--preset=digits"])
 

@@ -45,6 +45,10 @@ def test_a_number_is_filled_in(named, words, expected):
     ("nets test_error_percent .2f", "no record 'nets'"),
     ("net:view accuracy .2f", "no record 'net:view'"),
     ("net errors .2f", "metric 'errors'"),
+    ("net curve .2f", "curve is a curve; give one number, as curve@0"),
+    ("net curve@2 .2f", "curve has no number @2"),
+    ("net curve@last .2f", "curve has no number @last"),
+    ("net test_error_percent@0 .2f", "test_error_percent has no number @0"),
   ],
 )
 def test_what_is_not_recorded_is_named(named, words, message):
